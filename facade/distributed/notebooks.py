@@ -59,7 +59,22 @@ def notebook_launcher(
     with _said(mixed_precision):
         if count * num_nodes == 1:
             return [function(*args)]
-        return _started(function, args, count, use_port, master_addr, node_rank, num_nodes, max_restarts)
+        from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+        config = LaunchConfig(
+            min_nodes=num_nodes,
+            max_nodes=num_nodes,
+            nproc_per_node=count,
+            run_id="notebook",
+            rdzv_backend="static",
+            rdzv_endpoint=f"{master_addr}:{use_port or _free_port()}",
+            rdzv_configs={"rank": node_rank},
+            max_restarts=max_restarts,
+            monitor_interval=0.1,
+            start_method="fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn",
+        )
+        returned = elastic_launch(config, _on_one_thread)(function, *args)
+        return [returned[rank] for rank in sorted(returned)]
 
 
 def _number_of(given: int | None) -> int:
@@ -109,34 +124,6 @@ def _said(precision: str) -> Iterator[None]:
         os.environ.pop(name, None)
         if before is not None:
             os.environ[name] = before
-
-
-def _started(
-    function: Callable[..., Any],
-    args: Sequence[Any],
-    count: int,
-    port: int | str | None,
-    address: str,
-    node: int,
-    nodes: int,
-    restarts: int,
-) -> list[Any]:
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
-
-    config = LaunchConfig(
-        min_nodes=nodes,
-        max_nodes=nodes,
-        nproc_per_node=count,
-        run_id="notebook",
-        rdzv_backend="static",
-        rdzv_endpoint=f"{address}:{port or _free_port()}",
-        rdzv_configs={"rank": node},
-        max_restarts=restarts,
-        monitor_interval=0.1,
-        start_method="fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn",
-    )
-    returned = elastic_launch(config, _on_one_thread)(function, *args)
-    return [returned[rank] for rank in sorted(returned)]
 
 
 def _on_one_thread(function: Callable[..., Any], *args: Any) -> Any:

@@ -116,7 +116,7 @@ class DeepSpeed(Strategy):
 
     @property
     def open_keys(self) -> list[str]:
-        """What is still "auto": it follows from the model, or from the number of steps."""
+        """The keys that are still "auto": they follow from the model or the number of steps."""
         return open_keys(self.options["config"])
 
     def check(self, args: TrainingArguments, model: nn.Module) -> None:
@@ -330,9 +330,9 @@ class DeepSpeed(Strategy):
                 f"{checkpoint} was written with zero_optimization.stage {before}, and the stage is {stage}, "
                 f"which cannot read it. Set it to {before}, or begin a new training with the weights."
             )
-        for key, deals_otherwise in _DEALT_OUT_OTHERWISE.items():
+        for key, shards_otherwise in _SHARDED_OTHERWISE.items():
             value = value_at(self.options["config"], key)
-            if deals_otherwise(value):
+            if shards_otherwise(value):
                 raise ValueError(
                     f"{checkpoint} was written by {found.processes} processes in stage "
                     f"{' or '.join(map(str, found.stages))}, and with {key}={value!r} their states cannot be dealt out "
@@ -351,7 +351,7 @@ class DeepSpeed(Strategy):
         return True
 
     def _load_states(self, checkpoint: str) -> None:
-        """Load them as DeepSpeed does, bit for bit; those of other processes, or another stage, are dealt out anew."""
+        """Load them as DeepSpeed does, bit for bit; those of other world sizes or stages are sharded anew."""
         found, strict = saved_states(checkpoint), not self._has_adapter
         if found is None or self._is_as_before(found):
             deepspeed_engine.load_states(self.engine, checkpoint, strict=strict)
@@ -399,7 +399,7 @@ def _without_open(config: Mapping[str, Any]) -> dict[str, Any]:
     return {key: _without_open(value) if isinstance(value, Mapping) else value for key, value in closed.items()}
 
 
-_DEALT_OUT_OTHERWISE: dict[str, Callable[[Any], bool]] = {
+_SHARDED_OTHERWISE: dict[str, Callable[[Any], bool]] = {
     "zero_optimization.offload_optimizer.device": lambda device: device == "nvme",
     "zero_optimization.offload_param.device": lambda device: device == "nvme",
     "zero_optimization.elastic_checkpoint": bool,
@@ -413,7 +413,7 @@ _ALL_AT_ONCE = [name for name in OptimizerNames if any(part in name.value for pa
 
 
 def _add_what_is_missing(config: dict[str, Any], args: TrainingArguments) -> None:
-    """What the arguments say holds also where the configuration is silent; further what the device asks for."""
+    """Fill in arguments where the configuration leaves them out, and options that the device needs."""
     config.setdefault("train_micro_batch_size_per_gpu", args.per_device_train_batch_size)
     config.setdefault("gradient_accumulation_steps", args.gradient_accumulation_steps)
     config.setdefault("gradient_clipping", args.max_grad_norm)

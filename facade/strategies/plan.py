@@ -24,7 +24,7 @@ PRECISIONS = {"no": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
 
 @dataclass(frozen=True, kw_only=True)
 class RunPlan:
-    """What Lightning is given for a run, as it follows from the arguments; made once, when the run begins."""
+    """Arguments of Lightning for a run, derived from the training arguments once, when the run begins."""
 
     accelerator: str
     """Lightning accelerator: `cpu`, `cuda`, `mps` or `tpu`."""
@@ -33,18 +33,18 @@ class RunPlan:
     num_nodes: int
     """Machines."""
     environment: str
-    """What says to Lightning where a process stands: its class for the launcher, or one of ours that was told."""
+    """Cluster environment of Lightning: its class for the launcher, or our `GivenEnvironment`."""
     strategy: Strategy
-    """How the processes work together."""
+    """How ranks train the model together."""
     precision: str
     """Lightning precision plugin, by its name."""
     default_root_dir: str
-    """Where Lightning callbacks write, if they are not told otherwise."""
+    """Default folder of Lightning callbacks."""
     further: tuple[Row, ...] = ()
-    """What a training reads from the arguments at each step, as a callback may change it, for the table."""
+    """Rows of the table about arguments that a training reads at each step, as callbacks may change them."""
 
     def trainer_kwargs(self) -> dict[str, Any]:
-        """Keyword arguments of `lightning.Trainer` for this run, but for the precision."""
+        """Return the keyword arguments of `lightning.Trainer` for this run, except the precision."""
         return {
             "accelerator": self.strategy.build_accelerator() or self.accelerator,
             "devices": self.devices,
@@ -54,7 +54,7 @@ class RunPlan:
         }
 
     def rows(self) -> list[tuple[str, str, str]]:
-        """(arguments, what they are called in Lightning, value) of every part of the plan."""
+        """Return (arguments, their name in Lightning, value) of every part of the plan."""
         return [
             ("use_cpu", "Trainer(accelerator=)", self.accelerator),
             ("launcher", "Trainer(devices=, num_nodes=)", f"{self.devices}, {self.num_nodes}"),
@@ -118,7 +118,7 @@ _WARM_UP_BY_THEMSELVES = (OptimizerNames.SCHEDULE_FREE_ADAMW, OptimizerNames.SCH
 
 
 def optimizer_config(args: TrainingArguments) -> OptimizerConfig:
-    """The optimizer that the arguments describe."""
+    """Return the optimizer that the arguments describe."""
     return OptimizerConfig(
         name=args.optim,
         learning_rate=args.learning_rate,

@@ -132,7 +132,7 @@ class Strategy:
             )
         return model
 
-    # What is called for a forward pass.
+    # Forward pass.
 
     @property
     def runs(self) -> bool:
@@ -141,7 +141,7 @@ class Strategy:
 
     @property
     def called(self) -> Any:
-        """What is called for a forward pass: the model, the sharded one, or the engine around it; None without one."""
+        """The callable of a forward pass: the model, the sharded one, or the engine around it; None without one."""
         host = self._host()
         return None if host is None else inspection.to_call(host.model, host.model_wrapped)
 
@@ -158,7 +158,7 @@ class Strategy:
 
     @property
     def spread(self) -> nn.Module | None:
-        """What is called, if this process has only parts of its weights; otherwise None."""
+        """The callable of a forward pass if this rank holds only parts of its weights; otherwise None."""
         called = self.called
         return called if called is not None and sharding.is_sharded(called) else None
 
@@ -231,7 +231,7 @@ class Strategy:
 
     @property
     def clips_in_step(self) -> bool:
-        """Whether gradients are clipped in the step, as nobody has all of them before."""
+        """Whether gradients are clipped in the step, as no rank has all of them before."""
         return False
 
     def clip(self, parameters: list[torch.Tensor], max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
@@ -372,7 +372,7 @@ class Strategy:
             write(state, os.path.join(folder, OPTIMIZER_NAME))
 
     def require_fitting(self, checkpoint: str) -> None:
-        """Look whether this training can go on from the states in a checkpoint, before anything is touched.
+        """Check that this training can resume from the states in a checkpoint, before anything is changed.
 
         Raises:
             ValueError: it cannot; says why.
@@ -409,7 +409,7 @@ class Strategy:
         return checkpoints.load_torch(path) if os.path.isfile(path) else None
 
     def schedule_loaded(self) -> None:
-        """Mend a schedule that has its state again."""
+        """Repair a schedule after its state was loaded."""
 
     def bytes_to_save(self, states: list[Any], further: list[Any], *, processes: int) -> int:
         """Count the bytes of a checkpoint.

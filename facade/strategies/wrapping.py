@@ -1,4 +1,4 @@
-"""Which modules of a model are sharded, or have their activations computed again, one by one."""
+"""Choose the modules that are sharded or recomputed one by one, and check that a model can be sharded."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def check_processes(args: TrainingArguments) -> None:
 
 
 def wrap_option(settings: FSDPSettings, model: nn.Module | None) -> dict[str, Any] | None:
-    """How modules are chosen, as a readable value.
+    """Return the choice of modules as a readable value.
 
     Args:
         settings: see `FSDPSettings.wrap`.
@@ -57,7 +57,7 @@ def wrap_option(settings: FSDPSettings, model: nn.Module | None) -> dict[str, An
 
 
 def wrap_policy(option: dict[str, Any] | None) -> Callable[..., bool] | None:
-    """What torch's FSDP takes as `auto_wrap_policy`; it knows the classes by their names.
+    """Return the `auto_wrap_policy` of torch's FSDP, which matches classes by name.
 
     Raises:
         ValueError: the option was made without the model that names the layers.
@@ -81,7 +81,7 @@ def wrap_policy(option: dict[str, Any] | None) -> Callable[..., bool] | None:
 
 
 def layers_of(option: dict[str, Any] | None, model: nn.Module) -> list[str]:
-    """Names of the modules that an option chooses, inner ones before outer ones."""
+    """Return names of the modules that an option chooses, inner ones before outer ones."""
     from ...lightning_modules.distributed.sharding import modules_by_class, modules_by_size
 
     if option is None:
@@ -92,7 +92,7 @@ def layers_of(option: dict[str, Any] | None, model: nn.Module) -> list[str]:
 
 
 def check_sharding(args: TrainingArguments, model: nn.Module, *, layers: dict[str, Any] | None) -> None:
-    """Look whether a model can be sharded as it is asked for.
+    """Check that a model can be sharded as requested.
 
     Args:
         args: the training arguments.
@@ -114,7 +114,7 @@ def check_sharding(args: TrainingArguments, model: nn.Module, *, layers: dict[st
 
 
 def split_option(model: nn.Module | None) -> Any:
-    """How layers are split, as a readable value: styles by the names of modules, or that a method does it."""
+    """Return the split of layers as a readable value: styles by module name, or the method that splits."""
     from ...lightning_modules.distributed.tensor_parallel import plan_of
 
     if model is None:
@@ -125,7 +125,7 @@ def split_option(model: nn.Module | None) -> Any:
 
 
 def check_split(model: nn.Module, size: int) -> None:
-    """Look whether the layers of a model can be split over `size` processes.
+    """Check that the layers of a model can be split over `size` ranks.
 
     Raises:
         ValueError: they cannot; says what to do.
@@ -148,13 +148,13 @@ def check_split(model: nn.Module, size: int) -> None:
 
 
 def check_sequences(model: nn.Module, argument: str, size: int, heads_over: int = 1) -> None:
-    """Look whether a model can be trained on parts of sequences, see `sequence_sharding.model_faults`.
+    """Check that a model can be trained on parts of sequences, see `sequence_sharding.model_faults`.
 
     Args:
         model: to be trained.
         argument: `cp_size` or `sp_size`.
         size: its value.
-        heads_over: processes among which the heads of attention are dealt out.
+        heads_over: ranks over which the heads of attention are sharded.
 
     Raises:
         ValueError: it cannot; says what to do.

@@ -50,7 +50,7 @@ def model_faults(model: nn.Module, *, heads_over: int = 1) -> list[str]:
         )
     heads = getattr(text, "num_attention_heads", None)
     if isinstance(heads, int) and heads % heads_over:
-        faults.append(f"{kind} has {heads} heads of attention, which cannot be dealt out among {heads_over} processes")
+        faults.append(f"{kind} has {heads} heads of attention, which cannot be shared by {heads_over} processes")
     return faults + _missing_parameters(base, kind)
 
 

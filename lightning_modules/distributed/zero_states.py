@@ -207,7 +207,7 @@ class ZeroStates:
                 if (isinstance(value, torch.Tensor) and value.numel() != 1) or not _equal(value, first[entry]):
                     raise ValueError(
                         f"{where} has {kind_of(value)} as {entry}, which is of that process alone, so that it cannot "
-                        "be dealt out anew. Start as many processes as wrote it."
+                        "be sharded anew. Start as many processes as wrote it."
                     )
 
     def _require_elements(self) -> None:

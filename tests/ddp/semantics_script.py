@@ -27,7 +27,7 @@ from forking import forked
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
-from train_script import Tokens, tokens, watch_writing
+from train_script import Tokens, tokens
 
 import lightrainer
 import lightrainer.facade.trainer.lightning_trainer  # not in each process anew
@@ -233,7 +233,7 @@ def pair(what: Any, library: str, folder: Path, local: int) -> None:
 def whole(folder: Path, processes: int) -> dict[str, Any]:
     """Train, go on from the middle, evaluate and predict; the batch of a step is that of any number of processes."""
     warnings.filterwarnings("ignore")
-    written, events = watch_writing(folder), []
+    events = []
     rank = int(os.environ.get("RANK", "0"))
     # All tokens have labels: a round of an evaluation is weighed by its tokens, as in the reference.
     labelled = [{**one, "labels": one["input_ids"]} for one in tokens(13, 11)]
@@ -266,17 +266,12 @@ def whole(folder: Path, processes: int) -> dict[str, Any]:
         checkpoint = folder / "straight" / "lightrainer" / "checkpoint-4"
         trainer.train(resume_from_checkpoint=str(checkpoint) if part == "resumed" else None)
         trainer.save_model(str(folder / f"{part} model"))
-        prediction = trainer.predict(labelled)
         found[part] = {
             "history": trainer.state.log_history,
             "best": Path(trainer.state.best_model_checkpoint or "").name,
             "weights": {name: tensor.flatten().tolist() for name, tensor in model.state_dict().items()},
-            "evaluated": trainer.evaluate(),
-            "predicted": [int(number) for number in prediction.predictions[0]],
-            "logits": prediction.predictions[1].tolist(),
-            "labels": prediction.label_ids.tolist(),
         }
-    found |= {"written": sorted(set(written)), "events": events, "rank": rank}
+    found["events"] = events
     (folder / (f"four-rank{rank}.json" if processes > 1 else "alone.json")).write_text(json.dumps(found))
     return found
 

@@ -1,8 +1,8 @@
 """An ordinary training script, for `torchrun`: the library is its argument, everything else is the same for both.
 
-    torchrun --nproc_per_node=2 train_script.py LIBRARY SCENARIO OUTPUT_FOLDER
+    torchrun --nproc_per_node=2 train_script.py LIBRARY SCENARIO[,SCENARIO...] OUTPUT_FOLDER
 
-Every rank writes what it saw to `OUTPUT_FOLDER/SCENARIO-rank<rank>.json`.
+Every rank writes its record to `OUTPUT_FOLDER/SCENARIO-rank<rank>.json`.
 """
 
 import atexit
@@ -178,13 +178,25 @@ def sorted_first(predictions: Any) -> list[int]:
     return [int(number) for number in first]
 
 
-def main(library: str, scenario: str, folder: Path) -> None:
+def main(library: str, scenarios: str, folder: Path) -> None:
     warnings.filterwarnings("ignore")
     written = watch_writing(folder)
     if library == "transformers":
         # Imported later, by DDP, it would hold the process group as a default argument, so that it never ends.
         importlib.import_module("torch.distributed.nn.functional")
     api = importlib.import_module(library)
+    for scenario in scenarios.split(","):
+        written.clear()
+        run(api, scenario, folder, written)
+    if library == "transformers":
+        # The reference leaves the process group open, which may end in a crash at the exit; and to close it while the
+        # wrapped model is alive may end in a deadlock. Ours must do without such care, and without the import above.
+        gc.collect()
+        torch.distributed.destroy_process_group()
+
+
+def run(api: Any, scenario: str, folder: Path, written: list[str]) -> None:
+    """Train, evaluate and predict, and write the record of this rank."""
     trainer = trainer_of(api, scenario, folder)
     output = trainer.train(resume_from_checkpoint=True if scenario == "resumed" else None)
     metrics = trainer.evaluate()
@@ -206,12 +218,6 @@ def main(library: str, scenario: str, folder: Path) -> None:
         "written": sorted(set(written)),
     }
     (folder / f"{scenario}-rank{rank}.json").write_text(json.dumps(seen))
-    if library == "transformers":
-        # The reference leaves the process group open, which may end in a crash at the exit; and to close it while the
-        # wrapped model is alive may end in a deadlock. Ours must do without such care, and without the import above.
-        del trainer
-        gc.collect()
-        torch.distributed.destroy_process_group()
 
 
 def require_end_of_group() -> None:

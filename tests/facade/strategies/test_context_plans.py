@@ -114,9 +114,7 @@ def test_heads_that_processes_cannot_share_are_refused_before_the_run(tmp_path):
     model = Causal()
     model.config = types.SimpleNamespace(num_attention_heads=6)
     args = of_four(tmp_path, parallelism_config={"sp_size": 4})
-    with pytest.raises(
-        ValueError, match="sp_size=4: Causal has 6 heads of attention, which cannot be dealt out among 4"
-    ):
+    with pytest.raises(ValueError, match="sp_size=4: Causal has 6 heads"):
         translate(args, model=model).strategy.check(args, model)
 
 

@@ -1,8 +1,8 @@
-"""Data that is dealt out to two processes, and predictions that are gathered from them; for `torchrun`.
+"""Batches sharded over two ranks, and predictions gathered from them; for `torchrun`.
 
 Each rank writes down which samples it read and saw.
 
-    torchrun --nproc_per_node=2 dealing_script.py LIBRARY SCENARIO OUTPUT_FOLDER
+    torchrun --nproc_per_node=2 batch_sharding_script.py LIBRARY SCENARIO OUTPUT_FOLDER
 """
 
 import gc
@@ -118,7 +118,7 @@ class Counting(Seeing):
 
 
 def wrapper(trainer: Any) -> dict[str, Any]:
-    """How DistributedDataParallel was told to work, in the middle of a training."""
+    """Return the options of DistributedDataParallel in the middle of a training."""
     run = getattr(trainer, "_run", None)
     ddp = trainer.model_wrapped if run is None else run.lightning_trainer.strategy.model
     names = ("find_unused_parameters", "bucket_bytes_cap", "broadcast_buffers", "static_graph")

@@ -1,9 +1,9 @@
-"""Every way to deal data out to two processes, and to gather predictions from them, is that of the reference."""
+"""Every way to shard batches over two ranks, and to gather predictions from them, is that of the reference."""
 
 from typing import Any
 
 import pytest
-from dealing_script import CASES, EVALUATED, RESUMED, TRAINED
+from batch_sharding_script import CASES, EVALUATED, RESUMED, TRAINED
 
 NUMBERS = ("loss", "grad_norm", "learning_rate", "epoch", "eval_loss", "step")
 EACH_READS = ["stream that each reads", "split stream that each reads"]
@@ -14,7 +14,7 @@ APART = "grouped, apart"
 def both(two_ranks) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """What the two ranks of the reference, and those of lightrainer, have seen in all cases."""
     pytest.importorskip("transformers")
-    return two_ranks("transformers", "dealing").ranks, two_ranks("lightrainer", "dealing").ranks
+    return two_ranks("transformers", "batch_sharding").ranks, two_ranks("lightrainer", "batch_sharding").ranks
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +106,7 @@ def test_gradients_are_exchanged_when_they_are_asked_to_be(both):
 
 
 def test_a_static_graph_is_recorded_in_the_first_pass_and_relied_on_later(ours):
-    """DDP is told; it records while gradients are exchanged, so they are after the first micro-batch, and only then."""
+    """DDP records while gradients are exchanged, so they are after the first micro-batch, and only then."""
     assert all(rank["static graph"]["wrapped"]["static_graph"] for rank in ours)
     assert not any(rank["default"]["wrapped"]["static_graph"] for rank in ours)
     first, second = (rank["static graph"]["halves"] for rank in ours)
@@ -114,7 +114,7 @@ def test_a_static_graph_is_recorded_in_the_first_pass_and_relied_on_later(ours):
 
 
 @pytest.mark.parametrize("name", ["default", "DDP"])
-def test_ddp_is_told_what_the_reference_tells_it(both, name):
+def test_options_of_ddp_equal_reference(both, name):
     for expected, actual in zip(*both, strict=True):
         assert actual[name]["wrapped"] == expected[name]["wrapped"]
         assert actual[name]["wrapped"]["kind"] == "DistributedDataParallel"
@@ -192,7 +192,7 @@ def test_batches_of_any_shape_are_sent(ours):
         assert seen["filled skipped"]
 
 
-def test_all_processes_hear_of_an_error_of_the_one_that_reads(ours):
+def test_an_error_of_the_reading_rank_is_raised_in_all(ours):
     first, second = (rank["sent"] for rank in ours)
     assert first["error"] == "OSError: the disk is gone"
     assert (
@@ -202,7 +202,7 @@ def test_all_processes_hear_of_an_error_of_the_one_that_reads(ours):
     assert first["ragged end"] in second["ragged end"]
 
 
-def test_all_processes_hear_of_a_batch_that_cannot_be_sent(ours):
+def test_a_batch_that_cannot_be_sent_is_an_error_in_all(ours):
     first, second = (rank["sent"]["unsendable"] for rank in ours)
     assert "dispatch_batches=True: process 0 cannot send a batch" in first
     assert first in second
