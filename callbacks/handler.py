@@ -22,6 +22,16 @@ _EVENTS = frozenset(EVENTS)
 _NOT_OVERRIDDEN = {getattr(TrainerCallback, event) for event in EVENTS}
 
 
+def _forwarded(event: str) -> Any:
+    """Return a method of the handler that forwards an event to all callbacks."""
+
+    def forward(self: Any, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl:
+        return self.call_event(event, args, state, control, **kwargs)
+
+    forward.__name__, forward.__doc__ = event, "Forward the event."
+    return forward
+
+
 class CallbackHandler(TrainerCallback):
     """As `transformers.CallbackHandler`, but events that a callback does not override are not called.
 
@@ -160,87 +170,56 @@ class CallbackHandler(TrainerCallback):
                     self.unlisted[event](args, state, control)
                 return control
 
-    def on_init_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl:
-        """Pass the event on."""
-        return self.call_event("on_init_end", args, state, control, **kwargs)
+    # Typed as returning a control, which the methods of a callback need not.
+    on_init_end: Any = _forwarded("on_init_end")
+    on_train_end: Any = _forwarded("on_train_end")
+    on_epoch_end: Any = _forwarded("on_epoch_end")
+    on_pre_optimizer_step: Any = _forwarded("on_pre_optimizer_step")
+    on_optimizer_step: Any = _forwarded("on_optimizer_step")
+    on_substep_end: Any = _forwarded("on_substep_end")
+    on_step_end: Any = _forwarded("on_step_end")
+    on_prediction_step: Any = _forwarded("on_prediction_step")
+    on_push_begin: Any = _forwarded("on_push_begin")
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl:
-        """Take down `should_training_stop` and pass the event on."""
+        """Clear `should_training_stop` and forward the event."""
         control.should_training_stop = False
         return self.call_event("on_train_begin", args, state, control, **kwargs)
 
-    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl:
-        """Pass the event on."""
-        return self.call_event("on_train_end", args, state, control, **kwargs)
-
     def on_epoch_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl:
-        """Take down `should_epoch_stop` and pass the event on."""
+        """Clear `should_epoch_stop` and forward the event."""
         control.should_epoch_stop = False
         return self.call_event("on_epoch_begin", args, state, control, **kwargs)
 
-    def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl:
-        """Pass the event on."""
-        return self.call_event("on_epoch_end", args, state, control, **kwargs)
-
     def on_step_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl:
-        """Take down `should_log`, `should_evaluate` and `should_save` and pass the event on."""
+        """Clear `should_log`, `should_evaluate` and `should_save` and forward the event."""
         control.should_log = control.should_evaluate = control.should_save = False
         return self.call_event("on_step_begin", args, state, control, **kwargs)
-
-    def on_pre_optimizer_step(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl:
-        """Pass the event on."""
-        return self.call_event("on_pre_optimizer_step", args, state, control, **kwargs)
-
-    def on_optimizer_step(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl:
-        """Pass the event on."""
-        return self.call_event("on_optimizer_step", args, state, control, **kwargs)
-
-    def on_substep_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl:
-        """Pass the event on."""
-        return self.call_event("on_substep_end", args, state, control, **kwargs)
-
-    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl:
-        """Pass the event on."""
-        return self.call_event("on_step_end", args, state, control, **kwargs)
 
     def on_evaluate(
         self, args: Any, state: TrainerState, control: TrainerControl, metrics: Any = None, **kwargs: Any
     ) -> TrainerControl:
-        """Take down `should_evaluate` and pass the event on with the `metrics`."""
+        """Clear `should_evaluate` and forward the event with the `metrics`."""
         control.should_evaluate = False
         return self.call_event("on_evaluate", args, state, control, metrics=metrics, **kwargs)
 
     def on_predict(
         self, args: Any, state: TrainerState, control: TrainerControl, metrics: Any, **kwargs: Any
     ) -> TrainerControl:
-        """Pass the event on with the `metrics`."""
+        """Forward the event with the `metrics`."""
         return self.call_event("on_predict", args, state, control, metrics=metrics, **kwargs)
 
     def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl:
-        """Take down `should_save` and pass the event on."""
+        """Clear `should_save` and forward the event."""
         control.should_save = False
         return self.call_event("on_save", args, state, control, **kwargs)
 
     def on_log(
         self, args: Any, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any
     ) -> TrainerControl:
-        """Take down `should_log` and pass the event on with the `logs`."""
+        """Clear `should_log` and forward the event with the `logs`."""
         control.should_log = False
         return self.call_event("on_log", args, state, control, logs=logs, **kwargs)
-
-    def on_prediction_step(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl:
-        """Pass the event on."""
-        return self.call_event("on_prediction_step", args, state, control, **kwargs)
-
-    def on_push_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl:
-        """Pass the event on."""
-        return self.call_event("on_push_begin", args, state, control, **kwargs)
 
     def _names(self) -> str:
         return ", ".join(type(cb).__name__ for cb in self.callbacks) or "none"

@@ -90,11 +90,8 @@ class Gradients(Collectives):
         """Return whether fp16 skipped the last optimizer step; False for fused optimizers, which skip it themselves."""
         if not self.in_run and self._optimizers:
             return any(optimizer.step_was_skipped for optimizer in self._optimizers)
-        skipped = self.strategy.step_was_skipped
-        if skipped is not None:
-            return skipped
-        scaler = self.scaler
-        return scaler is not None and scaler.step_was_skipped
+        skipped, scaler = self.strategy.step_was_skipped, self.scaler
+        return skipped if skipped is not None else scaler is not None and scaler.step_was_skipped
 
     def autocast(self, autocast_handler: Any = None) -> contextlib.AbstractContextManager[Any]:
         """Return the autocast context of the model's forward passes, for other code.
@@ -131,7 +128,7 @@ class Gradients(Collectives):
         elif optimizer is not None:
             optimizer.fused_backward(loss, learning_rate)
         else:  # a custom loop, whose prepared optimizers unscale
-            scaler = self.scaler if self._optimizers else None
+            scaler = self.scaler if not self._unscaled_run and self._optimizers else None
             (loss if scaler is None else scaler.scale(loss)).backward(**kwargs)
 
     def lomo_backward(self, loss: torch.Tensor, learning_rate: float) -> None:
@@ -236,9 +233,8 @@ class Gradients(Collectives):
         With sharded gradients this is a collective, and the norm is global. DeepSpeed clips within its step, to
         `max_grad_norm` of the arguments; then this returns the norm of the last step.
         """
-        if self.strategy.clips_in_step:
-            return torch.as_tensor(self.strategy.norm_of_last_step(), device=self.device)
-        self.unscale_gradients()
+        if not self._unscaled_run:
+            self.unscale_gradients()
         parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
         return self.strategy.clip(parameters, max_norm, norm_type)
 

@@ -202,10 +202,11 @@ class DeepSpeed(Strategy):
             return self.lightning.use_engine(model)
         return self.lightning.shard(model) if self.stage == 3 else model.to(self.lightning.root_device)
 
-    def half_of_inputs(self) -> torch.dtype | None:
-        """See `Strategy.half_of_inputs`."""
-        host = self._host()
-        return None if host is None else deepspeed_engine.half_of_inputs(host.model_wrapped)
+    def distribute(self, module: Any) -> nn.Module:
+        """See `Strategy.distribute`."""
+        called = super().distribute(module)
+        self.half_of_inputs = deepspeed_engine.half_of_inputs(called)
+        return called
 
     def parameters_beside_embeddings(self, model: Any) -> int:
         """See `Strategy.parameters_beside_embeddings`; where they are in parts, the model cannot tell."""
@@ -227,6 +228,12 @@ class DeepSpeed(Strategy):
     def clips_in_step(self) -> bool:
         """See `Strategy.clips_in_step`."""
         return deepspeed_engine.clips_gradients(self.called)
+
+    def clip(self, parameters: list[torch.Tensor], max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
+        """See `Strategy.clip`; where the engine clips, return the norm of the last step."""
+        if self.clips_in_step:
+            return torch.as_tensor(self.norm_of_last_step(), device=parameters[0].device if parameters else None)
+        return super().clip(parameters, max_norm, norm_type)
 
     def clip_values(self, parameters: Iterable[torch.Tensor], limit: float) -> None:
         """See `Strategy.clip_values`."""
@@ -265,6 +272,7 @@ class DeepSpeed(Strategy):
         elif "optimizer" in own:
             host.create_scheduler(num_training_steps=steps, optimizer=engine.basic_optimizer)
         host.model_wrapped = host.deepspeed = module.model = engine
+        self.half_of_inputs = deepspeed_engine.half_of_inputs(engine)
         return host.optimizer, host.lr_scheduler if isinstance(host.lr_scheduler, LRScheduler) else None
 
     @property

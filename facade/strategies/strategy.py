@@ -52,6 +52,7 @@ class Strategy:
         restarts: a training can start again in the middle, as each rank has a whole copy of the model.
         manages_processes: the strategy finds ranks and devices itself, without a cluster environment.
         scales_losses: the strategy has a loss scaler of its own.
+        half_of_inputs: the format of inputs, where the model was cast to it; None where forward passes are cast.
         lightning: Lightning's strategy, while it runs; otherwise None.
     """
 
@@ -60,6 +61,7 @@ class Strategy:
     restarts = True
     manages_processes = False
     scales_losses = False
+    half_of_inputs: torch.dtype | None = None
 
     def __init__(self, name: str, options: dict[str, Any]) -> None:
         self.name, self.options = name, options
@@ -181,10 +183,6 @@ class Strategy:
     def _distribute(self, model: nn.Module, module: Any) -> nn.Module:
         """Do to a model, or to what was called for it before, what `distribute` says."""
         return model
-
-    def half_of_inputs(self) -> torch.dtype | None:
-        """Return the format of inputs, where the model was cast to it; None where forward passes are cast."""
-        return None
 
     def parameters_beside_embeddings(self, model: Any) -> int:
         """Count the numbers of a model of `transformers`, but for those of embeddings."""

@@ -108,21 +108,16 @@ class ReplacedSchedule:
         configs = lightning_trainer.lr_scheduler_configs
         self.config = configs[0] if configs and configs[0].scheduler is not own else None
 
-    @property
-    def learning_rate(self) -> float:
-        """Return the learning rate of the first parameter group."""
-        return float(self.config.scheduler.optimizer.param_groups[0]["lr"])
-
-    def step_ended(self) -> None:
-        """Step a schedule with the interval `step`."""
-        self._step("step")
+    def step(self) -> float:
+        """Step a schedule with the interval `step`; return the learning rate of the first parameter group before."""
+        rate = float(self.config.scheduler.optimizer.param_groups[0]["lr"])
+        if self.config.interval == "step":
+            self.config.scheduler.step()
+        return rate
 
     def epoch_ended(self) -> None:
         """Step a schedule with the interval `epoch`."""
-        self._step("epoch")
-
-    def _step(self, interval: str) -> None:
-        if self.config is not None and self.config.interval == interval:
+        if self.config is not None and self.config.interval == "epoch":
             self.config.scheduler.step()
 
 

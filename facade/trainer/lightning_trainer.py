@@ -105,12 +105,12 @@ def running(trainer: Trainer, lightning_trainer: LightningTrainer, module: Evalu
         lightning_internals.release(lightning_trainer)
 
 
-def _backward(lightning_trainer: LightningTrainer, module: EvaluationModule) -> Callable[..., None]:
-    """Return the backward pass through strategy and precision plugin, or a direct one if neither adds to it."""
+def _backward(lightning_trainer: LightningTrainer, module: EvaluationModule) -> Callable[..., None] | None:
+    """Return the backward pass through strategy and precision plugin; None for torch's, if neither adds to it."""
     if not fast_path.nobody_listens(lightning_trainer):
         return module.manual_backward
     scaler = getattr(lightning_trainer.precision_plugin, "scaler", None)
-    return module.backward if scaler is None else lambda loss, **kwargs: scaler.scale(loss).backward(**kwargs)
+    return None if scaler is None else lambda loss, **kwargs: scaler.scale(loss).backward(**kwargs)
 
 
 def _precision(trainer: Trainer) -> Any:

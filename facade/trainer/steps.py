@@ -28,9 +28,7 @@ _is_on_cpu = operator.attrgetter("is_cpu")
 
 
 def count_items(trainer: Any, batches: list[Any], device: torch.device) -> torch.Tensor | int | None:
-    """Count the labels of a step that are not -100, over all processes; None if not needed."""
-    if not (trainer.model_accepts_loss_kwargs or trainer.compute_loss_func is not None):
-        return None
+    """Count the labels of a step that are not -100, over all processes; None where they cannot be counted."""
     if not batches or not isinstance(batches[0], Mapping) or "labels" not in batches[0]:
         return None
     try:
@@ -60,7 +58,7 @@ def _counted_labels(trainer: Any, batches: list[Any]) -> Iterator[Any]:
 def to_device(trainer: Any, data: Any) -> Any:
     """Move the tensors of a batch, however nested, to the device; cast to half where an engine has cast the model."""
     device = trainer._run_device or trainer.args.device
-    half = trainer.accelerator.strategy.half_of_inputs()
+    half = trainer.accelerator.strategy.half_of_inputs
     if half is not None:
         data = map_nested(lambda leaf: leaf.to(half) if _is_floating(leaf) else leaf, data)
     if device == _CPU:

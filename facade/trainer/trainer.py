@@ -31,7 +31,6 @@ from ...lightning_modules.models.outputs import read_loss, require_trainable, sp
 from ...lightning_modules.optim import (
     decay_parameter_names,
     optimizer_class_and_kwargs,
-    steps_in_backward,
 )
 from ...lightning_modules.training.label_smoothing import LabelSmoother
 from ..accelerator.accelerator import Accelerator
@@ -555,18 +554,24 @@ class Trainer:
             if callable(getattr(self.optimizer, "train", None)):
                 self.optimizer.train()
             inputs = self._prepare_inputs(inputs)
-            known = inspection.accepted_arguments(self.compute_loss, num_items_in_batch=num_items_in_batch)
+            known: dict[str, Any] = {"num_items_in_batch": num_items_in_batch}
+            if getattr(self.compute_loss, "__func__", None) is not Trainer.compute_loss:
+                known = inspection.accepted_arguments(self.compute_loss, **known)
             with self.compute_loss_context_manager():
                 loss: Any = self.compute_loss(model, inputs, **known)
             del inputs
             if self.args.torch_empty_cache_steps is not None:
                 steps.empty_cache_if_due(self.args, self.state.global_step)
-            require_trainable(loss)
-            parts = self.current_gradient_accumulation_steps
-            if parts > 1 and not steps.loss_is_scaled(self, known.get("num_items_in_batch")):
-                loss = loss / parts
-            kwargs = {"learning_rate": self._get_learning_rate()} if steps_in_backward(self.optimizer) else {}
-            self.accelerator.backward(loss, **kwargs)
+            parts, kwargs = self.current_gradient_accumulation_steps, {}
+            if hasattr(self.optimizer, "fused_backward"):  # it steps there
+                kwargs["learning_rate"] = self._get_learning_rate()
+            try:
+                if parts > 1 and not steps.loss_is_scaled(self, known.get("num_items_in_batch")):
+                    loss = loss / parts
+                self.accelerator.backward(loss, **kwargs)
+            except Exception:
+                require_trainable(loss)
+                raise
             return loss.detach()
 
     def compute_loss(
@@ -668,7 +673,9 @@ class Trainer:
         return batch_samples, self._get_num_items_in_batch(batch_samples, device)
 
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> torch.Tensor | int | None:
-        """Count the labels of the micro-batches of a step that are not -100, over all processes."""
+        """Count the labels of the micro-batches of a step that are not -100, over all processes; None if not needed."""
+        if not self.model_accepts_loss_kwargs and self.compute_loss_func is None:
+            return None
         return steps.count_items(self, batch_samples, device)
 
     def _prepare_input(self, data: Any) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,7 +15,7 @@ from ...lightning_modules.internals import lightning_internals
 from ...lightning_modules.models.inspection import accepted_arguments
 from ...lightning_modules.tasks.resumable import add_process_states
 from ...lightning_modules.training.accumulation import Window, WindowLoader
-from ...lightning_modules.training.out_of_memory import explained
+from ...lightning_modules.training.out_of_memory import explain
 from ..arguments.enums import DebugOption
 from ..checkpointing.interrupted_evaluation import InterruptedEvaluation
 from ..distributed.xla_device import print_metrics
@@ -83,6 +82,7 @@ class TrainerModule(EvaluationModule):
         self.trial = run.trial
         self.ignore_keys = run.ignore_keys
         self.memory = facade._batch_size_finder.consensus()
+        self.takes_items = self.clips_in_step = self.may_skip_steps = False
         self.start_time = Moment()
         self.losses = facade._running_loss = RunningLoss(facade)
         self.lends_losses = not is_own(facade, "_maybe_log_save_evaluate")
@@ -190,7 +190,9 @@ class TrainerModule(EvaluationModule):
         self.seen_in_epoch = self.windows.done
         self.epoch_ended = False
         self.called, self.optimizer = self.strategy.called, self.optimizers()
-        self._step_context = self.strategy.step_context()
+        self.clips_in_step, self._step_context = self.strategy.clips_in_step, self.strategy.step_context()
+        self.may_skip_steps = self.strategy.step_was_skipped is not None or facade.accelerator.scaler is not None
+        self.takes_items = bool(accepted_arguments(facade.training_step, num_items_in_batch=None))
         by_steps = facade.args.logging_strategy == "steps"
         connected: Any = running  # its class does not declare what connectors set
         connected.log_every_n_steps = int(facade.state.logging_steps) if by_steps else 0
@@ -216,7 +218,7 @@ class TrainerModule(EvaluationModule):
         There is no step where the data ends inside of a window that is to be completed later, or where a callback
         ends the epoch.
         """
-        facade, strategy, called = self.facade, self.strategy, self.called
+        facade, strategy, called, memory = self.facade, self.strategy, self.called, self.memory
         args, state, handler = facade.args, facade.state, facade.callback_handler
 
         # Window: the gradients of its micro-batches add up, and are exchanged with those of the last.
@@ -224,42 +226,58 @@ class TrainerModule(EvaluationModule):
         self.stepped, steps, loss = False, False, None
         for index, inputs in enumerate(batch, start=1):
             is_last = index == len(batch)
-            facade.accelerator.sync_gradients = steps = is_last and batch.steps
+            facade.accelerator.gradient_state.sync_gradients = steps = is_last and batch.steps
+            exchange = is_last or facade.accelerator.sync_each_batch
 
             # Forward and backward.
-            with self._gradient_exchange(is_last or facade.accelerator.sync_each_batch, steps=steps):
-                loss = self.memory.attempt(partial(self._forward_backward, inputs, batch.items))
+            held = memory.is_shared  # gradients are exchanged later, once all processes are known to have theirs
+            with strategy.no_sync(called) if held else strategy.micro_batch(exchange=exchange, steps=steps):
+                loss = self._forward_backward(inputs, batch.items)
             if not steps:
                 facade.control = handler.on_substep_end(args, state, facade.control)
-                if self.stopping:
+                if facade.control.should_epoch_stop or facade.control.should_training_stop:
                     break
-        self.memory.settle(facade.model.parameters() if steps else ())
+        if memory.is_shared:
+            memory.settle(facade.model.parameters() if steps else ())
         if not steps:
             return loss
 
         # Clip.
-        if not strategy.clips_in_step:
+        if not self.clips_in_step:
             norm = facade._clip_grad_norm(called) if args.max_grad_norm > 0 else None
             self.grad_norm = facade._get_grad_norm(called, grad_norm=norm)
 
         # Step.
         facade.control = handler.on_pre_optimizer_step(args, state, facade.control)
-        with explained(lambda: advice_for_training(args)), self._step_context():
-            self.memory.attempt(self.optimizer.step)
-            self.memory.settle()
-        if strategy.clips_in_step:
+        try:
+            with self._step_context():
+                self.optimizer.step()
+        except Exception as error:
+            explain(error, lambda: advice_for_training(args))
+            if not memory.keeps(error):
+                raise
+        if memory.is_shared:
+            memory.settle()
+        if self.clips_in_step:
             self.grad_norm = facade._get_grad_norm(called, grad_norm=strategy.norm_of_last_step())
         facade.control = handler.on_optimizer_step(args, state, facade.control)
 
-        # Schedule.
-        self._step_schedule()
+        # Schedule: it stays where a step was skipped.
+        schedule = facade.lr_scheduler
+        if self.schedule.config is not None:
+            self.learning_rate = self.schedule.step()
+        else:
+            self.learning_rate = facade._get_learning_rate()
+            skipped = self.may_skip_steps and facade.accelerator.optimizer_step_was_skipped
+            if schedule is not None and not skipped and not isinstance(schedule, ReduceLROnPlateau):
+                schedule.step()
 
         # Zero.
         called.zero_grad()
 
         # Count.
         state.global_step += 1
-        state.epoch = self._epochs_done()
+        state.epoch = self.windows.epochs_done(self.length.steps_in_epoch)
         self.stepped = True
         return loss
 
@@ -269,9 +287,10 @@ class TrainerModule(EvaluationModule):
         if self.stepped:
             facade.control = facade.callback_handler.on_step_end(facade.args, facade.state, facade.control)
             self._log_save_evaluate()
-        if self.stopping:
+        control = facade.control
+        if control.should_epoch_stop or control.should_training_stop:
             self.windows.stop()
-        if facade.control.should_training_stop:
+        if control.should_training_stop:
             self.lightning_trainer.should_stop = True
 
     def on_train_epoch_end(self) -> None:
@@ -337,38 +356,23 @@ class TrainerModule(EvaluationModule):
                 scaler.others = left_out
         return made
 
-    def _forward_backward(self, inputs: Any, items: Any) -> torch.Tensor:
+    def _forward_backward(self, inputs: Any, items: Any) -> torch.Tensor | None:
+        """Run a micro-batch through `Trainer.training_step`; return its loss, None after a shared failure."""
         facade = self.facade
-        known = accepted_arguments(facade.training_step, num_items_in_batch=items)
-        with explained(lambda: advice_for_training(facade.args, inputs)):
+        if self.memory.failure is not None:
+            return None
+        try:
+            known = {"num_items_in_batch": items} if self.takes_items else {}
             loss = facade.training_step(self.called, inputs, **known)
+        except Exception as error:
+            explain(error, lambda: advice_for_training(facade.args, inputs))
+            if not self.memory.keeps(error):
+                raise
+            return None
         self.losses.meter.add(loss, facade.state.global_step - self.losses.last_logged)
         facade.current_flos += float(facade.floating_point_ops(inputs))
         facade._track_num_input_tokens(inputs)
         return loss
-
-    def _gradient_exchange(self, exchange: bool, *, steps: bool) -> contextlib.AbstractContextManager[Any]:
-        """Exchange gradients in a micro-batch, or later, once all processes are known to have theirs."""
-        if self.memory.holds_gradients:
-            return self.strategy.no_sync(self.called)
-        return self.strategy.micro_batch(exchange=exchange, steps=steps)
-
-    def _step_schedule(self) -> None:
-        facade, own = self.facade, self.facade.lr_scheduler
-        if self.schedule.config is not None:
-            self.learning_rate = self.schedule.learning_rate
-            self.schedule.step_ended()
-            return
-        self.learning_rate = facade._get_learning_rate()
-        skipped = facade.accelerator.optimizer_step_was_skipped  # the rate should not change
-        if own is not None and not skipped and not isinstance(own, ReduceLROnPlateau):
-            own.step()
-
-    def _epochs_done(self) -> float:
-        micro_batches = self.windows.done * self.windows.accumulation
-        if self.windows.batches is not None:
-            micro_batches = min(micro_batches, self.windows.batches)
-        return self.windows.epoch + micro_batches / self.length.steps_in_epoch
 
     def _log_save_evaluate(self) -> None:
         self.facade._maybe_log_save_evaluate(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sized
+from collections.abc import Iterable, Iterator, Sized
 from typing import Any, cast
 
 from torch.utils.data import BatchSampler, DataLoader, Sampler
@@ -17,12 +17,10 @@ class SkippingBatchSampler(BatchSampler):
     skip = 0
     blanks = 0
     """Number of empty batches before the first one, once, so that the right worker produces the first one."""
-    _iteration: _Peekable | None = None
 
     def peek(self) -> None:
-        """Draw the first batch of the current iteration, and with it its order; the batch is still yielded."""
-        if self._iteration is not None:
-            self._iteration.peek()
+        """Draw the first batch of an iteration that has not begun, and with it its order; it is still yielded."""
+        self._ahead += itertools.islice(self._batches, 1)
 
     def _take_skip(self) -> int:
         """Return `skip` and reset it, once iteration has begun: a DataLoader with workers makes two iterators."""
@@ -30,19 +28,9 @@ class SkippingBatchSampler(BatchSampler):
         return skip
 
     def _peekable(self, batches: Iterator[list[int]]) -> Iterator[list[int]]:
-        self._iteration = _Peekable(batches)
-        return self._iteration
-
-
-class _Peekable(Iterator[list[int]]):
-    def __init__(self, items: Iterator[list[int]]) -> None:
-        self._items = items
-
-    def peek(self) -> None:
-        self._items = itertools.chain(list(itertools.islice(self._items, 1)), self._items)
-
-    def __next__(self) -> list[int]:
-        return next(self._items)
+        self._ahead: list[list[int]] = []
+        self._batches = batches
+        return itertools.chain(self._ahead, batches)
 
 
 class GivenBatchSampler(SkippingBatchSampler):
@@ -102,14 +90,15 @@ class GivenBatchSampler(SkippingBatchSampler):
         return rounds + bool(filled)
 
     def __iter__(self) -> Iterator[list[int]]:
-        return self._peekable(self._after_skip())
+        return self._peekable(itertools.chain.from_iterable(self._after_skip()))
 
-    def _after_skip(self) -> Iterator[list[int]]:
+    def _after_skip(self) -> Iterator[Iterable[list[int]]]:
+        """Yield the blanks and the batches, each as one iterator, once the first batch is asked for."""
         blanks, self.blanks = self.blanks, 0
-        yield from ([] for _ in range(blanks))
-        if self.world_size == 1:
-            yield from itertools.islice(self.given, self._take_skip(), None)
-            return
+        yield ([] for _ in range(blanks))
+        yield itertools.islice(self.given, self._take_skip(), None) if self.world_size == 1 else self._of_rank()
+
+    def _of_rank(self) -> Iterator[list[int]]:
         for round_ in itertools.islice(self._rounds(), self._take_skip(), None):
             if self.rank is None:
                 yield from round_

@@ -204,18 +204,15 @@ class EpochLoader(DataLoader):
             return
         while (upcoming := reading.fetch(batches)) is not NOTHING:
             reading.handed_out += 1
-            yield self._handed_out(current)
+            yield current if self.watcher is None else self.watcher.handed_out(self, current)
             current = upcoming
         self.end_of_loader = True
         self._last_batch_size = find_batch_size(current) or -1
         reading.handed_out += 1
-        yield self._handed_out(current)
+        yield current if self.watcher is None else self.watcher.handed_out(self, current)
         self.epoch += 1
         if self.watcher is not None:
             self.watcher.ended(self)
-
-    def _handed_out(self, batch: Any) -> Any:
-        return batch if self.watcher is None else self.watcher.handed_out(self, batch)
 
     def _start(self, reading: Reading) -> tuple[Iterator[Any], Any]:
         skip, self.skip_batches = self.skip_batches, 0

@@ -206,7 +206,8 @@ class Resumption:
         blanks = 0 if workers is None else next_worker(workers)
         loader.skip(skip, blanks)
         batches = self._resumed(loader, workers)
-        loader.batch_sampler.peek()  # the draws of the sampler belong to the start
+        if loader.num_workers == 0:  # otherwise their first batches have been drawn
+            loader.batch_sampler.peek()  # the draws of the sampler belong to the start
         return skip_items(batches, blanks)
 
     def _in_stream(self, loader: ReadLoader, skip: int, workers: dict[str, Any] | None) -> Iterator[Any]:

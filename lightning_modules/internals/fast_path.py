@@ -43,8 +43,7 @@ def step_lightly(trainer: Trainer) -> None:
     epoch_loop._should_check_val_fx = _never
     epoch_loop._build_kwargs = _step_arguments
     if steps_by_itself(trainer):
-        epoch_loop.advance = partial(_advance, trainer)
-        epoch_loop.on_advance_end = partial(_count_step, epoch_loop)
+        epoch_loop.run = partial(_run_epoch, trainer)
     if not callbacks_of(trainer):
         connector.on_batch_start = connector.on_batch_end = nothing
         connector.update_train_step_metrics = connector.update_eval_step_metrics = nothing
@@ -56,34 +55,37 @@ def evaluation_loop(trainer: Trainer, function: TrainerFn) -> FastEvaluationLoop
     return FastEvaluationLoop(trainer, function, stage, verbose=function is not TrainerFn.FITTING, inference_mode=False)
 
 
-def _advance(trainer: Trainer, data_fetcher: Any) -> None:
-    """Take a turn of Lightning's loop over an epoch, for a module that optimizes by hand and hooks without listeners.
+def _run_epoch(trainer: Any, data_fetcher: Any) -> None:
+    """Run Lightning's loop over an epoch, for a module that optimizes by hand and hooks without listeners.
 
-    Raises:
-        StopIteration: the module wants the epoch to end before this batch; or there is none.
+    A module ends the epoch before a batch by returning -1 from `on_train_batch_start`.
     """
-    module, progress = trainer.lightning_module, trainer.fit_loop.epoch_loop.batch_progress
-    batch, _, _ = next(data_fetcher)
-    index = progress.current.ready
-    progress.is_last_batch = data_fetcher.done
-    progress.increment_ready()
-    if module.on_train_batch_start(batch, index) == -1:
-        progress.increment_by(0, is_last_batch=True)
-        progress.increment_processed()
-        raise StopIteration
-    progress.increment_started()
+    module, loop = trainer.lightning_module, trainer.fit_loop.epoch_loop
+    progress, step = loop.batch_progress, trainer.strategy.training_step
     if type(trainer.strategy) is SingleDeviceStrategy:
-        module.training_step(batch, index)
-    else:
-        trainer.strategy.training_step(batch, index)
-    progress.increment_processed()
-    module.on_train_batch_end(None, batch, index)
-    progress.increment_completed()
-
-
-def _count_step(epoch_loop: Any, _: Any) -> None:
-    """What Lightning does between two turns for modules without evaluations, schedules and loggers of its own."""
-    epoch_loop._batches_that_stepped += 1
+        step = module.training_step
+    loop.reset()
+    loop.on_run_start(data_fetcher)
+    loop.manual_optimization.on_run_start()  # counts the steps of optimizers
+    while not loop.done:
+        loop.on_iteration_done()  # it is not restarting any more
+        try:
+            batch, _, _ = next(data_fetcher)
+        except StopIteration:
+            return
+        index = progress.current.ready
+        progress.is_last_batch = data_fetcher.done
+        progress.increment_ready()
+        if module.on_train_batch_start(batch, index) == -1:
+            progress.increment_by(0, is_last_batch=True)
+            progress.increment_processed()
+            return
+        progress.increment_started()
+        step(batch, index)
+        progress.increment_processed()
+        module.on_train_batch_end(None, batch, index)
+        progress.increment_completed()
+        loop._batches_that_stepped += 1
 
 
 def nobody_listens(trainer: Trainer) -> bool:
@@ -102,31 +104,6 @@ def steps_by_itself(trainer: Trainer) -> bool:
 def _does_no_more(trainer: Trainer) -> bool:
     precision = trainer.precision_plugin
     return not callbacks_of(trainer) and isinstance(precision, (FastPrecision, ForwardPrecision))
-
-
-def stepper(trainer: Trainer, optimizer: Any) -> Callable[[], Any]:
-    """Return what takes an optimizer step and counts it as Lightning's `global_step`.
-
-    Args:
-        trainer: the running trainer.
-        optimizer: the `LightningOptimizer` of its module.
-    """
-    if not steps_by_itself(trainer):
-        return optimizer.step
-    inner = optimizer.optimizer
-    scaler = getattr(trainer.precision_plugin, "scaler", None)
-    progress = trainer.fit_loop.epoch_loop.manual_optimization.optim_step_progress
-
-    def step() -> None:
-        progress.increment_ready()
-        if scaler is None:
-            inner.step()
-        else:
-            scaler.step(inner)
-            scaler.update()
-        progress.increment_completed()
-
-    return step
 
 
 class FastModule(LightningModule):
@@ -233,7 +210,7 @@ class FastPrecision(Precision):
 
     def optimizer_step(self, optimizer: Any, model: Any, closure: Any, **kwargs: Any) -> Any:
         """`on_before_optimizer_step`, if a callback listens, and the step."""
-        if callbacks_of(model.trainer):
+        if model.trainer.callbacks:
             return super().optimizer_step(optimizer, model, closure, **kwargs)
         return optimizer.step(**kwargs)
 

@@ -27,8 +27,10 @@ def clip_gradients(
     """As `torch.nn.utils.clip_grad_norm_`, see `total_norm`; return the norm before clipping."""
     parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    if len(_by_processes(gradients)) <= 1:
-        return whole(nn.utils.clip_grad_norm_(parameters, max_norm, norm_type=norm_type))
+    meshes = {getattr(gradient, "device_mesh", None) for gradient in gradients}
+    if len(meshes) <= 1:  # torch accepts one mesh at a time
+        norm = nn.utils.clip_grad_norm_(parameters, max_norm, norm_type=norm_type)
+        return norm if meshes <= {None} else whole(norm)
     norm = total_norm(gradients, norm_type)
     scale = torch.clamp(max_norm / (norm + 1e-6), max=1.0)
     with torch.no_grad():
@@ -38,7 +40,7 @@ def clip_gradients(
 
 
 def _by_processes(gradients: Iterable[torch.Tensor]) -> list[list[torch.Tensor]]:
-    """Group gradients by device mesh; torch accepts one mesh at a time."""
+    """Group gradients by device mesh."""
     groups: dict[Any, list[torch.Tensor]] = {}
     for gradient in gradients:
         groups.setdefault(getattr(gradient, "device_mesh", None), []).append(gradient)

@@ -99,6 +99,17 @@ class WindowLoader:
         read = self.is_at_end or self.exhausted or getattr(self.loader, "end_of_loader", False)
         return self._stopped and not read
 
+    def epochs_done(self, steps_in_epoch: float) -> float:
+        """Return the epochs read so far, with the part of the current one.
+
+        Args:
+            steps_in_epoch: micro-batches of an epoch.
+        """
+        micro_batches = self.done * self.accumulation
+        if self.batches is not None:
+            micro_batches = min(micro_batches, self.batches)
+        return self.epoch + micro_batches / steps_in_epoch
+
     def stop(self) -> None:
         """End the epoch after the current window."""
         self._stopped = True
@@ -134,7 +145,8 @@ class WindowLoader:
             self.exhausted = len(window) < self.accumulation
             if not window:
                 break
-            self._positioned()
+            if self.on_positioned is not None:
+                self._positioned()
             self.done += 1
             yield window
 

@@ -6,12 +6,10 @@ import contextlib
 import gc
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import torch.distributed as dist
-
-Result = TypeVar("Result")
 
 # Messages of libraries below torch that have no error class for it.
 _SIGNS = (
@@ -90,36 +88,29 @@ def release_memory() -> None:
 class OutOfMemoryConsensus:
     """Raise an out-of-memory error of one data-parallel process in all of them, instead of leaving the others waiting.
 
-    Work without collectives goes into `attempt`; a failure there is kept, and `settle`, which all processes call at
-    the same places, raises it in all of them. Gradients cannot be averaged in the backward pass then: `settle` does
-    so, once every process is known to have them.
+    A process whose work fails keeps the error, and leaves out what follows until `settle`, which all processes call
+    at the same places, raises it in all of them. Gradients cannot be averaged in the backward pass then: `settle`
+    does so, once every process is known to have them.
 
     Args:
         device: device of the collective; None with a single process, so that errors are raised at once.
+
+    Attributes:
+        is_shared: there are several processes, which call `settle`.
+        failure: the error that is kept until then.
     """
 
     def __init__(self, device: torch.device | None) -> None:
         self.device = device
-        self._failure: Exception | None = None
+        self.is_shared = device is not None
+        self.failure: Exception | None = None
 
-    @property
-    def holds_gradients(self) -> bool:
-        """Return whether gradients are averaged by `settle`, instead of in the backward pass."""
-        return self.device is not None
-
-    def attempt(self, work: Callable[[], Result]) -> Result | None:
-        """Do the work and return its result; None if it, or an earlier attempt, ran out of memory."""
-        if self.device is None:
-            return work()
-        if self._failure is not None:
-            return None
-        try:
-            return work()
-        except Exception as error:
-            if not is_out_of_memory(error):
-                raise
-            self._failure = error
-            return None
+    def keeps(self, error: Exception) -> bool:
+        """Keep an out-of-memory error for `settle`; return False for others, and with a single process."""
+        if not self.is_shared or not is_out_of_memory(error):
+            return False
+        self.failure = error
+        return True
 
     def settle(self, parameters: Iterable[torch.Tensor] = ()) -> None:
         """Average the gradients over all processes, or raise in all of them.
@@ -128,18 +119,16 @@ class OutOfMemoryConsensus:
             parameters: those whose gradients are to be averaged.
 
         Raises:
-            torch.OutOfMemoryError, RuntimeError: the error that `attempt` kept. `is_shared` is True on it.
+            torch.OutOfMemoryError, RuntimeError: the error that was kept. `is_shared` is True on it.
             OutOfMemoryElsewhereError: it was kept in another process.
         """
-        if self.device is None:
-            return
         parameters = [parameter for parameter in parameters if parameter.requires_grad]
-        said = [self._failure is not None, *(parameter.grad is not None for parameter in parameters)]
+        said = [self.failure is not None, *(parameter.grad is not None for parameter in parameters)]
         flags = torch.tensor(said, dtype=torch.int32, device=self.device)
         dist.all_reduce(flags, op=dist.ReduceOp.MAX)
         failed, *used = flags.tolist()
         if failed:
-            failure, self._failure = self._failure, None
+            failure, self.failure = self.failure, None
             failure = failure or OutOfMemoryElsewhereError("Another process ran out of memory.")
             vars(failure)["is_shared"] = True
             raise failure

@@ -57,7 +57,14 @@ class RemoveColumnsCollator:
             ValueError: when a sample has columns, but none that the model takes.
             KeyError: the collator asks for a column that was dropped.
         """
-        reduced = [self._reduced(feature) for feature in features]
+        reduced = []
+        for feature in features:
+            kept = feature
+            if isinstance(feature, dict):
+                kept = {name: value for name, value in feature.items() if name in self._keep}
+                if len(kept) < len(feature):
+                    self._note_dropped(feature, kept)
+            reduced.append(kept)
         try:
             return self.data_collator(reduced)
         except KeyError as error:
@@ -67,17 +74,13 @@ class RemoveColumnsCollator:
             message = ignored_columns_message(error.args, str(self.model_name), self.description, self.advice)
             raise KeyError(f"The collator asks for a column that is not there. {message}") from error
 
-    def _reduced(self, feature: Any) -> Any:
-        if not isinstance(feature, dict):
-            return feature
-        kept = {name: value for name, value in feature.items() if name in self._keep}
-        if not kept and feature:
+    def _note_dropped(self, feature: dict[str, Any], kept: dict[str, Any]) -> None:
+        if not kept:
             raise no_columns_left_error(feature, self.signature_columns, self.model_name, self.description, self.advice)
-        if len(kept) < len(feature) and not self.message_logged and self.logger and self.model_name:
+        if not self.message_logged and self.logger and self.model_name:
             ignored = [name for name in feature if name not in kept]
             self.logger.info(ignored_columns_message(ignored, self.model_name, self.description, self.advice))
             self.message_logged = True
-        return kept
 
 
 def remove_unused(

@@ -10,7 +10,7 @@ from tiny import At, arguments, trainer
 from lightrainer.facade.accelerator.accelerator import Accelerator
 from lightrainer.facade.accelerator.refusals import REFUSED
 from lightrainer.facade.arguments.parallelism import ParallelismConfig
-from lightrainer.facade.strategies.ddp import DDP
+from lightrainer.facade.strategies.deepspeed import DeepSpeed
 
 accelerate = pytest.importorskip("accelerate")
 PAGE = Path(__file__).parents[3] / "docs" / "user" / "accelerator.md"
@@ -110,7 +110,7 @@ def test_places_in_a_grid(tmp_path, monkeypatch):
 def test_an_engine_of_deepspeed_clips_in_its_step(tmp_path):
     """As in the reference there is only the norm of its last step to be had."""
 
-    class OfAnEngine(DDP):
+    class OfAnEngine(DeepSpeed):
         clips_in_step = True
 
         def norm_of_last_step(self):
@@ -120,7 +120,7 @@ def test_an_engine_of_deepspeed_clips_in_its_step(tmp_path):
     seen = []
 
     def step(trainer, *_):
-        own, trainer.accelerator.strategy = trainer.accelerator.strategy, OfAnEngine("", {})
+        own, trainer.accelerator.strategy = trainer.accelerator.strategy, OfAnEngine("", {"config": {}})
         seen.append(trainer.accelerator.clip_grad_norm_(trainer.model.parameters(), 1.0).item())
         trainer.accelerator.strategy = own
 

@@ -68,7 +68,7 @@ def test_before_there_is_a_run_the_model_is_called_as_it_is(tmp_path, name):
     strategy = translate(of_four(tmp_path, **ASKED[name])).strategy.bind(host)
     assert not strategy.runs
     assert strategy.called is host.model
-    assert strategy.spread is strategy.ddp is strategy.device_mesh is strategy.half_of_inputs() is None
+    assert strategy.spread is strategy.ddp is strategy.device_mesh is strategy.half_of_inputs is None
     assert {strategy.all_write, strategy.clips_in_step, strategy.splits_sequences} == {False}
     assert strategy.whole_weights(host.model, keep=True) is None
     assert strategy.is_trained(host.model)

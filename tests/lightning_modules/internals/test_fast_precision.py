@@ -47,7 +47,7 @@ class Module(LightningModule):
         if self.trainer.precision_plugin.scaler is not None:
             self.trainer.precision_plugin.scaler.unscale_(optimizer.optimizer)
         torch.nn.utils.clip_grad_norm_(self.parameters(), 0.5)
-        fast_path.stepper(self.trainer, optimizer)()
+        optimizer.step()
         self.zero_grad()
         self.counted.append(self.trainer.global_step)
 

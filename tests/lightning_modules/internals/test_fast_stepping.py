@@ -18,7 +18,7 @@ class Model(LightningModule):
     def training_step(self, batch, batch_idx):
         loss = (self.weight * batch).sum()
         loss.backward()
-        fast_path.stepper(self.trainer, self.optimizers())()
+        self.optimizers().step()
         self.seen.append((self.trainer.global_step, self.weight.item()))
 
     def configure_optimizers(self):
@@ -56,8 +56,3 @@ def test_steps_are_counted_with_and_without_the_wrapper():
 )
 def test_who_listens(options, expected):
     assert fast_path.nobody_listens(make_trainer(**options)) is expected
-
-
-def test_a_listener_gets_lightnings_wrapper():
-    wrapper = type("Wrapper", (), {"step": lambda self: "wrapped"})()
-    assert fast_path.stepper(make_trainer([Listening()]), wrapper)() == "wrapped"

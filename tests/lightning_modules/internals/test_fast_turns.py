@@ -33,7 +33,7 @@ class Recording(fast_path.FastModule):
     def training_step(self, batch, batch_idx):
         self.note("step", batch_idx)
         (self.weight * batch).sum().backward()
-        fast_path.stepper(self.trainer, self.optimizers())()
+        self.optimizers().step()
 
     def on_train_batch_end(self, outputs, batch, batch_idx):
         self.note("end", batch_idx)
@@ -70,7 +70,7 @@ def told(trainer, leave=()):
 @pytest.mark.parametrize("leave", [(), ((0, 1),), ((0, 0), (1, 2))], ids=["all", "after one", "before any"])
 def test_a_turn_counts_and_calls_as_lightnings(leave):
     trainer = lean_trainer()
-    assert "advance" in vars(trainer.fit_loop.epoch_loop)
+    assert "run" in vars(trainer.fit_loop.epoch_loop)
     assert told(trainer, leave) == told(make_trainer(), leave)
 
 
@@ -87,7 +87,7 @@ def test_a_turn_counts_and_calls_as_lightnings(leave):
 )
 def test_turns_are_lightnings_where_more_may_happen_in_them(options, expected):
     trainer = lean_trainer(**options)
-    assert ("advance" in vars(trainer.fit_loop.epoch_loop)) is expected
+    assert ("run" in vars(trainer.fit_loop.epoch_loop)) is expected
     assert fast_path.steps_by_itself(trainer) is expected
 
 

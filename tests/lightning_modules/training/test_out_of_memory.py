@@ -82,29 +82,21 @@ def test_memory_can_be_released():
     release_memory()
 
 
-def fail():
-    raise torch.OutOfMemoryError("none left")
-
-
 @pytest.mark.usefixtures("_alone")
 def test_a_failure_waits_until_all_processes_are_there():
-    """What comes after it is left out; the next step is a new one."""
-    pact, done = OutOfMemoryConsensus(torch.device("cpu")), []
-    assert pact.attempt(lambda: 1) == 1
-    assert pact.attempt(fail) is None
-    assert pact.attempt(lambda: done.append(1)) is None
-    assert done == []
+    """Other errors do not, and the next step is a new one."""
+    shared = OutOfMemoryConsensus(torch.device("cpu"))
+    assert not shared.keeps(ZeroDivisionError())
+    assert shared.keeps(torch.OutOfMemoryError("none left"))
     with pytest.raises(torch.OutOfMemoryError, match="none left") as error:
-        pact.settle()
+        shared.settle()
     assert error.value.is_shared
-    assert pact.attempt(lambda: 2) == 2
-    pact.settle()
+    assert shared.failure is None
+    shared.settle()
 
 
-@pytest.mark.usefixtures("_alone")
-def test_other_errors_do_not_wait():
-    with pytest.raises(ZeroDivisionError):
-        OutOfMemoryConsensus(torch.device("cpu")).attempt(lambda: 1 / 0)
+def test_a_failure_of_the_only_process_does_not_wait():
+    assert not OutOfMemoryConsensus(None).keeps(torch.OutOfMemoryError())
 
 
 @pytest.mark.usefixtures("_alone")
