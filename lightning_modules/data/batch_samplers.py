@@ -176,9 +176,9 @@ class ShardedBatchSampler(GivenBatchSampler):
             return rounds
         return rounds + 1 if self.even_batches or rank * share < rest else rounds
 
-    def _after_skip(self) -> Iterator[list[int]]:
+    def _after_skip(self) -> Iterator[Iterable[list[int]]]:
         order = order_of(self.sampler)
-        yield from super()._after_skip() if order is None else self._own_batches(order)
+        yield from super()._after_skip() if order is None else [self._own_batches(order)]
 
     def _own_batches(self, order: Order) -> Iterator[list[int]]:
         """Yield the batches of this process, and read no other's from the order."""
