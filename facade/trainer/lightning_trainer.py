@@ -9,9 +9,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ...lightning_modules.internals import fast_path, lightning_internals
+from ...lightning_modules.internals.lightning_import import Logger
 from ...lightning_modules.internals.lightning_import import Trainer as LightningTrainer
 from ...lightning_modules.internals.precision import casting
-from ...lightning_modules.training.forwarding_logger import ForwardingLogger
 from ..distributed.cluster_environment import cluster_plugins
 from ..evaluation.module import EvaluationModule
 
@@ -50,6 +50,44 @@ def build_lightning_trainer(host: Trainer, **kwargs: Any) -> LightningTrainer:
     lightning_internals.leave_signals_alone(trainer)
     fast_path.step_lightly(trainer)
     return trainer
+
+
+class ForwardingLogger(Logger):
+    """Forward metrics to a listener that already has trackers, so that callbacks that log find a logger.
+
+    Args:
+        listener: called with the metrics of each log; the step is the trainer's.
+        save_dir: the folder of the logger; a `ModelCheckpoint` writes below it.
+    """
+
+    def __init__(self, listener: Callable[[dict[str, Any]], None], save_dir: str) -> None:
+        super().__init__()
+        self._listener = listener
+        self._save_dir = save_dir
+
+    @property
+    def name(self) -> str:
+        """Return an empty name, so that no subfolder is made."""
+        return ""
+
+    @property
+    def version(self) -> str:
+        """Return an empty version, likewise."""
+        return ""
+
+    @property
+    def save_dir(self) -> str:
+        """Return the folder."""
+        return self._save_dir
+
+    def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
+        """Forward the metrics in every process, since all keep a history; without Lightning's whole-number `epoch`."""
+        found = {name: value for name, value in metrics.items() if name != "epoch"}
+        if found:
+            self._listener(found)
+
+    def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
+        """Do nothing: the trackers have the arguments."""
 
 
 def _log(host: Trainer, metrics: dict[str, Any]) -> None:

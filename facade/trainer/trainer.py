@@ -297,7 +297,7 @@ class Trainer:
             checks.check_label_names(self.label_names, self.model)
         self.control = TrainerControl()
         self.current_gradient_accumulation_steps = self.args.gradient_accumulation_steps
-        self._signature_columns: list[str] | None = None
+        self._signature_columns: Any = None
         self._train_batch_size = self.args.train_batch_size
         self._applied_arguments.remember()
         construction.set_up_callbacks(self, callbacks or [])
@@ -422,7 +422,6 @@ class Trainer:
         if not self.args.remove_unused_columns:
             return dataset
         self._set_signature_columns_if_needed()
-        assert self._signature_columns is not None
         return remove_unused(dataset, self._signature_columns, type(self.model).__name__, description)
 
     def _get_collator_with_removed_columns(
@@ -431,7 +430,6 @@ class Trainer:
         if not self.args.remove_unused_columns:
             return data_collator
         self._set_signature_columns_if_needed()
-        assert self._signature_columns is not None
         model_name = type(self.model).__name__
         return RemoveColumnsCollator(data_collator, self._signature_columns, logger, model_name, description)
 
@@ -562,9 +560,8 @@ class Trainer:
             del inputs
             if self.args.torch_empty_cache_steps is not None:
                 steps.empty_cache_if_due(self.args, self.state.global_step)
-            parts, kwargs = self.current_gradient_accumulation_steps, {}
-            if hasattr(self.optimizer, "fused_backward"):  # it steps there
-                kwargs["learning_rate"] = self._get_learning_rate()
+            parts = self.current_gradient_accumulation_steps
+            kwargs = {"learning_rate": self._get_learning_rate()} if hasattr(self.optimizer, "fused_backward") else {}
             try:
                 if parts > 1 and not steps.loss_is_scaled(self, known.get("num_items_in_batch")):
                     loss = loss / parts
@@ -892,11 +889,7 @@ class Trainer:
         """
         if self.hp_search_backend is None and trial is None:
             self.store_flos()
-        parts: list[Callable[[str], None]] = [
-            self._save_optimizer_and_scheduler,
-            self._save_scaler,
-            self._save_rng_state,
-        ]
+        parts: list[Any] = [self._save_optimizer_and_scheduler, self._save_scaler, self._save_rng_state]
         if self._run is not None:
             parts.append(partial(self._data_position.save, run=self._run, loaders=self._eval_dataloaders))
         overridden = not all(is_own(self, name) for name in ("save_model", "_save", "_save_checkpoint"))

@@ -8,15 +8,71 @@ module of this package imports Lightning from here.
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import importlib
+import sys
+import types
+from collections.abc import Iterator
+from importlib.machinery import ModuleSpec
 from typing import Any
 
 import torch  # noqa: F401 - first: it looks for the libraries by itself
 
+from ..common.libraries import is_installed, loaded
 from .compiler import DYNAMO, disable_dynamo
-from .deferred_imports import deferring
 from .lightning_version import require_lightning
 
 require_lightning()
+
+
+class _Deferred(type):
+    """A class or function that is looked up in its library when something is asked of it."""
+
+    def _real(cls) -> Any:
+        return getattr(importlib.import_module(cls.__module__), cls.__name__)
+
+    def __getattr__(cls, name: str) -> Any:
+        return getattr(cls._real(), name)
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        return cls._real()(*args, **kwargs)
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        # Of a class whose module is not loaded there is no instance.
+        return cls.__module__ in sys.modules and isinstance(instance, cls._real())
+
+
+@contextlib.contextmanager
+def deferring(module: str, **members: Any) -> Iterator[None]:
+    """Stand in for a module for a while, where its library is installed.
+
+    What others import of it meanwhile is looked up when they use it: that a library is loaded does not mean that all of
+    its lazy modules are. `members` are there at once, by name.
+    """
+    if not loaded(module) and not is_installed(module.partition(".")[0]):
+        yield
+        return
+    stand_in: Any = types.ModuleType(module)
+    stand_in.__spec__ = ModuleSpec(module, None)
+    stand_in.__getattr__ = functools.partial(_deferred, module)
+    vars(stand_in).update(members)
+    before = sys.modules.get(module)
+    sys.modules[module] = stand_in
+    try:
+        yield
+    finally:
+        if before is not None:
+            sys.modules[module] = before
+        elif sys.modules.get(module) is stand_in:
+            del sys.modules[module]
+
+
+def _deferred(module: str, name: str) -> _Deferred:
+    if name.startswith("__"):  # what Python itself asks of a module
+        raise AttributeError(name)
+    return _Deferred(name, (), {"__module__": module})
+
 
 with deferring("transformers"), deferring("torchmetrics.utilities.plot"):
     import torchmetrics  # first, so that Lightning finds it loaded

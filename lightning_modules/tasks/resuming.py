@@ -18,12 +18,15 @@ from ..internals.loop_states import (
     METRICS,
     PROCESS_STATES,
     Place,
+    begin_epoch,
+    begin_reading_anew,
+    go_on_inside,
     leave_out_loaders,
     place_in_loops,
     place_of,
+    read_ahead,
     settle,
 )
-from ..internals.resumed_loops import begin_epoch, begin_reading_anew, go_on_inside, read_ahead
 from ..training.accumulation import WindowLoader
 from .step_window import load_step, step_so_far
 

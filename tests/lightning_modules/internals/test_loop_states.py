@@ -7,7 +7,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.utils.data import DataLoader, Dataset
 
-from lightrainer.lightning_modules.internals import lightning_internals, resumed_loops
+from lightrainer.lightning_modules.internals import lightning_internals, loop_states
 from lightrainer.lightning_modules.internals.loop_states import (
     loops_at,
     place_from_state,
@@ -148,7 +148,7 @@ def test_reading_begins_anew():
     class Begins(Linear):
         def on_train_start(self):
             assert loader.read == [0]
-            resumed_loops.begin_reading_anew(self.trainer)
+            loop_states.begin_reading_anew(self.trainer)
             assert loader.read == [0, 0]
 
     loader = Counting()
@@ -186,7 +186,7 @@ class GoingOn(Linear):
 
     def on_train_start(self):
         if self.place is not None:
-            resumed_loops.go_on_inside(self.trainer, self.place, lambda: self.seen.append("reads on"))
+            loop_states.go_on_inside(self.trainer, self.place, lambda: self.seen.append("reads on"))
 
     def on_train_batch_start(self, batch, batch_idx):
         self.seen.append(batch_idx)

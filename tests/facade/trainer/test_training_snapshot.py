@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from lightrainer.lightning_modules.training.snapshot import TrainingSnapshot
+from lightrainer.facade.trainer.batch_size import TrainingSnapshot
 
 
 class Model(nn.Module):

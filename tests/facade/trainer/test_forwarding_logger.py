@@ -5,7 +5,7 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from plain_fit import Model, run
 
-from lightrainer.lightning_modules.training.forwarding_logger import ForwardingLogger
+from lightrainer.facade.trainer.lightning_trainer import ForwardingLogger
 
 
 def test_metrics_go_to_the_listener(tmp_path):
