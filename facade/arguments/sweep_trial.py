@@ -41,7 +41,6 @@ class ChildTrial:
     resume: bool = False
     parent: int = 0
     """The process of the sweep."""
-    trial_id: int = 0
     reported: list[int] = field(default_factory=list)
     """Steps, or epochs, that the study has results of."""
     remove_pruned: bool = False

@@ -19,7 +19,7 @@ from .metric_objective import look_up, objective_value, report_position
 from .trial_folders import files_below, remove_all_but, without_checkpoints
 
 _process: dict[str, Any] = {}
-"""State of this process: `training`, `reported`, `channel` and `study`."""
+"""State of this process: `training`, `reported`, `channel` and `trial`."""
 
 
 class PrunedBySweep(SystemExit):
@@ -196,11 +196,14 @@ def _should_prune(trial: ChildTrial, position: int, value: float) -> bool:
     from .samplers import make_pruner
     from .storages import open_storage
 
-    if "study" not in _process:
+    if "trial" not in _process:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         storage, pruner = open_storage(trial.storage), make_pruner(trial.pruner)
-        _process["study"] = optuna.load_study(study_name=trial.study, storage=storage, pruner=pruner)
-    in_study = optuna.trial.Trial(_process["study"], trial.trial_id)
+        study = optuna.load_study(study_name=trial.study, storage=storage, pruner=pruner)
+        study_id = storage.get_study_id_from_name(trial.study)
+        trial_id = storage.get_trial_id_from_study_id_trial_number(study_id, trial.number)
+        _process["trial"] = optuna.trial.Trial(study, trial_id)
+    in_study = _process["trial"]
     if position not in trial.reported:
         trial.reported.append(position)
         in_study.report(value, position)

@@ -1,6 +1,6 @@
-"""`lightrainer launch --config_file fsdp2.yaml script.py`: torch.distributed.run, told by the files of accelerate.
+"""The command `launch`: start a script with torch.distributed.run, configured by files and options of accelerate.
 
-It sets the variables that `accelerate launch` sets, so that a script cannot tell which of the two has started it.
+It sets the environment variables of `accelerate launch`, so that the script behaves the same.
 """
 
 # pyright: reportMissingImports=false
@@ -13,6 +13,8 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from .command_line import CommandParser
 
 _DESCRIPTION = """\
 Start a script in several processes, with the Trainer of lightrainer in the place of that of transformers, as configured
@@ -32,8 +34,8 @@ _PLACE = {
     "rdzv_backend": "how machines find each other: static (the default) or c10d",
     "rdzv_conf": "further settings of that, as key=value,...",
     "max_restarts": "how often the processes are started again after a failure",
-    "monitor_interval": "seconds between two looks at the processes",
-    "log_dir": "folder for what the processes say",
+    "monitor_interval": "seconds between two checks of the processes",
+    "log_dir": "folder for the output of the processes",
     "tee": "which streams go to the terminal and to log_dir, see torchrun",
 }
 """Options about the processes; the last five are those of torchrun."""
@@ -41,11 +43,11 @@ _PASSED_ON = tuple(_PLACE)[-5:]
 _KINDS = {"FSDP": "use_fsdp", "DEEPSPEED": "use_deepspeed", "MEGATRON_LM": "use_megatron_lm"}
 _SECTIONS = {"fsdp_config": "fsdp_", "dynamo_config": "dynamo_", "deepspeed_config": "", "parallelism_config": ""}
 _UNUSED = ("main_training_function", "deepspeed_multinode_launcher", "deepspeed_fields")
-"""Keys that make no difference to torch's launcher, which is always the one; the last is made here."""
+"""Keys without effect on torch's launcher; the last one is made here."""
 _EMPTY = ("fp8_config", "megatron_lm_config", "mpirun_config", "command_file", "commands", "downcast_bf16", "tpu_name")
 _EMPTY += ("tpu_zone", "tpu_use_cluster", "tpu_use_sudo", "tpu_vm", "tpu_env", "deepspeed_hostfile")
 _EMPTY += ("deepspeed_exclusion_filter", "deepspeed_inclusion_filter")
-"""Keys that may be in a file as long as they say nothing."""
+"""Keys that may be in a file if their values turn a feature off."""
 
 
 def launch(flags: Sequence[str]) -> int:
@@ -55,20 +57,16 @@ def launch(flags: Sequence[str]) -> int:
         flags: The words after `launch`.
 
     Raises:
-        SystemExit: With status 2 and the reason on stderr where something cannot be; nothing is started then.
+        SystemExit: With status 2 and the reason on stderr where an option is wrong; nothing is started then.
     """
     from ..facade.arguments.launch_variables import refusals
     from ..interception import environment, runner
-    from ..lightning_modules.common.suggestions import did_you_mean
 
     parser = _parser()
-    given, unknown = parser.parse_known_args(flags)
-    if unknown:
-        near = did_you_mean(unknown[0].partition("=")[0], parser._option_string_actions)
-        parser.error(f"{unknown[0]} is no option of the launcher.{near} Options of the script follow its name.")
+    given = parser.parse_own(flags, "Options of the script follow its name.")
     try:
         said = {key: value for key, value in vars(given).items() if value}
-        settings = read_settings(given.config_file or default_file(), [action.dest for action in parser._actions])
+        settings = read_settings(given.config_file or default_file(), vars(given))
         if said.keys() & {"multi_gpu", *_KINDS.values()}:
             settings = {key: value for key, value in settings.items() if key not in _KINDS.values()}
         settings |= said
@@ -95,10 +93,10 @@ def read_settings(path: str | None, options: Collection[str]) -> dict[str, Any]:
 
     Args:
         path: YAML or JSON; None for no file.
-        options: those that are known.
+        options: the known names.
 
     Raises:
-        ValueError: It holds keys that are not known, or that ask for what is not there.
+        ValueError: It holds unknown keys, or keys for features that are not supported.
         OSError: It cannot be read.
     """
     import yaml
@@ -130,13 +128,13 @@ def _check(path: str, settings: Mapping[str, Any], options: Collection[str]) -> 
 
     for key, value in settings.items():
         if key in _EMPTY and value not in (None, "", False, "no", [], {}):
-            raise ValueError(f"{path}: {key}={value!r} cannot be had here: take it out, or use accelerate launch.")
+            raise ValueError(f"{path}: {key}={value!r} is not supported: take it out, or use accelerate launch.")
         if key not in (*options, *_UNUSED, *_EMPTY):
             raise ValueError(f"{path}: {key!r} is no known setting.{did_you_mean(key, options)} Take it out.")
 
 
 def variables(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Return the variables that hand settings over, as `accelerate launch` sets them."""
+    """Return the environment variables for these settings, as `accelerate launch` sets them."""
     from ..facade.arguments.launch_variables import VARIABLES
 
     found = {}
@@ -157,7 +155,7 @@ def _command(settings: Mapping[str, Any]) -> list[str]:
     processes = int(settings.get("num_processes") or _devices(settings))
     module = settings.get("module")
     if processes < 1 or processes % machines:
-        raise ValueError(f"num_processes={processes} cannot be shared out to {machines} machine(s): change it.")
+        raise ValueError(f"num_processes={processes} does not divide by num_machines={machines}.")
     several = processes > 1 or any(settings.get(name) for name in (*_KINDS.values(), "multi_gpu"))
     if not several:
         return ["-m"] if module else []
@@ -182,36 +180,27 @@ def _devices(settings: Mapping[str, Any]) -> int:
     return torch.cuda.device_count() or 1
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> CommandParser:
     from ..facade.arguments.launch_variables import VARIABLES
 
-    parser = argparse.ArgumentParser(
-        prog="lightrainer launch",
-        usage="lightrainer launch [OPTIONS] SCRIPT [ARGUMENTS]",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        allow_abbrev=False,
-    )
+    usage = "lightrainer launch [OPTIONS] SCRIPT [ARGUMENTS]"
+    parser = CommandParser("launch", _DESCRIPTION, _EPILOG, usage)
     parser.add_argument("script", help="the script to run")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="what follows is for the script")
-    parser.add_argument(
-        *_spelled("config_file"), metavar="FILE", help="settings; by default those of `accelerate config`"
-    )
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the arguments of the script")
+    file = "settings; by default those of `accelerate config`"
+    parser.add_argument(*_spelled("config_file"), metavar="FILE", help=file)
     parser.add_argument("-m", "--module", action="store_true", help="the script is the name of a module")
     place = parser.add_argument_group("processes")
     for name, text in _PLACE.items():
         place.add_argument(*_spelled(name), metavar="VALUE", help=text)
     place.add_argument(*_spelled("multi_gpu"), action="store_true", help="use torch's launcher for one process, too")
-    place.add_argument(*_spelled("same_network"), action="store_true", help="of accelerate; makes no difference here")
-    handed = parser.add_argument_group("settings that the script is told")
-    for row in VARIABLES.values():
-        if row.option:
-            kind: dict[str, Any] = {"action": "store_true"} if row.flag else {"metavar": "VALUE"}
-            spelled = [*_spelled(row.option), *(["--cpu"] if row.option == "use_cpu" else [])]
-            becomes = (
-                f"the argument {row.argument.rstrip('.')}" if row.argument else row.refused or f"for {row.elsewhere}"
-            )
-            handed.add_argument(*spelled, help=becomes, **kind)
+    place.add_argument(*_spelled("same_network"), action="store_true", help="of accelerate; has no effect here")
+    handed = parser.add_argument_group("settings of the script")
+    for row in (row for row in VARIABLES.values() if row.option):
+        kind: dict[str, Any] = {"action": "store_true"} if row.flag else {"metavar": "VALUE"}
+        spelled = [*_spelled(row.option), *(["--cpu"] if row.option == "use_cpu" else [])]
+        becomes = f"the argument {row.argument.rstrip('.')}" if row.argument else row.refused or f"for {row.elsewhere}"
+        handed.add_argument(*spelled, help=becomes, **kind)
     return parser
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 
 def plan(flags: Sequence[str]) -> int:
-    """Print what `translate` makes of training arguments, on any machine, and write nothing.
+    """Print the plan for training arguments, on any machine, and write nothing.
 
     Args:
         flags: The arguments as options, such as `--learning_rate 1e-4`.
@@ -25,7 +25,7 @@ def plan(flags: Sequence[str]) -> int:
     parser = HfArgumentParser(
         TrainingArguments,
         prog="lightrainer plan",
-        description="Show what Lightning is given for these training arguments; nothing is written.",
+        description="Show the configuration of Lightning for these training arguments; nothing is written.",
         epilog="Example: lightrainer plan --bf16 --gradient_accumulation_steps 4 --lr_scheduler_type cosine",
     )
     try:

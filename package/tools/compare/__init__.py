@@ -1,6 +1,5 @@
-"""`lightrainer compare`: a script with the reference and with lightrainer, and what differs.
+"""`lightrainer compare`: run a script with the reference and with ours, and show the differences.
 
-`command` reads the command line, `sides` runs the script twice, in a `working_folder` each, `recorder` is what both
-processes run beside it, `reading` reads what they left, `differences` finds the places, `known` says why, `text` and
-`page` show it.
+`command` runs both sides (`runs`), in which `recorder` writes a record; `findings` reads it, `differences` compares,
+and `known` has the reasons of differences; `verdict` and `page` show the result.
 """

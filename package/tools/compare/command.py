@@ -1,4 +1,4 @@
-"""`lightrainer compare`: the command line."""
+"""The command `compare`: run a script with the reference and with ours, and show the differences."""
 
 # pyright: reportMissingImports=false
 # The folders beside this one are mapped to subpackages only when the package is built.
@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import shlex
 import sys
@@ -14,20 +13,28 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..number_options import whole
-from . import page, text
+from ..command_line import CommandParser, share, whole
+from . import page
 from .differences import compare as compare_sides
-from .reading import Findings, read_side
-from .sides import LIGHTRAINER, MARK, REFERENCE, Script, check_reference, empty_folder, run_side
-from .verdict import Verdict
-from .working_folder import CompareError, WorkingFolder
+from .findings import Findings, read_side
+from .runs import (
+    LIGHTRAINER,
+    MARK,
+    REFERENCE,
+    CompareError,
+    Script,
+    WorkingFolder,
+    check_reference,
+    empty_folder,
+    run_side,
+)
+from .verdict import Verdict, as_text
 
 _DESCRIPTION = """\
 Run a script twice, unchanged: with the Trainer of transformers, and with that of lightrainer. Both runs have the same
-arguments and the same seed, each has a process and a copy of the working folder of its own: what the script writes goes
-there, and nothing of yours is changed. Then metrics, every logged number,
-final weights, files, wall time and memory are shown side by side; which differences are known and why, and which are
-not. There is a page in HTML, too. Nothing is uploaded.
+arguments and the same seed, each has a process and a copy of the working folder of its own, so that nothing of yours is
+changed. Then metrics, every logged number, final weights, files, wall time and memory are shown side by side, with the
+reasons of known differences. There is a page in HTML, too. Nothing is uploaded.
 """
 _EPILOG = """\
 All that follows the script is passed on to it; options of `compare` stand before.
@@ -38,7 +45,7 @@ exit status: 0 if nothing unexplained differs, 1 if something does, 2 if nothing
 
 
 def compare(flags: Sequence[str]) -> int:
-    """Run the command line of a comparison; there is no such command in the reference.
+    """Run the command line of a comparison.
 
     Args:
         flags: The words after `compare`.
@@ -47,7 +54,7 @@ def compare(flags: Sequence[str]) -> int:
         0 if nothing unexplained differs, 1 if something does, 2 if nothing could be compared.
 
     Raises:
-        SystemExit: With status 2 and the reason on stderr where an option cannot be.
+        SystemExit: With status 2 and the reason on stderr where an option is wrong.
     """
     from ...lightning_modules.common.redaction import secret_words
 
@@ -63,19 +70,13 @@ def compare(flags: Sequence[str]) -> int:
     place = folder / "index.html"
     place.write_text(page.render(verdict), encoding="utf-8")
     (folder / MARK).write_text(json.dumps(_summary(verdict), indent=2) + "\n", encoding="utf-8")
-    print(text.render(verdict, str(place)), end="")
+    print(as_text(verdict, str(place)), end="")
     return 1 if verdict.unexplained else 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="lightrainer compare",
-        usage="lightrainer compare [options] SCRIPT [ARGUMENTS]",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def _parser() -> CommandParser:
+    usage = "lightrainer compare [options] SCRIPT [ARGUMENTS]"
+    parser = CommandParser("compare", _DESCRIPTION, _EPILOG, usage)
     again = "run the reference a second time, to see whether the script repeats itself"
     close = "numbers that differ by no more than this share of the larger one are equal (%(default)g: to the last bit)"
     launcher = "what starts the script, such as 'torchrun --nproc_per_node=2'; by default Python"
@@ -84,7 +85,7 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--folder", metavar="FOLDER", help="for outputs, logs and the page; by default compare/<name of the script>")
     add("--again", action="store_true", help=again)
-    add("--tolerance", type=_share, default=0.0, metavar="X", help=close)
+    add("--tolerance", type=share, default=0.0, metavar="X", help=close)
     add("--seed", type=whole(0, 2**32 - 1), default=0, metavar="N", help=seed)
     add("--link", **paths, help="a file or folder that the script only reads, too large to be copied; may be repeated")
     add("--leave-out", **paths, help="a file or folder that the script does not need; may be repeated")
@@ -94,18 +95,8 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _share(written: str) -> float:
-    try:
-        number = float(written)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{written!r} is not a number") from None
-    if not (math.isfinite(number) and 0 <= number < 1):
-        raise argparse.ArgumentTypeError(f"{written!r} has to be at least 0 and below 1")
-    return number
-
-
 def _compared(options: argparse.Namespace) -> tuple[Verdict, Path]:
-    """Run both sides, and look at what they left."""
+    """Run both sides, and compare their results."""
     if not os.path.isfile(options.script):
         raise CompareError(f"{options.script}: there is no such script.")
     check_reference()
@@ -114,21 +105,21 @@ def _compared(options: argparse.Namespace) -> tuple[Verdict, Path]:
     linked, left_out = ({Path(one) for one in named} for named in (options.link, options.leave_out))
     script = Script(
         path=str(path.relative_to(here) if here in path.parents else path),
-        folder=WorkingFolder(path=here, mark=MARK, linked=linked, left_out=left_out),
+        folder=WorkingFolder(path=here, linked=linked, left_out=left_out),
         words=words,
         launcher=shlex.split(options.launcher),
         seed=options.seed,
     )
     folder = empty_folder(Path(options.folder or os.path.join("compare", Path(options.script).stem)).absolute())
-    reference, ours = (_side(script, side, folder / side) for side in (REFERENCE, LIGHTRAINER))
-    compared = compare_sides(reference, ours, options.tolerance)
-    repeats = None
+    sides = [_side(script, side, folder / side) for side in (REFERENCE, LIGHTRAINER)]
+    reference, ours = sides
+    compared, repeats = compare_sides(reference, ours, options.tolerance), None
     if options.again:
-        again = _side(script, REFERENCE, folder / "reference-again")
-        repeats = not any(group.differences for group in compare_sides(reference, again, options.tolerance))
-        _remove_weights(again)
-    for side in (reference, ours):
-        _remove_weights(side)
+        sides.append(_side(script, REFERENCE, folder / "reference-again"))
+        repeats = not any(group.differences for group in compare_sides(reference, sides[-1], options.tolerance))
+    for side in sides:
+        for path in side.weights:  # recorded for the comparison only
+            path.unlink()
     verdict = Verdict(
         script=os.path.basename(options.script),
         words=list(words),
@@ -142,16 +133,8 @@ def _compared(options: argparse.Namespace) -> tuple[Verdict, Path]:
 
 
 def _side(script: Script, side: str, folder: Path) -> Findings:
-    print(
-        f"running {script.path} with the {side} ..." if side == REFERENCE else f"running it with {side} ...", flush=True
-    )
+    print(f"running {script.path} with {'the ' * (side == REFERENCE)}{side} ...", flush=True)
     return read_side(run_side(script, side, folder))
-
-
-def _remove_weights(found: Findings) -> None:
-    """The models were recorded for the comparison alone."""
-    for path in found.weights:
-        path.unlink()
 
 
 def _summary(verdict: Verdict) -> dict[str, object]:

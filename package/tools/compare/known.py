@@ -1,6 +1,6 @@
-"""The differences that are there on purpose: where each shows, under which arguments, and why.
+"""Known differences from the reference: the values they show in, the arguments they need, and their reasons.
 
-What users read of them is in docs/user/differences.md and docs/user/migrate.md.
+docs/user/differences.md and docs/user/migrate.md describe them for users.
 """
 
 # pyright: reportMissingImports=false
@@ -26,18 +26,18 @@ class Known:
     name: str
     why: str
     groups: tuple[str, ...]
-    """What it shows in."""
+    """The kinds of values it shows in."""
     names: tuple[str, ...] = ("*",)
-    """Patterns of the places it shows at."""
+    """Patterns of the names of these values."""
     applies: Callable[[Facts], bool] = lambda facts: True
-    """Whether it can be there with these arguments."""
+    """Returns whether it can occur with these arguments."""
     only_in: str | None = None
-    """The side that alone has the value, where that is the difference."""
+    """The side that alone has the value, if that is the difference."""
     remedy: str = ""
-    """How to compare without it."""
+    """A way to compare without it."""
 
     def covers(self, difference: Difference, facts: Facts) -> bool:
-        """Whether this is the reason for a difference."""
+        """Return whether this is the reason for a difference."""
         if difference.group not in self.groups or not self.applies(facts):
             return False
         if self.only_in and difference.only_in != self.only_in:
@@ -46,7 +46,7 @@ class Known:
 
 
 def _before(version: str, facts: Facts) -> bool:
-    """Whether the reference is older than a version."""
+    """Return whether the reference is older than a version."""
     return is_older(str(facts.get("version", "0")).split()[-1], version)
 
 
@@ -78,7 +78,7 @@ KNOWN = (
     ),
     Known(
         name="fp16 on the CPU",
-        why="transformers trains in float32 without a word, lightrainer in float16 with a loss scale",
+        why="transformers trains in float32 without a warning, lightrainer in float16 with a loss scale",
         groups=_NUMBERS,
         applies=lambda facts: bool(facts.get("fp16") and facts.get("on_cpu")),
         remedy="compare without --fp16, or on a GPU",
@@ -148,9 +148,9 @@ KNOWN = (
         names=("*README.md", "*loss_curve.svg"),
     ),
 )
-"""All of them; the first that covers a difference is its reason."""
+"""The first one that covers a difference is its reason."""
 
 
 def reason(difference: Difference, facts: Facts) -> Known | None:
-    """Find out why a value differs; None where nobody knows."""
+    """Return the reason for a difference; None if it is unknown."""
     return next((known for known in KNOWN if known.covers(difference, facts)), None)

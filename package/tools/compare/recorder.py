@@ -1,8 +1,8 @@
-"""Run by the `sitecustomize` of `interception/children` at the start of a compared script: writes down what it trains.
+"""Recorder of a compared script, run by the `sitecustomize` of `interception/children` at its start.
 
-Seeds the generators, keeps output folders within the side's working folder, and records what `train`, `evaluate`
-and `predict` came to. Nothing is imported before the script imports it, and nothing of lightrainer: the reference has
-to run as it is.
+Seeds the generators, keeps output folders within the side's working folder, and records the results of `train`,
+`evaluate` and `predict`. Nothing is imported before the script imports it, and nothing of lightrainer: the reference
+has to run as it is.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MODULES = {
     "reference": ("transformers.training_args", "transformers.trainer"),
     "lightrainer": ("lightrainer.facade.arguments.training_arguments", "lightrainer.facade.trainer.trainer"),
 }
-"""Where each side has `TrainingArguments` and `Trainer`."""
+"""The modules with `TrainingArguments` and `Trainer` of each side."""
 _FACTS = (
     "auto_find_batch_size",
     "disable_tqdm",
@@ -39,16 +39,16 @@ _FACTS = (
     "train_sampling_strategy",
     "world_size",
 )
-_TOLD = json.loads(os.environ.get("LIGHTRAINER_COMPARE", "{}"))
+_SETTINGS = json.loads(os.environ.get("LIGHTRAINER_COMPARE", "{}"))
 
 
 class Recorder:
-    """What one process of the script did.
+    """Records of one process of the script.
 
     Args:
         side: `reference` or `lightrainer`.
         folder: the side's own.
-        seed: of every generator that has none by itself.
+        seed: of the generators of Python and NumPy.
     """
 
     def __init__(self, side: str, folder: str, seed: int) -> None:
@@ -58,7 +58,7 @@ class Recorder:
         self._inside = 0
 
     def start(self) -> None:
-        """Seed what there is, and wait for the modules that are to be watched."""
+        """Seed the generators, and patch modules when they are imported."""
         random.seed(self.seed)
         arguments, trainer = MODULES[self.side]
         acts = {arguments: self._watch_arguments, trainer: self._watch_trainer, "numpy.random": self._seed_numpy}
@@ -68,11 +68,11 @@ class Recorder:
         module.seed(self.seed)
 
     def _watch_arguments(self, module: Any) -> None:
-        """Each set of arguments writes into a folder of this side, and uploads nothing."""
+        """Keep the output folder of all arguments in the folder of this side, and prevent uploads."""
         made = module.TrainingArguments.__post_init__
 
         @functools.wraps(made)
-        def __post_init__(args: Any) -> None:  # noqa: N807 - it takes the place of that method
+        def __post_init__(args: Any) -> None:  # noqa: N807 - replaces that method
             args.output_dir = self._own(args.output_dir)
             args.push_to_hub = False
             made(args)
@@ -80,7 +80,7 @@ class Recorder:
         module.TrainingArguments.__post_init__ = __post_init__
 
     def _own(self, folder: str | None) -> str:
-        """Return a folder of the script; for one outside of the side's working folder, another inside."""
+        """Return the output folder, or one of its name in the side's working folder if it is outside."""
         wanted, work = Path(folder or "trainer_output").absolute(), self.folder / "work"
         own = wanted if wanted == work or work in wanted.parents else work / wanted.name
         self.outputs.append(str(own))
@@ -91,7 +91,7 @@ class Recorder:
             setattr(module.Trainer, name, self._recorded(name, getattr(module.Trainer, name)))
 
     def _recorded(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
-        """The method, and a record of each call that is not made by another one."""
+        """Wrap a method, and record each call that is not made by another one."""
 
         @functools.wraps(method)
         def call(trainer: Any, *positional: Any, **keywords: Any) -> Any:
@@ -123,7 +123,7 @@ class Recorder:
         return facts
 
     def _save_weights(self, trainer: Any) -> str | None:
-        """The model as it is after the training; None where no single process has all of it."""
+        """Save the model; None if it is sharded over processes."""
         if trainer.args.world_size > 1 and (trainer.args.fsdp or trainer.args.deepspeed):
             return None
         import torch
@@ -147,13 +147,13 @@ class Recorder:
 
 
 class _Afterwards:
-    """A finder that does something with certain modules once they are loaded."""
+    """A finder that calls functions on certain modules after they are loaded."""
 
     def __init__(self, acts: dict[str, Callable[[Any], None]]) -> None:
         self._acts = acts
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """As `importlib.abc.MetaPathFinder.find_spec`: None for all modules but those waited for."""
+        """As `importlib.abc.MetaPathFinder.find_spec`; None for all other modules."""
         act = self._acts.pop(name, None)
         if act is None:
             return None
@@ -186,12 +186,12 @@ def _device_peak_bytes() -> int | None:
 
 
 def _plain(value: Any) -> Any:
-    """A number of numpy or torch as Python has it; of anything else its text."""
+    """Return a number of numpy or torch as a number of Python, anything else as text."""
     try:
         return value.item()
     except (AttributeError, ValueError, RuntimeError):
         return str(value)
 
 
-if _TOLD:
-    Recorder(**_TOLD).start()
+if _SETTINGS:
+    Recorder(**_SETTINGS).start()

@@ -1,19 +1,28 @@
-"""What a comparison came to: the differences by their reason, and what is left."""
+"""The result of a comparison: differences by their reasons, those without one, and a text for the terminal."""
 
+# pyright: reportMissingImports=false
+# The folders beside this one are mapped to subpackages only when the package is built.
 from __future__ import annotations
 
+import os
+import textwrap
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from ..command_line import table
 from .differences import Compared, Difference
+from .findings import Findings
 from .known import Facts, Known, reason
-from .reading import Findings
+
+_WIDTH = 79
+_MOST = 12
+"""Unexplained differences that the text shows; the page has more."""
 
 
 @dataclass(kw_only=True)
 class Verdict:
-    """The two sides, and all places where they differ."""
+    """The two sides, and all values in which they differ."""
 
     script: str
     words: list[str]
@@ -22,22 +31,22 @@ class Verdict:
     compared: list[Compared]
     tolerance: float = 0.0
     repeats_itself: bool | None = None
-    """Whether a second run of the reference equals the first; None where there was none."""
+    """True if a second run of the reference equals the first; None without one."""
 
     @property
     def sides(self) -> tuple[Findings, Findings]:
-        """The reference and ours."""
+        """Return the reference and ours."""
         return self.reference, self.lightrainer
 
     @cached_property
     def reasons(self) -> list[tuple[Difference, Known | None]]:
-        """Each difference with its reason, where there is one."""
+        """Return each difference with its reason, where there is one."""
         facts: Facts = {**self.reference.facts, "version": self.reference.version}
         return [(one, reason(one, facts)) for group in self.compared for one in group.differences]
 
     @property
     def known(self) -> dict[str, tuple[Known, list[Difference]]]:
-        """The reasons, each with its differences."""
+        """Return the reasons, each with its differences."""
         found: dict[str, tuple[Known, list[Difference]]] = {}
         for difference, known in self.reasons:
             if known is not None:
@@ -46,11 +55,11 @@ class Verdict:
 
     @property
     def unexplained(self) -> list[Difference]:
-        """The differences for which nobody knows a reason."""
+        """Return the differences without a known reason."""
         return [difference for difference, known in self.reasons if known is None]
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row for each kind of value: how many there are, how many differ, and by how much at most."""
+        """Return a row for each kind of value: number compared, equal, known, unexplained, and largest difference."""
         unexplained, rows = {id(one) for one in self.unexplained}, []
         for group in self.compared:
             unknown = sum(id(one) in unexplained for one in group.differences)
@@ -68,7 +77,7 @@ class Verdict:
         return rows
 
     def conclusion(self) -> str:
-        """Say it in a sentence or two."""
+        """Summarize the comparison in a sentence or two."""
         count = len(self.unexplained)
         if not count:
             return "Nothing unexplained differs." if self.known else "Nothing differs."
@@ -81,17 +90,73 @@ class Verdict:
 
 
 def shown(value: Any, missing: str = "-") -> str:
-    """A value in a few characters."""
+    """Format a value in a few characters."""
     if value is None:
         return missing
     if isinstance(value, float):
         return f"{value:.8g}"
-    text = " ".join(str(value).split())
+    text = f"tensor {list(value.shape)}" if hasattr(value, "shape") else " ".join(str(value).split())
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def size_of(count: int | None) -> str:
-    """Bytes in MiB or GiB."""
+    """Format bytes in MiB or GiB."""
     if count is None:
         return "-"
     return f"{count / 2**30:.2f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"
+
+
+def as_text(verdict: Verdict, page: str) -> str:
+    """Format a comparison for a terminal of 80 columns.
+
+    Args:
+        verdict: the comparison.
+        page: path of the HTML page.
+    """
+    parts = [_sides(verdict), _counts(verdict)]
+    if verdict.known:
+        parts.append(_known(verdict))
+    if verdict.unexplained:
+        parts.append(_unexplained(verdict.unexplained))
+    return "\n\n".join([*parts, f"{_wrapped(verdict.conclusion())}\nPage: {os.path.relpath(page)}\n"])
+
+
+def _sides(verdict: Verdict) -> str:
+    columns = 5 if any(side.device_peak_bytes for side in verdict.sides) else 4
+    rows: list[Any] = [("", "version", "wall time", "memory, peak", "GPU, peak")]
+    for side in verdict.sides:
+        sizes = size_of(side.peak_bytes), size_of(side.device_peak_bytes)
+        rows.append((side.run.side, side.version, f"{side.run.seconds:.1f} s", *sizes))
+    return "\n".join(table([row[:columns] for row in rows], left=2))
+
+
+def _counts(verdict: Verdict) -> str:
+    rows: list[Any] = [("", "compared", "equal", "known", "unexplained", "largest diff.")]
+    for row in verdict.rows():
+        numbers = [row[name] for name in ("compared", "equal", "known", "unexplained")]
+        rows.append((row["what"], *numbers, f"{row['largest']:.1e}" if row["largest"] else "-"))
+    return "\n".join(table(rows))
+
+
+def _known(verdict: Verdict) -> str:
+    lines = ["Known differences:"]
+    for known, differences in verdict.known.values():
+        count = len(differences)
+        lines.append(_wrapped(f"- {known.name} ({count} value{'s' * (count > 1)}): {known.why}.", "  "))
+        if known.remedy:
+            lines.append(_wrapped(f"  To be sure, {known.remedy}.", "  "))
+    return "\n".join(lines)
+
+
+def _unexplained(differences: list[Difference]) -> str:
+    rows = [("", "reference", "lightrainer", "difference")]
+    for one in differences[:_MOST]:
+        name = one.name if len(one.name) <= 34 else f"...{one.name[-31:]}"  # the end tells more than the beginning
+        size = "" if one.size is None else f"{one.size:.1e}"
+        rows.append((name, shown(one.reference)[:14], shown(one.lightrainer)[:14], size))
+    more = f"\n... and {len(differences) - _MOST} more" if len(differences) > _MOST else ""
+    return "\n".join(["Unexplained differences:", *table(rows)]) + more
+
+
+def _wrapped(text: str, indent: str = "") -> str:
+    return textwrap.fill(text, _WIDTH, subsequent_indent=indent, break_on_hyphens=False)

@@ -1,25 +1,12 @@
 """Estimate memory per device and traffic per step on paper; torch is not loaded.
 
-Here: shapes of models, sizes of their parts, tables. `command` is the command line. Not here:
-measuring a run. Imports nothing of the facade.
+Here: shapes of models, sizes of their parts, tables. `command` is the command line. Not here: measuring a run. Imports
+nothing of the facade.
 """
 
 from .estimation import Choice, Estimate, compare, estimate
-from .job import PRECISIONS, Job
+from .job import Job
 from .shapes import ModelShape, model_of_size
 from .source import model_from_folder
-from .tables import comparison_table, estimate_table
 
-__all__ = [
-    "PRECISIONS",
-    "Choice",
-    "Estimate",
-    "Job",
-    "ModelShape",
-    "compare",
-    "comparison_table",
-    "estimate",
-    "estimate_table",
-    "model_from_folder",
-    "model_of_size",
-]
+__all__ = ["Choice", "Estimate", "Job", "ModelShape", "compare", "estimate", "model_from_folder", "model_of_size"]

@@ -1,14 +1,9 @@
 """The training to estimate: model, devices and strategy; refuse what cannot run."""
 
-# pyright: reportMissingImports=false
-# The folders beside this one are mapped to subpackages only when the package is built.
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import Any
 
-from ...lightning_modules.common.suggestions import OptimizerNames, did_you_mean
 from .shapes import ModelShape
 
 GIB = 2**30
@@ -168,78 +163,28 @@ class Job:
 
 
 def _problems(job: Job) -> list[str]:
-    return [*_numbers(job), *_names(job)] or [*_grid(job), *_combinations(job)]
-
-
-def _numbers(job: Job) -> list[str]:
-    whole = ("gpus", "batch", "sequence", "accumulation", "tp", "cp", "optim_rank", "gpus_per_node")
-    values: dict[str, Any] = {name: getattr(job, name) for name in whole}
-    wrong = [
-        f"{name}={value} has to be a whole number from 1."
-        for name, value in values.items()
-        if value is not None and (not isinstance(value, int) or value < 1)
-    ]
-    positive = {name: getattr(job, name) for name in ("gpu_memory", "bandwidth", "node_bandwidth", "flops")}
-    return wrong + [
-        f"{name}={value:g} has to be above 0."
-        for name, value in positive.items()
-        if value is not None and not (value > 0 and math.isfinite(value))
-    ]
-
-
-def _names(job: Job) -> list[str]:
-    choices: dict[str, tuple[Any, list[Any]]] = {
-        "precision": (job.precision, list(PRECISIONS)),
-        "optim": (job.optim, [name.value for name in OptimizerNames]),
-        "fsdp": (job.fsdp, [None, *SHARDING]),
-        "deepspeed": (job.deepspeed, [None, 0, 1, 2, 3]),
-        "attention": (job.attention, list(ATTENTIONS)),
-        "offload": (next(iter(sorted(job.offload - set(OFFLOADS))), None), [None, *OFFLOADS]),
+    """Return the contradictions between the numbers, which would give wrong estimates."""
+    hybrid, shards = job.fsdp is not None and job.fsdp.startswith("hybrid"), job.fsdp or job.deepspeed
+    sequence_parts = job.cp * (job.tp if job.sequence_parallel else 1)
+    checks = {
+        f"gpus_per_node={job.local} does not divide gpus={job.gpus}.": job.gpus % job.local,
+        f"tp={job.tp} times cp={job.cp} does not divide gpus={job.gpus}.": job.gpus % (job.tp * job.cp),
+        f"tp={job.tp} does not divide heads={job.model.heads}.": job.model.heads % job.tp,
+        f"tp={job.tp} does not divide intermediate={job.model.intermediate}.": job.model.intermediate % job.tp,
+        f"tp={job.tp} does not divide gpus_per_node={job.local}, within which fsdp={job.fsdp} shards.": hybrid
+        and job.local % job.tp,
+        f"cp (times tp with sequence_parallel) does not divide sequence={job.sequence}.": job.sequence % sequence_parts,
+        "fsdp and deepspeed exclude each other: both shard the model. Leave one out.": job.fsdp is not None
+        and job.deepspeed is not None,
+        "deepspeed goes with neither tp nor cp here: use fsdp=full_shard in its place.": job.deepspeed is not None
+        and job.tp * job.cp > 1,
+        "sequence_parallel shards tokens over the devices of tp: pass tp too.": job.sequence_parallel and job.tp == 1,
+        "offload needs fsdp=full_shard, or deepspeed=1 or more, which shard the states.": job.offload
+        and (not shards or job.fsdp == "no_shard"),
+        f"offload=parameters needs deepspeed=3: in stage {job.deepspeed} every device has all of them.": (
+            "parameters" in job.offload and job.deepspeed in (1, 2)
+        ),
+        "node_bandwidth needs bandwidth too, that within a machine.": job.node_bandwidth is not None
+        and job.bandwidth is None,
     }
-    return [
-        f"{name}={value!r} is not known.{did_you_mean(value, valid)} There are: "
-        f"{', '.join(str(one) for one in valid if one is not None)}."
-        for name, (value, valid) in choices.items()
-        if value not in valid
-    ]
-
-
-def _grid(job: Job) -> list[str]:
-    found = []
-    if job.gpus % job.local:
-        found.append(f"gpus_per_node={job.local} does not divide gpus={job.gpus}.")
-    if job.gpus % (job.tp * job.cp):
-        product = f"tp={job.tp}" if job.cp == 1 else f"cp={job.cp}" if job.tp == 1 else f"tp={job.tp} times cp={job.cp}"
-        found.append(f"{product} does not divide gpus={job.gpus}.")
-    if job.tp > 1 and job.model.heads % job.tp:
-        found.append(f"tp={job.tp} does not divide the {job.model.heads} attention heads of the model.")
-    if job.tp > 1 and job.model.intermediate % job.tp:
-        found.append(f"tp={job.tp} does not divide the width of the MLP, {job.model.intermediate}.")
-    if job.fsdp is not None and job.fsdp.startswith("hybrid") and job.local % job.tp:
-        found.append(
-            f"fsdp={job.fsdp} shards within a machine, and tp={job.tp} does not divide its {job.local} devices."
-        )
-    if job.sequence % (job.cp * (job.tp if job.sequence_parallel else 1)):
-        found.append(f"sequence={job.sequence} does not divide by cp={job.cp} (and tp, with sequence_parallel).")
-    return found
-
-
-def _combinations(job: Job) -> list[str]:
-    found = []
-    if job.fsdp is not None and job.deepspeed is not None:
-        found.append("fsdp and deepspeed exclude each other: both shard the model. Leave one out.")
-    if job.deepspeed is not None and (job.tp > 1 or job.cp > 1):
-        found.append("deepspeed goes with neither tp nor cp here: use fsdp=full_shard in its place.")
-    if job.sequence_parallel and job.tp == 1:
-        found.append("sequence_parallel shares tokens out over the devices of tp: pass tp too.")
-    if job.offload and not (job.fsdp or job.deepspeed):
-        found.append("offload needs fsdp or deepspeed: nothing else keeps states in host memory.")
-    if job.fsdp == "no_shard" and job.offload:
-        found.append("offload with fsdp=no_shard: nothing is sharded, so torch offloads nothing. Use full_shard.")
-    if job.deepspeed == 0 and job.offload:
-        found.append("offload needs deepspeed=1 or more: stage 0 shards nothing.")
-    if "parameters" in job.offload and job.deepspeed in (1, 2):
-        found.append(f"offload=parameters needs deepspeed=3: in stage {job.deepspeed} every device has all of them.")
-    if job.node_bandwidth is not None and job.bandwidth is None:
-        found.append("node_bandwidth needs bandwidth too, that within a machine.")
-    return found
+    return [problem for problem, is_wrong in checks.items() if is_wrong]

@@ -31,15 +31,15 @@ _LAYER = re.compile(r"(?:^|\.)(?:layers?|h|blocks?|block)\.\d+\.")
 
 
 def model_from_folder(folder: str | os.PathLike[str]) -> ModelShape:
-    """The shape of a saved model.
+    """Return the shape of a saved model.
 
     Args:
-        folder: has `config.json`; where weights lie beside it as `*.safetensors`, they are counted to the last number,
-            without being read. Otherwise they follow from the configuration.
+        folder: has `config.json`; weights beside it in `*.safetensors` are counted, without being read. Otherwise they
+            follow from the configuration.
 
     Raises:
         FileNotFoundError: there is no configuration.
-        ValueError: the configuration does not tell how wide or how deep the model is.
+        ValueError: the configuration has no width or no depth.
     """
     place = Path(folder)
     path = place if place.suffix == ".json" else place / "config.json"
@@ -51,7 +51,7 @@ def model_from_folder(folder: str | os.PathLike[str]) -> ModelShape:
 
 
 def model_from_config(config: Mapping[str, Any], *, tensors: tuple[TensorShape, ...] = ()) -> ModelShape:
-    """The shape that a configuration describes.
+    """Return the shape that a configuration describes.
 
     Args:
         config: the contents of `config.json`.
@@ -91,14 +91,15 @@ def model_from_config(config: Mapping[str, Any], *, tensors: tuple[TensorShape, 
         active_experts=min(experts, config.get("num_experts_per_tok") or 1),
         tensors=tensors,
     )
-    return model if tensors else _assuming(_with_biases(model, config, family), family)
+    assumed = "assumed: the weights of a decoder without biases; with *.safetensors in the folder they are counted"
+    return model if tensors else replace(model, assumed=assumed)
 
 
 def _decoder_layers(config: Mapping[str, Any], tensors: tuple[TensorShape, ...]) -> int:
-    """Layers of the decoder, for models that have one beside an encoder.
+    """Return the number of layers of the decoder of an encoder-decoder model.
 
     Raises:
-        ValueError: the weights are not known: they do not follow from the configuration here.
+        ValueError: there are no weights: they do not follow from the configuration here.
     """
     if not tensors:
         raise ValueError(
@@ -108,21 +109,6 @@ def _decoder_layers(config: Mapping[str, Any], tensors: tuple[TensorShape, ...])
     return config.get("num_decoder_layers") or config.get("decoder_layers") or _number(config, "layers")
 
 
-def _assuming(model: ModelShape, family: str) -> ModelShape:
-    """The model; it says so where its family is not one that was counted before."""
-    if family in _COUNTED:
-        return model
-    sentence = f"there is no table of the weights of {family or 'this family'}: those of a usual decoder are taken"
-    return replace(model, assumed=f"assumed: {sentence}; with *.safetensors in the folder they are counted")
-
-
-_COUNTED = (
-    *("bert", "gemma", "gemma2", "gemma3_text", "gpt2", "gpt_neox", "granite", "llama", "mistral", "mixtral"),
-    *("opt", "phi", "phi3", "qwen2", "qwen3", "qwen3_moe", "roberta", "smollm3"),
-)
-"""Families whose weights, by the configuration alone, are right to the last number."""
-
-_BIASED = ("gpt2", "gpt_neox", "opt", "bert", "roberta", "bloom", "phi")
 _UNTIED = ("llama", "mistral", "mixtral", "qwen2", "qwen3", "phi3", "olmo", "gpt_neox", "phi", "stablelm")
 
 
@@ -141,40 +127,8 @@ def _is_without_head(config: Mapping[str, Any]) -> bool:
     return "LM" not in architecture and "ConditionalGeneration" not in architecture
 
 
-def _with_biases(model: ModelShape, config: Mapping[str, Any], family: str) -> ModelShape:
-    """The model with the small tensors that its family has and a usual one has not."""
-    hidden, layers, one = model.hidden, model.layers, model.query_size + 2 * model.key_size
-    vectors: list[tuple[int, bool, int]] = []  # size, in layers, how many
-    more: list[TensorShape] = []
-    if family in _BIASED:  # all matrices of a layer
-        vectors += [(one, True, 1), (hidden, True, 2), (model.intermediate, True, 1)]
-    elif family in ("qwen2", "qwen2_moe") or config.get("attention_bias"):
-        vectors += [(one, True, 1)] + ([(hidden, True, 1)] if config.get("attention_bias") else [])
-    if config.get("mlp_bias"):
-        vectors += [(model.intermediate, True, 2), (hidden, True, 1)]
-    if model.norm == "layer":  # the usual ones have no bias
-        vectors += [(hidden, True, 1 if family == "phi" else 2), (hidden, False, 1)]
-    if family == "phi":  # one norm a layer, and a head with a bias
-        vectors += [(-hidden, True, 1), (model.vocabulary, False, 1)]
-    if family in ("qwen3", "qwen3_moe"):
-        vectors += [(model.head_size, True, 2)]
-    if family in ("gemma2", "gemma3", "gemma3_text"):
-        vectors += [(hidden, True, 2)] + ([(model.head_size, True, 2)] if family != "gemma2" else [])
-    positions = {"gpt2": config.get("n_positions"), "opt": (config.get("max_position_embeddings") or 0) + 2}
-    if family in ("bert", "roberta"):
-        positions[family] = (config.get("max_position_embeddings") or 0) + (config.get("type_vocab_size") or 0)
-        pooled = hidden * hidden + hidden if not model.head else 0
-        vectors += [(pooled, False, 1)]
-        if model.head:  # a layer and a norm before the head, and the head's bias
-            vectors += [(hidden * hidden + 3 * hidden + model.vocabulary, False, 1)]
-    if positions.get(family):
-        more.append(TensorShape((int(positions[family] or 0), hidden), EMBEDDING, False))
-    more += [TensorShape((size,), OTHER, inside, (layers if inside else 1) * count) for size, inside, count in vectors]
-    return replace(model, tensors=(*model.weights, *(tensor for tensor in more if tensor.size)))
-
-
 def _counted(files: tuple[Path, ...]) -> tuple[TensorShape, ...]:
-    """The tensors of files, by shape and role."""
+    """Return the tensors of files, by shape and role."""
     found: Counter[tuple[tuple[int, ...], str, bool]] = Counter()
     for path in files:
         for name, entry in _header(path).items():
@@ -187,12 +141,12 @@ def _counted(files: tuple[Path, ...]) -> tuple[TensorShape, ...]:
 
 
 def _header(path: Path) -> dict[str, Any]:
-    """The table of contents of a safetensors file: its first 8 bytes say how long it is, JSON follows."""
+    """Read the header of a safetensors file: 8 bytes with its length, then JSON."""
     try:
         with path.open("rb") as stream:
             (length,) = struct.unpack("<Q", stream.read(8))
             if length > path.stat().st_size:
-                raise ValueError("it says it has more contents than bytes")
+                raise ValueError("its header is longer than the file")
             header = json.loads(stream.read(length))
     except (ValueError, struct.error) as error:
         raise ValueError(f"model: {path.name} is no safetensors file: {error}") from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from ..command_line import table
 from .estimation import Choice, Estimate
 from .job import GIB
 from .traffic import Collective
@@ -21,9 +22,9 @@ _LABELS = {
 
 
 def estimate_table(one: Estimate) -> str:
-    """One estimate: memory by what it is for, exchanges of a step, and times where speeds are known."""
+    """Format an estimate: memory by purpose, collectives of a step, and times where speeds are known."""
     job = one.job
-    lines = [*_heading(one), "", *_aligned(_memory_rows(one), left=1), ""]
+    lines = [*_heading(one), "", *table(_memory_rows(one)), ""]
     if one.traffic:
         rows = [("sent by a device in a step", "tensors", "devices", "sent")]
         rows += [
@@ -36,7 +37,7 @@ def estimate_table(one: Estimate) -> str:
             for c in one.traffic
         ]
         rows.append(("total to other devices", "", "", size(one.sent)))
-        lines += [*_aligned(rows, left=1), ""]
+        lines += [*table(rows), ""]
     times = {"sending": one.sending_seconds, "computing": one.computing_seconds}
     lines += [f"{name}: {seconds(value)} a step" for name, value in times.items() if value is not None]
     room = f"{size(job.gpu_memory)} of device memory, with 10% kept free"
@@ -45,7 +46,7 @@ def estimate_table(one: Estimate) -> str:
 
 
 def comparison_table(choice: Choice) -> str:
-    """All strategies, one line each, and the one to take."""
+    """Format all strategies, one line each, and the recommended one."""
     first = choice.estimates[0]
     timed = first.sending_seconds is not None
     rows = [("strategy", "device", "host", "sent", "copied", *(("sending",) if timed else ()), "fits")]
@@ -61,7 +62,7 @@ def comparison_table(choice: Choice) -> str:
         )
         for one in choice.estimates
     ]
-    lines = [*_heading(first)[:-1], "", *_aligned(rows, left=1), ""]
+    lines = [*_heading(first)[:-1], "", *table(rows), ""]
     if choice.best is None:
         lines.append(
             "None fits: take more devices, a smaller batch or shorter sequences, or an optimizer with less state."
@@ -72,7 +73,7 @@ def comparison_table(choice: Choice) -> str:
 
 
 def size(number: float) -> str:
-    """Bytes in the unit that suits: `13.04 GiB`."""
+    """Format bytes, as in `13.04 GiB`."""
     for unit, bytes_of_unit in (("GiB", GIB), ("MiB", 2**20), ("KiB", 2**10)):
         if number >= bytes_of_unit:
             return f"{number / bytes_of_unit:,.2f} {unit}"
@@ -80,7 +81,7 @@ def size(number: float) -> str:
 
 
 def seconds(number: float) -> str:
-    """A time in the unit that suits: `31 ms`."""
+    """Format a time, as in `31 ms`."""
     return f"{number:,.2f} s" if number >= 1 else f"{number * 1e3:,.2f} ms"
 
 
@@ -117,33 +118,21 @@ def _group(one: Collective) -> str:
     return "-" if one.group == 1 else f"{one.group}, {'several machines' if one.across else 'one machine'}"
 
 
-def _aligned(rows: Sequence[tuple[str, ...]], *, left: int) -> list[str]:
-    """Columns, the first `left` of them flush left, the others flush right."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return [
-        "  ".join(
-            f"{cell:<{width}}" if i < left else f"{cell:>{width}}"
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
-
-
 INSTALL = "pip install 'lightrainer[plot]'"
 _COLOURS = ("#4c78a8", "#f58518", "#54a24b", "#b279a2", "#e45756", "#eeca3b", "#9d755d")
 
 
 def draw(estimates: Sequence[Estimate], path: str) -> None:
-    """Draw the memory of a device under each strategy, with a line where the device's memory ends.
+    """Draw the memory of a device under each strategy, with a line at the device's memory.
 
     Args:
         estimates: at least one; all for the same device.
-        path: of the file; its ending says which kind.
+        path: of the file, with the ending of its kind.
 
     Raises:
         ImportError: there is no matplotlib; says how to install it.
         OSError: the file cannot be written.
-        ValueError: matplotlib does not know the ending.
+        ValueError: matplotlib does not know the ending of the path.
     """
     try:
         from matplotlib.figure import Figure

@@ -9,7 +9,7 @@ from typing import Any
 
 
 def callbacks() -> list[Any]:
-    """Return what reports to the sweep, in a script that is one of its trials."""
+    """Return the callbacks that report to the sweep, in a script that is one of its trials."""
     if "LIGHTRAINER_TRIAL" not in os.environ:
         return []
     from ...facade.search import sweep_reports

@@ -11,17 +11,19 @@ import time
 from pathlib import Path
 from typing import Any
 
-from .plan import SweepPlan
-from .script import Killed, NotANumber, ScriptFailed, ScriptRun, Stopped, SweepError
+from .trial_script import Killed, NotANumber, ScriptFailed, ScriptRun, Stopped, SweepError, SweepPlan
+
+_TAIL = 2000
+"""Characters of a log that are shown."""
 
 
 class Progress:
-    """One bar on stderr: trials done, and the best value.
+    """A progress bar on stderr: completed trials, and the best value.
 
     Args:
         study: of optuna.
-        name: of the sweep, and what it does.
-        total: trials that it is to have.
+        name: of the sweep, with its objective.
+        total: number of trials in the end.
     """
 
     def __init__(self, study: Any, name: str, total: int) -> None:
@@ -31,7 +33,7 @@ class Progress:
         from tqdm import tqdm
 
         self._bar = tqdm(total=self.total, desc=self.name, unit="trial", file=sys.stderr, dynamic_ncols=True)
-        self._last, self._news = 0.0, None
+        self._updated, self._shown = 0.0, None
         self.show(now=True)
         return self
 
@@ -40,36 +42,32 @@ class Progress:
         self._bar.close()
 
     def show(self, now: bool = False) -> None:
-        """Look at the study, once a second."""
-        if not now and time.monotonic() - self._last < 1:
+        """Read the study, once a second, and update the bar."""
+        if not now and time.monotonic() - self._updated < 1:
             return
         from ...facade.search.retries import interrupted, state_of
 
         trials = self.study.get_trials(deepcopy=False)
-        passed_on = interrupted(trials)
-        states = [state_of(trial, passed_on) for trial in trials]
+        retried = interrupted(trials)
+        states = [state_of(trial, retried) for trial in trials]
         self._bar.n = min(sum(state in ("COMPLETE", "PRUNED") for state in states), self._bar.total)
-        shown = {name.lower(): states.count(name) for name in ("PRUNED", "FAIL", "INTERRUPTED") if name in states}
-        best = {}
+        texts = {}
         if "COMPLETE" in states and len(self.study.directions) == 1:
-            trial = self.study.best_trial
-            best = {"best": f"{trial.value:.5g}", "by": f"run-{trial.system_attrs.get('failed_trial', trial.number)}"}
-        self._bar.set_postfix({**best, **shown}, refresh=False)
-        self._last = time.monotonic()
-        news = (self._bar.n, best, shown)
-        if now or sys.stderr.isatty() or news != self._news:  # in a file, a line a second would be too many
-            self._news = news
+            best = self.study.best_trial
+            texts = {"best": f"{best.value:.5g}", "by": f"run-{best.system_attrs.get('failed_trial', best.number)}"}
+        texts |= {name.lower(): states.count(name) for name in ("PRUNED", "FAIL", "INTERRUPTED") if name in states}
+        self._bar.set_postfix(texts, refresh=False)
+        self._updated = time.monotonic()
+        if now or sys.stderr.isatty() or (self._bar.n, texts) != self._shown:  # no line a second in a file
+            self._shown = (self._bar.n, texts)
             self._bar.refresh()
 
 
-_TAIL = 2000
-
-
 class Sweep:
-    """Runs a plan; there is no such thing in the reference.
+    """Runs a plan.
 
     Args:
-        plan: what to do, checked.
+        plan: checked, with its objective.
     """
 
     def __init__(self, plan: SweepPlan) -> None:
@@ -78,7 +76,7 @@ class Sweep:
         self.stopping = threading.Event()
         self.lock = threading.Lock()
         self.failures = 0
-        self.claimed = 0  # trials that a worker is about to begin, and that the study does not show yet
+        self.claimed = 0  # trials that a worker is about to begin, and that the study does not have yet
         self.error: BaseException | None = None
 
     def run(self) -> int:
@@ -90,51 +88,46 @@ class Sweep:
         Raises:
             SweepError: the script fails whatever the values.
             StorageError: the storage cannot be reached.
-            KeyboardInterrupt: the sweep was interrupted; what ran is queued again.
+            KeyboardInterrupt: the sweep was interrupted; running trials are queued again.
         """
         import optuna
 
         from ...facade.search import retries
-        from .space import check_study
 
-        optuna.logging.set_verbosity(optuna.logging.ERROR)  # what fails is said here, in fewer words
-        if self.plan.storage is None:
-            self.plan.folder.mkdir(parents=True, exist_ok=True)
+        plan = self.plan
+        optuna.logging.set_verbosity(optuna.logging.ERROR)  # failures are printed here, in fewer words
+        if not plan.storage:
+            plan.folder.mkdir(parents=True, exist_ok=True)
+            plan.storage = f"sqlite:///{plan.folder / 'study.db'}"
         self.study = self._open(0)
-        check_study(self.plan.space, self.study)
-        for point in self.plan.points:
+        for point in plan.points:
             self.study.enqueue_trial(point, skip_if_exists=True)
-        self.plan.folder.mkdir(parents=True, exist_ok=True)
-        for number in retries.give_up_dead(self.study, self.plan.max_retry):
+        plan.folder.mkdir(parents=True, exist_ok=True)
+        for number in retries.give_up_dead(self.study, plan.max_retry):
             print(f"Trial {number} was not finished, and is begun again.", file=sys.stderr)
         self.failed_before = set(retries.failures(self.study.get_trials(deepcopy=False)))
-        for number in retries.repeat_failed(self.study) if self.plan.retry_failed else ():
+        for number in retries.repeat_failed(self.study) if plan.retry_failed else ():
             print(f"Trial {number} failed, and its values are tried again.", file=sys.stderr)
-        self.deadline = math.inf if self.plan.timeout is None else time.monotonic() + self.plan.timeout
-        with Progress(self.study, f"{self.plan.name}: {self.plan.goal}", self.plan.n_trials) as self.progress:
+        self.deadline = math.inf if plan.timeout is None else time.monotonic() + plan.timeout
+        with Progress(self.study, f"{plan.study_name}: {plan.goal}", plan.n_trials) as self.progress:
             self._work_in_threads()
         if self.error is not None:
             raise self.error
         return self._conclude()
 
-    @property
-    def storage(self) -> str:
-        """The address of the storage."""
-        return self.plan.storage or f"sqlite:///{self.plan.folder / 'study.db'}"
-
     def _open(self, index: int) -> Any:
-        """The study, with a connection and a sampler of its own for each worker."""
+        """Open the study, with a connection and a sampler of its own for each worker."""
         from ...facade.search.optuna_backend import make_study
         from ...facade.search.samplers import make_pruner, make_sampler
         from ...facade.search.storages import open_storage
 
         plan = self.plan
-        storage = open_storage(self.storage, heartbeat=plan.heartbeat, max_retry=plan.max_retry)
-        given = {"storage": storage, "study_name": plan.name, "load_if_exists": True}
-        study = make_study(plan.directions, {**given, "pruner": make_pruner(plan.pruner)}, plan.metrics)
-        # Whoever goes on with a study should not draw once more what it has drawn already.
-        more = 1000 * index + len(study.get_trials(deepcopy=False))
-        study.sampler = make_sampler(plan.sampler, None if plan.seed is None else plan.seed + more)
+        storage = open_storage(plan.storage, heartbeat=plan.heartbeat, max_retry=plan.max_retry)
+        given = {"storage": storage, "study_name": plan.study_name, "load_if_exists": True}
+        study = make_study(plan.direction, {**given, "pruner": make_pruner(plan.pruner)}, plan.metric)
+        # A sweep that continues a study must not draw the same values again.
+        drawn = 1000 * index + len(study.get_trials(deepcopy=False))
+        study.sampler = make_sampler(plan.sampler, None if plan.seed is None else plan.seed + drawn)
         return study
 
     def _work_in_threads(self) -> None:
@@ -160,7 +153,7 @@ class Sweep:
 
     def _work(self, index: int) -> None:
         try:
-            study = self._open(index) if index else self.study  # neither sampler nor connection is for two threads
+            study = self._open(index) if index else self.study  # threads cannot share sampler and connection
             while not self.stopping.is_set() and time.monotonic() < self.deadline and self._claim(study):
                 study.optimize(lambda trial: self._trial(study, trial), n_trials=1, catch=(ScriptFailed,))
         except BaseException as error:
@@ -169,14 +162,14 @@ class Sweep:
             self.stop()
 
     def _claim(self, study: Any) -> bool:
-        """Return whether one more trial is wanted. Two workers on different machines may both say so of the last."""
+        """Return whether one more trial is wanted. Workers on two machines may both claim the last one."""
         from optuna.trial import TrialState
 
         with self.lock:
             if self._count(study) + self.claimed >= self.plan.n_trials:
                 return False
-            waiting = (TrialState.WAITING,)
-            if self.plan.points and len(study.get_trials(deepcopy=False, states=waiting)) <= self.claimed:
+            waiting = study.get_trials(deepcopy=False, states=(TrialState.WAITING,)) if self.plan.points else ()
+            if self.plan.points and len(waiting) <= self.claimed:
                 return False
             self.claimed += 1
             return True
@@ -190,11 +183,11 @@ class Sweep:
         return sum(trial.state.name != "WAITING" and trial.number not in out for trial in trials)
 
     def _trial(self, study: Any, trial: Any) -> Any:
-        from ...facade.search.retries import FAILURE
+        from ...lightning_modules.search.channel import FAILURE
 
         with self.lock:
             self.claimed -= 1
-        script = ScriptRun(self.plan, self.storage, study, trial, self.stopping)
+        script = ScriptRun(self.plan, study, trial, self.stopping)
         self.running.append(script)
         try:
             return script.run()
@@ -218,34 +211,33 @@ class Sweep:
                 )
 
     def _conclude(self) -> int:
+        """Write the report, and print the best runs; return the exit code."""
         from ...facade.search import retries
         from ...facade.search.optuna_backend import best_runs
         from ...facade.search.report import commands_of, places_of, write_report
 
         try:
             page = write_report(self.study, self.plan.folder)
-        except Exception as error:  # what was found is more important
+        except Exception as error:  # must not hide the result
             page = f"none, for it cannot be written: {type(error).__name__}: {error}"
         try:
             best = best_runs(self.study)
         except ValueError as error:
-            print(
-                f"{error}\nThe logs are in {self.plan.folder}. --retry-failed runs failed trials again.",
-                file=sys.stderr,
-            )
+            print(f"{error}\nLogs: {self.plan.folder}. --retry-failed runs failed trials again.", file=sys.stderr)
             return 1
         failed = retries.failures(self.study.get_trials(deepcopy=False))
         if failed:
             print(f"failed trials ({len(failed)}; --retry-failed runs them again):{retries.listed(failed)}")
+        origins, places, commands = retries.origins_of(self.study), places_of(self.study), commands_of(self.study)
         for run in best if isinstance(best, list) else [best]:
             number = int(run.run_id)
-            name = f"run-{retries.origins_of(self.study).get(number, number)}"
-            print(f"best: {name}, {', '.join(self.plan.metrics)} = {run.objective} ({self.plan.goal})")
-            for what, path in places_of(self.study).get(number, {}).items():
+            name = f"run-{origins.get(number, number)}"
+            print(f"best: {name}, {', '.join(self.plan.metric)} = {run.objective} ({self.plan.goal})")
+            for what, path in places.get(number, {}).items():
                 print(f"  {what}: {path}")
             for name, value in run.hyperparameters.items():
                 print(f"  {name} = {value}")
-            print(f"  once more: {commands_of(self.study).get(number, 'unknown')}")
+            print(f"  once more: {commands.get(number, 'unknown')}")
         print(f"report: {page}")
         return 0
 

@@ -48,7 +48,6 @@ def fit(tmp_path, monkeypatch):
             "storage": storage,
             "study": "s",
             "number": trial.number,
-            "trial_id": trial._trial_id,
             "run_name": "run",
         }
         about = ChildTrial(**{**told, "metrics": ["val_loss"], "result": str(result), **about})

@@ -19,7 +19,8 @@ def trial(tmp_path, monkeypatch):
     monkeypatch.setattr(sweep_reports, "_process", {})
     about = {"storage": f"sqlite:///{tmp_path / 'study.db'}", "study": "mine", "number": 1, "values": {}}
     about |= {"metrics": ["eval_loss"], "result": str(tmp_path / "result.json"), "run_name": "run-1"}
-    return sweep_trial.ChildTrial(**about, trial_id=study.ask()._trial_id, pruner="median:n_startup_trials=1"), study
+    study.ask()
+    return sweep_trial.ChildTrial(**about, pruner="median:n_startup_trials=1"), study
 
 
 def train_twice(folder, monkeypatch, trial):

@@ -109,7 +109,7 @@ def test_no_two_trials_share_a_folder():
 SPACE = """
 learning_rate: {low: 1e-5, high: 1e-2, log: true}
 num_train_epochs: {low: 1, high: 4}
-weight_decay: {type: float, min: 0, max: 1, step: 0.5}
+weight_decay: {type: float, low: 0, high: 1, step: 0.5}
 lr_scheduler_type: [linear, cosine]
 bf16: {choices: [true, false]}
 seed: 7
@@ -137,11 +137,11 @@ def test_a_space_in_a_file(tmp_path):
     found = {one.name: one.suggest(trial) for one in read_space(path)}
     assert found["seed"] == 7
     assert trial.asked == [
-        ("suggest_float", ("learning_rate",), {"low": 1e-5, "high": 1e-2, "step": None, "log": True}),
-        ("suggest_int", ("num_train_epochs",), {"low": 1, "high": 4, "step": 1, "log": False}),
-        ("suggest_float", ("weight_decay",), {"low": 0, "high": 1, "step": 0.5, "log": False}),
-        ("suggest_categorical", ("lr_scheduler_type",), {"choices": ("linear", "cosine")}),
-        ("suggest_categorical", ("bf16",), {"choices": (True, False)}),
+        ("suggest_float", ("learning_rate", 1e-5, 1e-2), {"step": None, "log": True}),
+        ("suggest_int", ("num_train_epochs", 1, 4), {"step": 1, "log": False}),
+        ("suggest_float", ("weight_decay", 0, 1), {"step": 0.5, "log": False}),
+        ("suggest_categorical", ("lr_scheduler_type", ("linear", "cosine")), {}),
+        ("suggest_categorical", ("bf16", (True, False)), {}),
     ]
     path = tmp_path / "space.json"
     path.write_text(json.dumps({"seed": [1, 2]}))
@@ -196,22 +196,20 @@ def test_the_space_of_the_help_can_be(tmp_path):
 @pytest.mark.parametrize(
     ("text", "match"),
     [
-        ("a: [1]\nb: {value: 2, when: {c: 1}}", "b: when has 'c', which is no parameter above it"),
-        ("a: [adam]\nb: {value: 2, when: {a: adma}}", "a never is. Did you mean 'adam'"),
+        ("a: [1]\nb: {value: 2, when: {c: 1}}", "b: when has 'c'"),
+        ("a: [adam]\nb: {value: 2, when: {a: adma}}", "when has a: 'adma'.*'adam'"),
         ("b: {value: 2, when: [a]}", "b: when must be"),
         ("", "an entry for each parameter"),
-        ("a: {low: 1}", "a: high is missing"),
-        ("a: {low: x, high: 2}", "low is 'x'"),
-        ("a: {low: 3, high: 2}", "low .3. is above high"),
-        ("a: {low: 0, high: 2, log: true}", "low must be above 0"),
-        ("a: {type: int, low: 0.5, high: 2}", "an int goes from a whole number"),
-        ("a: {typ: int, low: 0, high: 2}", "'typ' is not known. Did you mean 'type'"),
-        ("a: {type: flot, low: 0, high: 2}", "Did you mean 'float'"),
+        ("a: {low: 1}\nb: {low: x, high: 1}", "(?s)a: high .*None.*b: low .*'x'"),
+        ("a: {low: 3, high: 2}", "a: .*low.*3"),
+        ("a: {low: 0, high: 2, log: true}", "a: .*log"),
+        ("a: {type: int, low: 0.5, high: 2}", "an int .* 0.5"),
+        ("a: {typ: int, low: 0, high: 2}", "'typ'.*'type'"),
+        ("a: {type: flot, low: 0, high: 2}", "'flot'.*'float'"),
         ("a: []", "choices must be a list"),
-        ("a: [[1]]", "choices must be numbers"),
-        ("a: {low: 1, high: 2, log: 3}", "log must be true or false"),
+        ("a: [[1]]", r"values must be .*\[1\]"),
+        ("a: {low: 1, high: 2, log: 3}", "log must be .*3"),
         ("a: {low: 1", "is not YAML"),
-        ("a: {low: 1}\nb: {high: 1}", "(?s)a: high is missing.*b: low is missing"),
     ],
 )
 def test_a_space_that_cannot_be(tmp_path, text, match):

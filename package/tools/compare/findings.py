@@ -1,4 +1,4 @@
-"""Reads what a side left: calls of the Trainer, numbers, weights and files."""
+"""The findings of a side, read from its records and files: calls of the Trainer, numbers, weights, files."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .sides import LIGHTRAINER, REFERENCE, Run
-from .working_folder import CompareError
+from .runs import LIGHTRAINER, REFERENCE, CompareError, Run
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,22 +23,22 @@ _STATE = "trainer_state.json"
 
 @dataclass(kw_only=True)
 class Findings:
-    """What one side came to."""
+    """Results of one side."""
 
     run: Run
     version: str
     facts: dict[str, Any]
-    """Training arguments by which known differences are told."""
+    """Training arguments that known differences depend on."""
     logs: dict[str, Any] = field(default_factory=dict)
-    """Each logged number, by training, step and name."""
+    """Logged numbers, by training, step and name."""
     metrics: dict[str, Any] = field(default_factory=dict)
-    """Each number that `train`, `evaluate` and `predict` returned."""
+    """Numbers that `train`, `evaluate` and `predict` returned."""
     history: list[list[dict[str, Any]]] = field(default_factory=list)
-    """The logs of each training as they are."""
+    """The unchanged logs of each training."""
     weights: list[Path] = field(default_factory=list)
-    """The models after each training."""
+    """Files with the models after each training."""
     files: dict[str, Path] = field(default_factory=dict)
-    """By their name in the output folder."""
+    """Files by their name in the output folder."""
     peak_bytes: int | None = None
     device_peak_bytes: int | None = None
 
@@ -96,7 +95,7 @@ def _read_calls(found: Findings, calls: list[dict[str, Any]]) -> None:
 
 
 def _logged(history: list[dict[str, Any]], prefix: str) -> dict[str, Any]:
-    """Each number by its step and name; one that is logged again at a step counts as another."""
+    """Return each number by its step and name, numbered if it is logged again at a step."""
     numbers: dict[str, Any] = {}
     for entry in history:
         step = entry.get("step")
@@ -111,13 +110,13 @@ def _logged(history: list[dict[str, Any]], prefix: str) -> dict[str, Any]:
 
 
 def is_clock(name: str) -> bool:
-    """Whether a number is one that a clock or the memory was read for: no two runs share it."""
+    """Return whether a number depends on time or memory, so that no two runs share it."""
     name = str(name)
     return name.endswith(_CLOCK_ENDINGS) or any(part in name for part in _CLOCK_PARTS)
 
 
 def read_weights(path: Path) -> Mapping[str, Tensor]:
-    """The tensors of a file, recorded or saved as safetensors."""
+    """Return the tensors of a file, recorded or saved as safetensors."""
     if path.suffix == ".safetensors":
         from safetensors.torch import load_file
 
@@ -128,7 +127,7 @@ def read_weights(path: Path) -> Mapping[str, Tensor]:
 
 
 def content(found: Findings, name: str) -> dict[str, Any] | None:
-    """What a file says, place by place; None where it is of a kind that is not looked into."""
+    """Return the content of a file by place; None for kinds of files that are not compared."""
     path = found.files[name]
     if path.name == _STATE or path.suffix not in _TEXTS:
         return None

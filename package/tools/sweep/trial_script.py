@@ -1,4 +1,4 @@
-"""One trial of a sweep: the script in a process of its own, and what came of it."""
+"""The script of a sweep: the plan it is run by, its objective, and one process for each trial."""
 
 # pyright: reportMissingImports=false
 # The folders beside this one are mapped to subpackages only when the package is built.
@@ -11,19 +11,73 @@ import re
 import shlex
 import signal
 import subprocess
+import sys
+import tempfile
 import threading
+from argparse import Namespace
 from dataclasses import fields
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from ...lightning_modules.common.redaction import shown_word
-from .plan import SweepPlan
 
 if TYPE_CHECKING:
     from ...facade.arguments.sweep_trial import ChildTrial
 
-_PATIENCE = 60.0
-"""Seconds that a process has to write its checkpoint when the sweep is stopped."""
+_SECONDS_TO_SAVE = 60.0
+"""Time for a process to write its checkpoint when the sweep is stopped."""
+
+
+class SweepPlan(Namespace):
+    """The options of the command line, checked, and values that follow from them."""
+
+    script: str
+    passed_on: list[str]
+    """The words for the script."""
+    command: list[str]
+    """The words that start the script; `{run}` in them is the name of the trial."""
+    space: list[Any]
+    """The parameters."""
+    values_as: str
+    """Form in which the script gets values: `arguments`, `options`, `overrides` or `environment`."""
+    flags: set[str]
+    """Parameters that are options without a value."""
+    points: list[dict[str, Any]]
+    """The points of a grid."""
+    again: list[str]
+    """The options of a sweep that runs one trial of this one once more, without its values."""
+    n_trials: int
+    """Trials of the study in the end, those of earlier starts included unless they failed."""
+    workers: int
+    storage: str
+    study_name: str
+    folder: Path
+    metric: list[str]
+    direction: list[str]
+    """`minimize` or `maximize`, one for each metric."""
+    value: str
+    """`last` or `best`, the evaluation of a training that counts."""
+    training: int | None
+    """The call of `train` that counts in a script with several, from 1; None for the last that evaluates."""
+    pruner: str
+    pruning_unit: str
+    """`steps` or `epochs`, the unit of reports to the pruner."""
+    sampler: str
+    seed: int | None
+    timeout: float | None
+    max_retry: int
+    max_failures: int
+    """The sweep ends after so many failures before the first completed trial."""
+    retry_failed: bool
+    """Run trials that failed in an earlier start once more."""
+    heartbeat: float
+    remove_pruned: bool
+    launcher: str
+
+    @property
+    def goal(self) -> str:
+        """Describe the objectives, such as `maximize eval_accuracy`."""
+        return ", ".join(f"{word} {name}" for word, name in zip(self.direction, self.metric, strict=True))
 
 
 class ScriptFailed(Exception):  # noqa: N818 - caught here, not shown
@@ -31,7 +85,7 @@ class ScriptFailed(Exception):  # noqa: N818 - caught here, not shown
 
 
 class NotANumber(ScriptFailed):
-    """A trial whose value is NaN, for which its parameters may be the reason."""
+    """A trial whose value is NaN, perhaps because of its parameters."""
 
 
 class Killed(ScriptFailed):
@@ -39,11 +93,36 @@ class Killed(ScriptFailed):
 
 
 class SweepError(RuntimeError):
-    """The sweep cannot go on."""
+    """The sweep cannot continue."""
 
 
 class Stopped(BaseException):
-    """The sweep ends, and its trials with it."""
+    """Ends a trial with the sweep."""
+
+
+def set_objective(plan: SweepPlan) -> None:
+    """Ask the script for its metric and direction, if the command line names none; print them with the reason."""
+    if plan.metric:
+        return
+    from ...facade.arguments.sweep_trial import ChildTrial
+    from .space import suggest
+
+    with tempfile.TemporaryDirectory() as folder, open(os.devnull, "wb") as nowhere:
+        result = Path(folder) / "objective.json"
+        own = {"result": str(result), "run_name": "run", "parent": os.getpid(), "asks": True}
+        about = ChildTrial(storage="", study="", number=0, metrics=[], **own)
+        process = start(plan, suggest(plan.space), about, nowhere)
+        try:
+            process.wait()
+        finally:
+            process.terminate()
+        why = f"The script made no TrainingArguments, and ended with exit code {process.returncode}."
+        said = {"metric": "eval_loss", "greater_is_better": False, "why": why}
+        if result.exists():
+            said = json.loads(result.read_text())
+    plan.metric = [said["metric"]]
+    plan.direction = plan.direction or ["maximize" if said["greater_is_better"] else "minimize"]
+    print(f"Objective: {plan.goal}. {said['why']}", file=sys.stderr)
 
 
 class ScriptRun:
@@ -51,32 +130,28 @@ class ScriptRun:
 
     Args:
         plan: of the sweep.
-        storage: the address of the study's storage.
         study: its study.
         trial: the trial.
         stopping: set when the sweep ends.
     """
 
-    def __init__(self, plan: SweepPlan, storage: str, study: Any, trial: Any, stopping: threading.Event) -> None:
+    def __init__(self, plan: SweepPlan, study: Any, trial: Any, stopping: threading.Event) -> None:
         from ...facade.search import retries
 
-        self.plan, self.storage, self.study, self.trial, self.stopping = plan, storage, study, trial, stopping
+        self.plan, self.study, self.trial, self.stopping = plan, study, trial, stopping
         self.process: subprocess.Popen[bytes] | None = None
         self.reported: set[int] = set()
-        retries.note_worker(study, trial)
-        trial.set_user_attr(retries.LOG, str(plan.folder / f"run-{retries.origin_of(study, trial)}.log"))
         self.origin = retries.origin_of(study, trial)
         self.name = f"run-{self.origin}"
         self.log, self.result = plan.folder / f"{self.name}.log", plan.folder / f"{self.name}.json"
-        if not self._is_retry:
+        retries.note_worker(study, trial)
+        trial.set_user_attr(retries.LOG, str(self.log))
+        self.is_retry = self.origin != trial.number
+        if not self.is_retry:
             self.result.unlink(missing_ok=True)
 
-    @property
-    def _is_retry(self) -> bool:
-        return self.origin != self.trial.number
-
     def run(self) -> Any:
-        """The value of the trial.
+        """Return the value of the trial.
 
         Raises:
             TrialPruned: it was pruned.
@@ -88,7 +163,22 @@ class ScriptRun:
 
         values = suggest(self.plan.space, self.trial)
         self.trial.set_user_attr(retries.COMMAND, self._command(values))
-        return self._judged(self._start(values))
+        with self.log.open("ab") as stream:
+            self.begins = stream.tell()  # a retry appends to the log of the interrupted process
+            self.process = start(self.plan, values, self._about(), stream)
+            if self.stopping.is_set():
+                self.end()
+            code = self.process.wait()
+        return self._judge(code)
+
+    def end(self) -> None:
+        """End the process, after it has written its checkpoint."""
+        process = self.process
+        if process is not None and process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            last_resort = threading.Timer(_SECONDS_TO_SAVE, process.kill)
+            last_resort.daemon = True
+            last_resort.start()
 
     def _command(self, values: dict[str, Any]) -> str:
         """Return the command of a sweep that has these values only."""
@@ -100,63 +190,44 @@ class ScriptRun:
         words = ["lightrainer", "sweep", *self.plan.again, *space, "--", *self.plan.passed_on]
         return shlex.join(map(shown_word, words))
 
-    def end(self) -> None:
-        """Let the process write its checkpoint, if it writes any, and end."""
-        process = self.process
-        if process is not None and process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-            last_resort = threading.Timer(_PATIENCE, process.kill)
-            last_resort.daemon = True
-            last_resort.start()
-
-    def _start(self, values: dict[str, Any]) -> int:
-        """Run the script to its end; the exit code."""
-        with self.log.open("ab") as stream:
-            self.begins = stream.tell()  # a retry writes below what the first process wrote
-            self.process = start(self.plan, values, self._about(), stream)
-            if self.stopping.is_set():
-                self.end()
-            return self.process.wait()
-
     def _about(self) -> ChildTrial:
         from ...facade.arguments.sweep_trial import ChildTrial
 
         return ChildTrial(
-            storage=self.storage,
-            study=self.plan.name,
+            storage=self.plan.storage,
+            study=self.plan.study_name,
             number=self.trial.number,
-            trial_id=self.trial._trial_id,
-            metrics=self.plan.metrics,
+            metrics=self.plan.metric,
             result=str(self.result),
             run_name=self.name,
             pruner=self.plan.pruner,
             unit=self.plan.pruning_unit,
-            resume=self._is_retry,
+            resume=self.is_retry,
             parent=os.getpid(),
-            reported=self._what_was_reported(),
+            reported=self._earlier_reports(),
             remove_pruned=self.plan.remove_pruned,
             training=self.plan.training,
         )
 
-    def _what_was_reported(self) -> list[int]:
-        """Let a retry know what was reported before the checkpoint that it goes on from; the steps."""
-        from ...facade.search import retries
+    def _earlier_reports(self) -> list[int]:
+        """Repeat the reports up to the checkpoint that a retry resumes from; return their steps."""
+        from ...facade.search.retries import continuation
 
         folder = self._found().get("folder")
-        if not self._is_retry or folder is None or len(self.plan.metrics) > 1:
+        if not self.is_retry or folder is None or len(self.plan.metric) > 1:
             return []
-        reports = retries.continuation(
-            self.study, self.trial, Path(folder), self.origin, self.plan.pruning_unit
-        ).reports
+        reports = continuation(self.study, self.trial, Path(folder), self.origin, self.plan.pruning_unit).reports
         for step, value in reports.items():
             self.trial.report(value, step)
         self.reported |= set(reports)
         return list(reports)
 
-    def _judged(self, code: int) -> Any:
+    def _judge(self, code: int) -> Any:
+        """Return the value of the script, which has ended with this code, or raise as `run`."""
         import optuna
 
         from ...facade.search import retries
+        from ...facade.search.sweep_reports import remove_written_files
 
         found = self._found()
         if found.get("folder"):
@@ -171,8 +242,6 @@ class ScriptRun:
             raise Killed(f"its process was killed (exit code {code})")
         if found["pruned"] is not None:
             if self.plan.remove_pruned:
-                from ...facade.search.sweep_reports import remove_written_files
-
                 remove_written_files(found)
             raise optuna.TrialPruned(f"Pruned at {found['pruned']}.")
         if "refused" in found:
@@ -190,7 +259,7 @@ class ScriptRun:
             text = stream.read().decode(errors="replace")
         lines = [line for line in re.sub(r"(?m)^\[rank\d+\]: ?", "", text).splitlines() if line.strip()]
         raised = re.findall(r"(?m)^Traceback \(most.*\n(?:[ \t].*\n)+(\S.*)", "\n".join(lines))
-        own = [line for line in raised if "ChildFailedError" not in line]  # which torchrun raises for it
+        own = [line for line in raised if "ChildFailedError" not in line]  # raised by torchrun for the script's own
         return (own or lines or ["it printed nothing"])[-1]
 
     def _counted(self, values: list[Any]) -> list[Any]:
@@ -199,8 +268,8 @@ class ScriptRun:
         return [(step, value) for step, value, number in values if number == training]
 
     def _report(self, values: list[Any]) -> None:
-        """Tell the study about the evaluations, where the script has not done so to have its trial pruned."""
-        if self.plan.pruner != "none" or len(self.plan.metrics) > 1:
+        """Report the evaluations to the study, unless the script did so for its pruner."""
+        if self.plan.pruner != "none" or len(self.plan.metric) > 1:
             return
         for step, value in values:
             if step is not None and step not in self.reported:
@@ -210,29 +279,27 @@ class ScriptRun:
     def _why_no_value(self, seen: list[str]) -> str:
         from ...lightning_modules.common.suggestions import did_you_mean
 
-        if self.plan.training and seen:
-            return (
-                f"training {self.plan.training} has no evaluation with {', '.join(self.plan.metrics)}: see --training"
-            )
         if not seen:
             return "it ended without an evaluation: set eval_strategy, or call trainer.evaluate()"
-        missing = [name for name in self.plan.metrics if name not in seen and f"eval_{name}" not in seen]
+        if self.plan.training:
+            return f"training {self.plan.training} has no evaluation with {', '.join(self.plan.metric)}: see --training"
+        missing = [name for name in self.plan.metric if name not in seen and f"eval_{name}" not in seen]
         what = f"no {missing[0]!r}.{did_you_mean(missing[0], seen)}" if missing else "never all of the metrics at once."
         return f"its evaluations have {what} They have: {', '.join(seen)}. Choose with --metric"
 
     def _value(self, values: list[list[float]]) -> Any:
         finite = [one for one in values if not any(map(math.isnan, one))]
-        if self.plan.value == "last" or len(self.plan.metrics) > 1 or not finite:
+        if self.plan.value == "last" or len(self.plan.metric) > 1 or not finite:
             chosen = values[-1]
         else:
-            chosen = (max if self.plan.directions[0] == "maximize" else min)(finite)
-        if not any(math.isnan(one) for one in chosen):
-            return chosen if len(chosen) > 1 else chosen[0]
-        named = zip(self.plan.metrics, chosen, strict=True)
-        raise NotANumber(", ".join(f"{name} is {value:.5g}" for name, value in named))
+            chosen = (max if self.plan.direction[0] == "maximize" else min)(finite)
+        if any(map(math.isnan, chosen)):
+            named = zip(self.plan.metric, chosen, strict=True)
+            raise NotANumber(", ".join(f"{name} is {value:.5g}" for name, value in named))
+        return chosen if len(chosen) > 1 else chosen[0]
 
     def _found(self) -> dict[str, Any]:
-        """What the script's evaluations said."""
+        """Return the content of the result file that the script writes."""
         empty: dict[str, Any] = {"values": [], "seen": [], "pruned": None}
         return json.loads(self.result.read_text()) if self.result.exists() else empty
 
@@ -243,13 +310,14 @@ def start(plan: SweepPlan, values: dict[str, Any], about: ChildTrial, stream: IO
     Args:
         plan: of the sweep.
         values: of the trial.
-        about: what the script is told; the values of training arguments are added.
-        stream: for what it says.
+        about: the trial, for the script; the values of training arguments are added.
+        stream: gets its output.
     """
+    from ...facade import Seq2SeqTrainingArguments
     from ...facade.arguments.sweep_trial import VARIABLE
     from ...interception import environment
 
-    known = _training_arguments() if plan.values_as == "arguments" else set()
+    known = {one.name for one in fields(Seq2SeqTrainingArguments)} if plan.values_as == "arguments" else set()
     about.values = {name: value for name, value in values.items() if name in known}
     others = {name: value for name, value in values.items() if name not in known}
     variables = {**os.environ, VARIABLE: about.as_json()}
@@ -263,12 +331,12 @@ def start(plan: SweepPlan, values: dict[str, Any], about: ChildTrial, stream: IO
         env=variables,
         stdout=stream,
         stderr=subprocess.STDOUT,
-        start_new_session=True,  # Ctrl-C is for the sweep, which ends its processes in order
+        start_new_session=True,  # Ctrl-C reaches the sweep only, which ends its processes in order
     )
 
 
 def _words(plan: SweepPlan, name: str, value: Any) -> list[str]:
-    """Return the words of the command line that hand over a value."""
+    """Return the words of the command line for a value."""
     if plan.values_as == "environment":
         return []
     if plan.values_as == "overrides":
@@ -276,9 +344,3 @@ def _words(plan: SweepPlan, name: str, value: Any) -> list[str]:
     if name in plan.flags:
         return [f"--{name}"] if value else []
     return [f"--{name}", str(value)]
-
-
-def _training_arguments() -> set[str]:
-    from ...facade import Seq2SeqTrainingArguments
-
-    return {item.name for item in fields(Seq2SeqTrainingArguments)}

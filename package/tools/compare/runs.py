@@ -1,0 +1,218 @@
+"""The two runs of a comparison, each with a process, and a copy of the working folder, of its own."""
+
+# pyright: reportMissingImports=false
+# The folders beside this one are mapped to subpackages only when the package is built.
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...interception import environment
+from ...lightning_modules.common.libraries import is_installed
+
+REFERENCE, LIGHTRAINER = "reference", "lightrainer"
+WORK = "work"
+"""The working folder of a side, in its folder."""
+MARK = "comparison.json"
+"""The file that marks the folder of a comparison."""
+LIMIT = 2 * 2**30
+"""Bytes that one copy of the working folder may take."""
+_LAST_LINES = 15
+_GIB = 2**30
+_FICLONE = 0x40049409  # from linux/fs.h
+
+
+class CompareError(Exception):
+    """The script cannot be compared; says why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkingFolder:
+    """A folder to be copied."""
+
+    path: Path
+    linked: Collection[Path] = ()
+    """Files and folders that the script only reads."""
+    left_out: Collection[Path] = ()
+
+    def copy(self, target: Path) -> None:
+        """Copy it; file systems that can share blocks, as Btrfs and XFS, do.
+
+        Raises:
+            CompareError: it is too large.
+        """
+        room = LIMIT
+        target.mkdir()
+        for folder, folders, names in os.walk(self.path, followlinks=True):
+            here = target / Path(folder).relative_to(self.path)
+            for name in [*folders, *names]:
+                path = Path(folder, name)
+                if path in self.linked:
+                    (here / name).symlink_to(path)
+                elif path.is_dir() and not self._is_left_out(path):
+                    (here / name).mkdir()
+                    continue
+                elif path.is_file() and path not in self.left_out:  # no sockets, no broken links
+                    room -= _copy(path, here / name)
+                if name in folders:
+                    folders.remove(name)
+                if room < 0:
+                    raise CompareError(self._too_large())
+
+    def remove_unchanged(self, target: Path) -> None:
+        """Remove the files from a copy that the script did not change."""
+        for folder, folders, names in os.walk(target, topdown=False):
+            for path in (Path(folder, name) for name in [*folders, *names]):
+                original = self.path / path.relative_to(target)
+                if path.is_symlink() or (path.is_file() and original.is_file() and _stamp(path) == _stamp(original)):
+                    path.unlink()
+                elif path.is_dir() and original.is_dir() and not any(path.iterdir()):
+                    path.rmdir()
+
+    def _is_left_out(self, folder: Path) -> bool:
+        return (
+            folder in self.left_out
+            or folder.name in (".git", "__pycache__", "node_modules")
+            or any((folder / name).exists() for name in (MARK, "pyvenv.cfg"))
+        )
+
+    def _too_large(self) -> str:
+        sizes = {path.name: _size(path) for path in self.path.iterdir() if not self._is_left_out(path)}
+        largest = sorted(sizes, key=sizes.__getitem__, reverse=True)[:3]
+        said = ", ".join(f"{name} {sizes[name] / _GIB:.1f} GiB" for name in largest)
+        return (
+            f"The working folder {self.path} holds more than {LIMIT / _GIB:.0f} GiB, and each side gets a copy. The "
+            f"largest are {said}. Name what the script only reads with --link, and what it does not need with "
+            "--leave-out, or run it in another folder."
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Script:
+    """The compared script."""
+
+    path: str
+    folder: WorkingFolder
+    words: Sequence[str] = ()
+    """Its arguments."""
+    launcher: Sequence[str] = ()
+    """The words that start it, in the place of Python."""
+    seed: int = 0
+    """Of Python's and NumPy's generators and of the hashes of texts, unless the script sets another."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A completed run."""
+
+    side: str
+    folder: Path
+    seconds: float
+    """From the start of the process to its end."""
+
+
+def check_reference() -> None:
+    """Check that the reference's Trainer can be imported.
+
+    Raises:
+        CompareError: transformers or accelerate is not installed.
+    """
+    for package in ("transformers", "accelerate"):
+        if not is_installed(package):
+            raise CompareError(
+                f"{package} is not installed, so there is no reference to compare with. Its Trainer needs both: "
+                "pip install transformers==5.3.0 accelerate"
+            )
+
+
+def empty_folder(folder: Path) -> Path:
+    """Make the folder of a comparison; an earlier comparison in it is removed.
+
+    Raises:
+        CompareError: it has other files.
+    """
+    try:
+        if folder.exists() and any(folder.iterdir()):
+            if not (folder / MARK).exists():
+                raise CompareError(f"--folder {folder} holds files that are no comparison; take an empty folder.")
+            shutil.rmtree(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CompareError(f"--folder {folder}: {error.strerror}.") from None
+    (folder / MARK).write_text("{}\n")
+    return folder
+
+
+def run_side(script: Script, side: str, folder: Path) -> Run:
+    """Run the script to its end.
+
+    Args:
+        script: the script.
+        side: `reference` or `lightrainer`.
+        folder: of this side; gets the log, and the working folder `work`, with the files that the script wrote.
+
+    Raises:
+        CompareError: the script failed; has its last lines.
+    """
+    log, work = folder / "log.txt", folder / WORK
+    folder.mkdir()
+    script.folder.copy(work)
+    start = [sys.executable, "-m", "lightrainer"] if side == LIGHTRAINER else [sys.executable]
+    command = [*(script.launcher or start), script.path, *script.words]
+    variables = _variables(script, side, folder)
+    started = time.monotonic()
+    with log.open("wb") as stream:
+        code = subprocess.call(command, cwd=work, env=variables, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream)
+    seconds = time.monotonic() - started
+    script.folder.remove_unchanged(work)
+    if code:
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LAST_LINES:]
+        last = "\n".join(f"    {line}" for line in lines)
+        raise CompareError(f"The script failed with the {side} (exit status {code}). Its last lines:\n\n{last}")
+    return Run(side=side, folder=folder, seconds=seconds)
+
+
+def _variables(script: Script, side: str, folder: Path) -> dict[str, str]:
+    """Return the environment of a side: with the recorder, and on our side with the interception of imports."""
+    variables = dict(os.environ)
+    environment.switch_on(variables)
+    variables[environment.INSTALL] = "1" if side == LIGHTRAINER else "0"
+    variables[environment.RECORDER] = str(Path(__file__).with_name("recorder.py"))
+    variables.setdefault("PYTHONHASHSEED", str(script.seed))
+    settings = {"side": side, "folder": str(folder), "seed": script.seed}
+    return {**variables, "LIGHTRAINER_COMPARE": json.dumps(settings)}
+
+
+def _copy(source: Path, target: Path) -> int:
+    """Copy a file; return the bytes that the copy takes."""
+    shared = _share_blocks(source, target)
+    if not shared:
+        shutil.copyfile(source, target)
+    shutil.copystat(source, target)
+    return 0 if shared else target.stat().st_size
+
+
+def _share_blocks(source: Path, target: Path) -> bool:
+    with source.open("rb") as read, target.open("wb") as written:
+        try:
+            fcntl.ioctl(written, _FICLONE, read.fileno())
+        except OSError:
+            return False
+    return True
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    found = path.stat()
+    return found.st_size, found.st_mtime_ns
+
+
+def _size(path: Path) -> int:
+    return sum(each.stat().st_size for each in [path, *path.rglob("*")] if each.is_file())
