@@ -1,4 +1,4 @@
-"""The command line; without the name of a command it runs a script: `python -m lightrainer script.py`."""
+"""Command line of lightrainer; without a command it runs a script: `python -m lightrainer script.py`."""
 
 # pyright: reportMissingImports=false
 # The folders beside this one are mapped to subpackages only when the package is built.
@@ -23,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit status. A script that is started takes the place of this process, and its status is the script's.
 
     Raises:
-        SystemExit: With status 2 and the reason on stderr where something cannot be; with 0 after `--help`.
+        SystemExit: With status 2 and the reason on stderr for a wrong command line; with 0 after `--help`.
     """
     from .lightning_modules.common.redaction import secret_words
 
@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = ArgumentParser(
         prog="lightrainer",
         description="The documented Trainer API over PyTorch Lightning.",
-        epilog="What is no command is a script to run: lightrainer script.py. See `lightrainer run --help`.",
+        epilog="Any other word is a script to run: lightrainer script.py. See `lightrainer run --help`.",
     )
     parser.add_argument("--version", action="version", version=f"lightrainer {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _names_a_script(word: str) -> bool:
-    """Tell whether the first word starts a script: a file, an option of `run`, or one of Python's own."""
+    """Return True if the first word starts a script: a file, an option of `run`, or one of Python's own."""
     if word.startswith("-"):
         from .interception.runner import is_option
 

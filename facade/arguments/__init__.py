@@ -5,9 +5,8 @@ into a run (`facade/strategies`). Imports `facade/distributed` and `lightning_mo
 """
 
 from .accelerator import AcceleratorConfig
-from .seq2seq import Seq2SeqTrainingArguments
 from .support import unsupported
-from .training_arguments import TrainingArguments
+from .training_arguments import Seq2SeqTrainingArguments, TrainingArguments
 from .validation import problems
 
 __all__ = ["AcceleratorConfig", "Seq2SeqTrainingArguments", "TrainingArguments", "problems", "unsupported"]

@@ -13,7 +13,7 @@ class AcceleratorConfig:
 
     split_batches: bool = field(
         default=False,
-        metadata={"help": "Deal the samples of one batch out to all processes instead of one batch each."},
+        metadata={"help": "Split each batch over all processes instead of giving each process a batch."},
     )
     dispatch_batches: bool | None = field(
         default=None, metadata={"help": "Read data in the first process only and send it to the others."}

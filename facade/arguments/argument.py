@@ -4,7 +4,7 @@ from dataclasses import Field, field
 from typing import Any
 
 COUNTERPARTS: dict[Field[Any], str] = {}
-"""What each field becomes. Kept apart from its metadata, all of which libraries pass on to argparse."""
+"""Counterpart of each field, kept apart from its metadata, which libraries pass on to argparse."""
 
 
 def argument(default: Any, help: str, becomes: str, *, repr: bool = True, **metadata: Any) -> Any:

@@ -263,7 +263,7 @@ def _sharding(args: ArgumentFields) -> None:
     if not chosen:
         args.fsdp = []
     elif isinstance(chosen, str):
-        # TRL's command line, which takes the type of this field apart, can be told of no bool.
+        # TRL's command line, which takes the type of this field apart, cannot pass a bool.
         as_bool = {"true": True, "false": []}.get(chosen.strip().lower())
         args.fsdp = [member(FSDPOption, word) for word in chosen.split()] if as_bool is None else as_bool
     config: Any = {} if args.fsdp_config is None else args.fsdp_config

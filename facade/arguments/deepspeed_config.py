@@ -231,7 +231,7 @@ REFUSED: dict[str, tuple[Callable[[Any], bool], str]] = {
         _on,
         "it would choose the batch size; trainings go on with other processes without it",
     ),
-    "expert_parallel": (_on, "experts would be dealt out before there is an engine"),
+    "expert_parallel": (_on, "experts would be distributed before there is an engine"),
     "hybrid_engine": (_on, "it generates and trains by turns, which the Trainer does not do"),
     "inference": (_on, "it belongs to deepspeed.init_inference"),
     "managed_gradient_accumulation": (lambda value: value is False, "the Trainer tells DeepSpeed when a step ends"),

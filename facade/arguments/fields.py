@@ -1,4 +1,4 @@
-"""All fields of the training arguments, put together in the documented order."""
+"""Join all fields of the training arguments, in the documented order."""
 
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -96,35 +96,35 @@ BECOMES = {item.name: COUNTERPARTS[item] for kind in (ArgumentFields, Generation
 """Counterpart of each argument in Lightning or lightrainer."""
 
 CONCERNS: dict[str, tuple[str, tuple[type, ...]]] = {
-    "run": ("How long to train, in what portions, and where the results go.", (RunArguments,)),
+    "run": ("Length of the training, batch size, output folder.", (RunArguments,)),
     "optimization": (
-        "The optimizer, its learning rate, and how gradients are made ready for it.",
+        "The optimizer, its learning rate, and the gradients.",
         (OptimizationArguments,),
     ),
     "precision": ("The number formats that the model computes in.", (PrecisionArguments,)),
     "execution": (
-        "How the model is executed: memory for time, compilation, kernels, embedding noise.",
+        "Execution of the model: activation checkpointing, compilation, kernels, embedding noise.",
         (ExecutionArguments, LaterExecutionArguments),
     ),
-    "reporting": ("What is logged, how often, and to whom.", (ReportingArguments, LaterReportingArguments)),
+    "reporting": ("Logs: contents, intervals, trackers.", (ReportingArguments, LaterReportingArguments)),
     "evaluation": (
-        "When to evaluate, on how much at a time, and what metrics are given.",
+        "Evaluation: intervals, batches, inputs of the metrics.",
         (EvaluationArguments,),
     ),
     "saving": (
-        "When checkpoints are written, what is in them, and how they are used again.",
+        "Checkpoints: intervals, contents, and resuming.",
         (SavingArguments, CheckpointUseArguments),
     ),
     "hub": ("Uploading to the Hugging Face Hub.", (HubArguments,)),
-    "platform": ("Random seeds, and the machine that the run takes place on.", (SeedArguments, PlatformArguments)),
-    "data": ("How samples are read and put into batches.", (DataArguments, LaterDataArguments)),
+    "platform": ("Random seeds and the device.", (SeedArguments, PlatformArguments)),
+    "data": ("Reading samples and batching them.", (DataArguments, LaterDataArguments)),
     "distributed": ("Training in several processes.", (DistributedArguments, LaterDistributedArguments)),
     "script": (
         "Diagnostics, flags for scripts to read, and names kept for older scripts.",
         (DiagnosticsArguments, ScriptArguments, DeprecatedArguments),
     ),
     "generation": (
-        "How tokens are generated in evaluation and prediction, for sequence-to-sequence models.",
+        "Generation in evaluation and prediction, for sequence-to-sequence models.",
         (GenerationArguments,),
     ),
 }

@@ -100,7 +100,7 @@ def _nothing(why: str, default: Any = None, kind: Callable[[str], Any] | None = 
 
 
 def _refused(now: str, default: Any, kind: Callable[[str], Any] | None, fine: tuple[Any, ...] = ()) -> OldName:
-    """One that may only have the value that it has by default, or another one that means the same."""
+    """Return a row for an argument that takes its default only, or a value that means the same."""
     harmless = (default, None, *fine)
     return OldName(now=now, default=default, refused=lambda value: value not in harmless, kind=kind)
 
@@ -117,7 +117,7 @@ def _in_dict(holder: str, key: str, value: Any, given: Given) -> dict[str, Any]:
 
 
 def _into(holder: str, key: str, kind: Callable[[str], Any] | None) -> OldName:
-    """One that is part of a dict now."""
+    """Return a row for an argument that is a key of a dict now."""
 
     def read(args: Any) -> Any:
         there = getattr(args, holder)
@@ -132,7 +132,7 @@ def _into(holder: str, key: str, kind: Callable[[str], Any] | None) -> OldName:
 
 
 def _flag(new: str, value_now: Any) -> OldName:
-    """One that was a truth value and is a choice now."""
+    """Return a row for a truth value that is a choice now."""
 
     def turn(value: Any, given: Given) -> dict[str, Any]:
         return {new: value_now} if value else {}
@@ -141,7 +141,7 @@ def _flag(new: str, value_now: Any) -> OldName:
 
 
 def _one_more(new: str, word: str) -> OldName:
-    """One that was a truth value and is a word in a list now."""
+    """Return a row for a truth value that is a word in a list now."""
 
     def turn(value: Any, given: Given) -> dict[str, Any]:
         there = given.get(new) or []
@@ -208,7 +208,7 @@ OLD_NAMES: dict[str, OldName] = {
     "use_mps_device": _nothing("the device is found by itself", False, None),
     "xpu_backend": _to("ddp_backend"),
 }
-"""All of them that 5.3.0 does not know any more. `warmup_ratio` and `logging_dir` it still knows, as fields."""
+"""Arguments that 5.3.0 has dropped; `warmup_ratio` and `logging_dir` still are fields of it."""
 
 
 def modernised(given: Given, fields: Collection[str]) -> dict[str, Any]:

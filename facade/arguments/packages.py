@@ -1,4 +1,4 @@
-"""Check that packages required by the arguments are installed, before ranks wait for each other."""
+"""Check that packages required by the arguments are installed."""
 
 from __future__ import annotations
 

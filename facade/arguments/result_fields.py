@@ -1,4 +1,4 @@
-"""The fields of the training arguments about results: logs, evaluations, checkpoints, uploads."""
+"""Fields of the training arguments about logs, evaluations, checkpoints and uploads."""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -33,7 +33,7 @@ class ChildTrial:
     run_name: str
     """The folder in `output_dir`."""
     values: dict[str, Any] = field(default_factory=dict)
-    """Those of training arguments, by name."""
+    """Values of training arguments, by name."""
     pruner: str = "none"
     """The pruner, as the command line has it."""
     unit: str = "steps"

@@ -28,15 +28,15 @@ class SeedArguments:
 
 @dataclass(init=False, repr=False, eq=False)
 class PlatformArguments:
-    """The fields of `transformers.TrainingArguments` about devices and how data is dealt out to processes."""
+    """The fields of `transformers.TrainingArguments` about devices and the distribution of data over processes."""
 
     use_cpu: bool = argument(
         False, "Compute on the CPU although there is an accelerator.", "`Trainer(accelerator='cpu')`"
     )
     accelerator_config: dict | str | None = argument(
         None,
-        "How batches are dealt out to processes: a dict, or the path of a JSON file.",
-        "how samplers and loaders deal out batches",
+        "How batches are distributed over processes: a dict, or the path of a JSON file.",
+        "how samplers and loaders distribute batches",
         metavar="JSON|FILE",
     )
     parallelism_config: Any | None = argument(
@@ -139,7 +139,7 @@ class DistributedArguments:
     )
     ddp_backend: str | None = argument(
         None,
-        "How processes talk to each other; unset is 'nccl' on CUDA and 'gloo' on the CPU.",
+        "Backend of torch.distributed; unset is 'nccl' on CUDA and 'gloo' on the CPU.",
         "`DDPStrategy(process_group_backend=)`",
         choices=DDP_BACKENDS,
     )

@@ -1,4 +1,4 @@
-"""The fields of the training arguments about the steps: how many, which optimizer and numbers, how the model runs."""
+"""Fields of the training arguments about steps, optimizer, precision and execution."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar

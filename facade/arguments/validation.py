@@ -29,7 +29,7 @@ from .typecheck import wrong_types
 logger = logging.getLogger(__name__)
 
 INTEGRATIONS = tuple(sorted([*TRACKERS, "neptune"]))
-"""All trackers named by the API."""
+"""Trackers named by the API."""
 
 ACCUMULATION_KEYS = ("num_steps", "adjust_scheduler", "sync_with_dataloader", "sync_each_batch")
 """Keys of `gradient_accumulation_kwargs`."""

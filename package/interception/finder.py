@@ -20,7 +20,7 @@ LIBRARY = "transformers"
 
 
 class Finder:
-    """A finder for `sys.meta_path`: the modules of the table are ours, all others are left to the other finders."""
+    """Finder for `sys.meta_path` that serves the modules of the table, and leaves others to the other finders."""
 
     is_of_lightrainer = True
 
@@ -56,8 +56,8 @@ class Finder:
             def act() -> None:
                 serve_top_level(sys.modules[name], names)
                 if name == LIBRARY and self.serves_from_the_start:
-                    # Torch and what else is loaded by now stays to the end. The collector would walk over all of it
-                    # again and again, at the end of the process too: a sixth of the time of a script of seconds.
+                    # Modules loaded by now stay to the end; walking over them again and again would cost the garbage
+                    # collector a sixth of the time of a script of seconds.
                     gc.freeze()
 
             loader: Any = _Afterwards(spec.loader, act)
@@ -98,11 +98,11 @@ class ServedLoader(Loader):
         self._ours, self._theirs, self._their_names = ours, theirs, their_names
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """The module, empty."""
+        """Return the module, empty."""
         return ServedModule(spec.name, self._ours, self._theirs, self._their_names)
 
     def exec_module(self, module: ModuleType) -> None:
-        """There is nothing to run."""
+        """Do nothing: names are resolved on access."""
 
 
 class _Afterwards:

@@ -13,7 +13,7 @@ from .targets import renamed, resolve, written
 
 
 class ServedModule(ModuleType):
-    """Module of the reference that takes names in the table from this package, and all others from elsewhere.
+    """Module of the reference that takes names in the table from this package, and all others from `theirs`.
 
     Args:
         name: In full, such as `transformers.trainer`.
@@ -77,7 +77,7 @@ def serve_top_level(module: ModuleType, top_level: Mapping[str, str]) -> None:
         return
 
     class Served(kind):
-        """The package's own kind of module, but with some names looked up in served modules."""
+        """Module class of the package itself, with some names looked up in served modules."""
 
         _plain_kind = kind
 

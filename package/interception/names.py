@@ -1,8 +1,8 @@
-"""The table of what is served: modules of the reference, the names in them that are ours, and where those are.
+"""Table of served names: modules of the reference, the names in them that are ours, and their targets.
 
 To serve another name, add it to its module in `SERVED` (with the library installed, and without) or in `STAND_IN` of
-`stand_in/names.py` (only without), and, if `transformers` itself offers it too, to `TOP_LEVEL`. What a served module of
-the installed library has besides remains the library's own.
+`stand_in/names.py` (only without), and, if `transformers` itself offers it too, to `TOP_LEVEL`. Other names of a
+served module remain the library's own.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from .targets import targets
 
 VERSION = "5.3.0"
-"""The version of the reference whose names these are."""
+"""Version of the reference that has these names."""
 
 _CALLBACKS = (
     "CallbackHandler DefaultFlowCallback EarlyStoppingCallback ExportableState PrinterCallback ProgressCallback "
@@ -151,7 +151,7 @@ SERVED: dict[str, dict[str, str]] = {
         }
     ),
 }
-"""For each served module, named below `transformers`, its names that are ours, with their targets."""
+"""Served names of each module, named below `transformers`, with their targets."""
 
 _TOP_LEVEL = {
     "trainer": "Trainer",
@@ -172,4 +172,4 @@ _TOP_LEVEL = {
     "debug_utils": "",
 }
 TOP_LEVEL: dict[str, str] = {name: module for module, names in _TOP_LEVEL.items() for name in names.split()}
-"""The names that `transformers` itself offers, each with its module."""
+"""Names that `transformers` itself offers, each with its module."""

@@ -28,7 +28,7 @@ def at_the_end() -> None:
 
 
 def text() -> str:
-    """The report as a table."""
+    """Return the report as a table."""
     if not _served:
         return "lightrainer: no name of transformers was asked for."
     width = max(map(len, _served))

@@ -1,7 +1,7 @@
-"""`python -m lightrainer script.py`: the script run by Python itself, with our names served to it.
+"""Run a script under import interception: `python -m lightrainer script.py`.
 
-The process is replaced by a Python that was told by its environment to serve. So `__main__`, `sys.argv`, `sys.path`,
-tracebacks, signals, exit codes and spawned workers are not like those of a script run by Python, but are those.
+The process is replaced by a plain Python whose environment switches the interception on. So `__main__`, `sys.argv`,
+`sys.path`, tracebacks, signals, exit codes and spawned workers are those of a script run by Python itself.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _KERAS_BACKEND = "--keras-backend"
 
 
 def run(words: Sequence[str]) -> int:
-    """Run what the command line names; there is no such command in the reference.
+    """Run the script that the command line names; there is no such command in the reference.
 
     Args:
         words: Options of the runner, then a script, `-m` and a module, `-c` and code, or `-` for the standard input;
             then the arguments.
 
     Returns:
-        The exit status where something is wrong with the command line. Otherwise it does not return.
+        The exit status of a wrong command line; otherwise it does not return.
     """
     try:
         options, rest = _options(words)
@@ -62,7 +62,7 @@ def run(words: Sequence[str]) -> int:
 
 
 def is_option(word: str) -> bool:
-    """Tell whether a word is an option of the runner."""
+    """Return True for an option of the runner."""
     return word.partition("=")[0] in (*_FLAGS, _KERAS_BACKEND)
 
 
@@ -75,7 +75,7 @@ def _options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
             value = value if given else rest.pop(0) if rest else ""
             if value not in environment.KERAS_BACKENDS:
                 choices = " or ".join(environment.KERAS_BACKENDS)
-                raise ValueError(f"{name} {value!r} is no library that models can be trained in: write {choices}.")
+                raise ValueError(f"{name} {value!r} is not a backend: write {choices}.")
         elif given:
             raise ValueError(f"{name} has no value: leave out ={value}.")
         options[name] = value
@@ -94,14 +94,14 @@ def _problem(rest: Sequence[str]) -> str | None:
         return f"there is no option {rest[0]}. Options of the script follow its name."
     if sys.flags.ignore_environment or sys.flags.no_site:
         return (
-            "Python was started with -E, -I or -S, so the script could not be told to use lightrainer. Leave that out, "
+            "Python was started with -E, -I or -S, so the interception cannot be switched on. Leave that out, "
             "or call lightrainer.install() in the script."
         )
     return None
 
 
 def python_options(words: Sequence[str]) -> list[str]:
-    """The options that the running Python was started with, such as `-u` and `-X dev`.
+    """Return the options that the running Python was started with, such as `-u` and `-X dev`.
 
     Args:
         words: The words of the command line that follow the program's name.
@@ -127,7 +127,7 @@ def _without_m(command: list[str]) -> list[str]:
 
 
 def become(command: list[str]) -> int:
-    """Let this process be that of a command; where that cannot be, return its exit status."""
+    """Replace this process by a command; on Windows run it, and return its exit status."""
     sys.stdout.flush()
     sys.stderr.flush()
     if os.name == "nt":  # there, the shell would take the replaced process for done

@@ -14,7 +14,7 @@ _GIVE = "__ours__"
 
 
 class Shadow:
-    """The names of a module of the reference that have nothing to do with the Trainer.
+    """A module of the reference without its own Trainer names.
 
     Its source is run as it is, but where a name of the table is defined, ours is put in its place. So what remains
     builds on our classes, and no second class of the same name exists.
@@ -40,7 +40,7 @@ class Shadow:
         return getattr(self._loaded(self._spec), name)
 
     def names(self) -> list[str]:
-        """The public names that are known of it; it is not loaded for that."""
+        """Return its public names, read from the source."""
         source = None if self._spec is None else source_of(self._spec)
         return [] if source is None else sorted(name for name in defined(ast.parse(source)) if name[0] != "_")
 
@@ -55,13 +55,13 @@ class Shadow:
             except BaseException as error:
                 self._module = None
                 if isinstance(error, AttributeError):  # which would read as if only this name were missing
-                    raise ImportError(f"What {spec.name} has besides the Trainer cannot be loaded: {error}") from error
+                    raise ImportError(f"{spec.name} of transformers cannot be loaded: {error}") from error
                 raise
         return self._module
 
 
 def code_without(spec: ModuleSpec, ours: Mapping[str, str]) -> CodeType:
-    """The code of a module in which the definitions of some names are replaced; lines keep their numbers.
+    """Compile a module with the definitions of some names replaced; lines keep their numbers.
 
     Raises:
         ImportError: Its source is not there.
@@ -74,13 +74,13 @@ def code_without(spec: ModuleSpec, ours: Mapping[str, str]) -> CodeType:
 
 
 def source_of(spec: ModuleSpec) -> str | None:
-    """The source of a module; None where it is not there."""
+    """Return the source of a module; None without one."""
     read = getattr(spec.loader, "get_source", None)
     return None if read is None else read(spec.name)
 
 
 def defined(tree: ast.AST) -> set[str]:
-    """The names that the statements of a module define or import, those inside of `if` and `try` too."""
+    """Return the names that a module defines or imports, also inside `if` and `try`."""
     found: set[str] = set()
     for node in getattr(tree, "body", []):
         found |= _names(node)

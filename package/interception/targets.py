@@ -29,7 +29,7 @@ def targets(homes: dict[str, str]) -> dict[str, str]:
 
 
 def resolve(target: str) -> Any:
-    """The object of a target; without a name after the colon the module itself.
+    """Return the object of a target; without a name after the colon the module itself.
 
     Raises:
         ImportError: Its module cannot be imported.
@@ -59,7 +59,7 @@ RENAMED: dict[str, dict[str, str]] = {
     "transformers.training_args": _STRATEGY,
     "transformers.utils": {"send_example_telemetry": ".interception.stand_in.versions:send_example_telemetry", **_XLA},
 }
-"""For each module its old names, with the targets of what took their place."""
+"""Old names of each module, with the targets of their successors."""
 
 _INSTEAD = {"send_example_telemetry": "It does nothing any more: leave it out."}
 
@@ -80,7 +80,7 @@ def renamed(module: str, name: str) -> Any:
 
 
 def _outside() -> int:
-    """The `stacklevel` with which the caller warns of the line that asked for the name."""
+    """Return the `stacklevel` of the line that asked for the name, for a warning of the caller."""
     level, frame = 1, sys._getframe(1)
     here = __name__.rpartition(".")[0]
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith((here, "importlib.")):

@@ -1,1 +1,1 @@
-"""The folder that is put on PYTHONPATH: Python imports the `sitecustomize` in it at the start of every process."""
+"""Folder for PYTHONPATH: Python imports its `sitecustomize` at the start of every process."""

@@ -108,4 +108,4 @@ STAND_IN["integrations"] = {
     for module in ("deepspeed", "integration_utils")
     for name in STAND_IN[f"integrations.{module}"]
 }
-"""For each module of the stand-in, named below `transformers` ("" is the package), its names with their targets."""
+"""Names of each module of the stand-in, named below `transformers` ("" is the package), with their targets."""

@@ -18,7 +18,7 @@ LIBRARY = "transformers"
 
 
 class StandIn(ServedModule):
-    """A module of the stand-in. All of them are packages, so that Python asks the finder for names they have not."""
+    """A module of the stand-in. All are packages, so that Python asks the finder for names that they lack."""
 
     def __getattr__(self, name: str) -> Any:
         inside = f"{self.__name__}.{name}".partition(".")[2]
@@ -33,7 +33,7 @@ def is_stand_in(module: ModuleType | None) -> bool:
 
 
 def find(inside: str) -> ModuleSpec | None:
-    """The spec of a module of the stand-in.
+    """Return the spec of a module of the stand-in.
 
     Args:
         inside: Its name below `transformers`, such as `trainer_utils`; "" for the package.

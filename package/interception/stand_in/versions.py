@@ -1,4 +1,4 @@
-"""Versions that scripts ask for."""
+"""Check versions for scripts that require them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 
 def check_min_version(min_version: str) -> None:
-    """As `transformers.utils.check_min_version`: that the API stood in for is new enough.
+    """As `transformers.utils.check_min_version`: check that the API served here is new enough.
 
     Raises:
         ImportError: The script wants a newer one.
@@ -25,11 +25,11 @@ def check_min_version(min_version: str) -> None:
 
 
 def require_version(requirement: str, hint: str | None = None) -> None:
-    """As `transformers.utils.versions.require_version`: that a package is there, in a version that fits.
+    """As `transformers.utils.versions.require_version`: check that a package is installed in a fitting version.
 
     Args:
         requirement: Such as "datasets>=2.14.0", or "python>=3.10".
-        hint: What the error says besides.
+        hint: Added to the error.
 
     Raises:
         importlib.metadata.PackageNotFoundError: It is not installed.
