@@ -1,4 +1,4 @@
-"""`accelerator_config` in all forms that it may be written in, and what is wrong with it."""
+"""All forms of `accelerator_config`, and refusals."""
 
 import json
 from dataclasses import replace
@@ -39,17 +39,13 @@ def forms(folder):
 
 
 @pytest.mark.parametrize("form", ["dict", "object", "object of the reference", "file", "JSON", "file, by the class"])
-def test_all_forms_say_the_same(form, tmp_path):
+def test_all_forms_give_the_same_settings(form, tmp_path):
     args = make(forms(tmp_path)[form])
     assert args.accelerator_config == AcceleratorConfig(**CONTENT)
     assert args.gradient_accumulation_steps == 3
     assert problems(args) == []
     again = TrainingArguments(**json.loads(args.to_json_string()))
     assert again == args
-
-
-def test_none_is_the_default():
-    assert make(None).accelerator_config == AcceleratorConfig()
 
 
 def test_a_class_is_refused_as_in_the_reference():
@@ -61,46 +57,24 @@ def test_a_class_is_refused_as_in_the_reference():
 
 
 REFUSED = [
-    ({"split_batch": True}, TypeError, "'split_batch' is not a known key. Did you mean 'split_batches'"),
-    ({"split_batches": "yes"}, ValueError, "split_batches='yes' must be True or False"),
-    ({"even_batches": 1}, ValueError, "even_batches=1 must be True or False"),
-    (
-        {"gradient_accumulation_kwargs": 3},
-        ValueError,
-        "gradient_accumulation_kwargs=3 must be a dict with keys of num_st",
-    ),
-    (
-        {"gradient_accumulation_kwargs": {"steps": 3}},
-        ValueError,
-        "'steps' is not a known key. Did you mean 'num_steps'",
-    ),
-    (
-        {"gradient_accumulation_kwargs": {"sync_each_batch": "x"}},
-        ValueError,
-        "sync_each_batch='x' must be True or False",
-    ),
-    (
-        {"gradient_accumulation_kwargs": {"num_steps": 0}},
-        ValueError,
-        "num_steps=0 must be a whole number of at least 1",
-    ),
-    ({"gradient_accumulation_kwargs": {"num_steps": 1.5}}, ValueError, "num_steps=1.5 must be a whole number"),
+    ({"split_batch": True}, "Did you mean 'split_batches'"),
+    ({"split_batches": "yes"}, "split_batches='yes'"),
+    ({"even_batches": 1}, "even_batches=1"),
+    ({"gradient_accumulation_kwargs": 3}, "gradient_accumulation_kwargs=3"),
+    ({"gradient_accumulation_kwargs": {"steps": 3}}, "Did you mean 'num_steps'"),
+    ({"gradient_accumulation_kwargs": {"sync_each_batch": "x"}}, "sync_each_batch='x'"),
+    ({"gradient_accumulation_kwargs": {"num_steps": 0}}, "num_steps=0"),
+    ({"gradient_accumulation_kwargs": {"num_steps": 1.5}}, "num_steps=1.5"),
 ]
 
 
-@pytest.mark.parametrize(("config", "kind", "message"), REFUSED, ids=str)
-def test_nonsense_is_refused(config, kind, message):
-    with pytest.raises(kind, match=message):
+@pytest.mark.parametrize(("config", "message"), REFUSED, ids=str)
+def test_wrong_settings_are_named(config, message):
+    with pytest.raises((TypeError, ValueError), match=f"^accelerator_config.*{message}"):
         make(config)
 
 
-def test_all_that_is_wrong_in_it_is_said_at_once():
-    with pytest.raises(ValueError, match="3 arguments") as error:
-        make({"split_batches": 3, "non_blocking": "x", "gradient_accumulation_kwargs": {"n": 1}})
-    assert all(word in str(error.value) for word in ("split_batches=3", "non_blocking='x'", "'n' is not"))
-
-
-def test_the_length_of_a_window_is_given_once():
+def test_accumulation_steps_are_given_once():
     """As in the reference, whose Trainer refuses it; the same number twice is what a copy of the arguments has."""
     config = {"gradient_accumulation_kwargs": {"num_steps": 4}}
     args = make(config)
@@ -113,7 +87,7 @@ def test_the_length_of_a_window_is_given_once():
     assert len(problems(args)) == 1
 
 
-def test_a_state_that_is_to_be_there_and_is_not(tmp_path):
+def test_a_configured_state_is_required_where_asked_for(tmp_path):
     code = """
         from lightrainer import TrainingArguments
         try:
@@ -147,7 +121,7 @@ def test_a_process_group_is_a_state_too(tmp_path):
     finished_code(code, tmp_path)
 
 
-def test_copies_to_the_device_do_not_wait_where_that_is_asked_for():
+def test_non_blocking_copies_to_the_device():
     """The device is one without memory, so that the test needs no other."""
     import torch
 
@@ -167,16 +141,13 @@ def test_copies_to_the_device_do_not_wait_where_that_is_asked_for():
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        ({"non_blocking": True}, "works best with dataloader_pin_memory=True"),
-        ({"gradient_accumulation_kwargs": {"adjust_scheduler": False}}, "adjust_scheduler=False changes nothing"),
-        (
-            {"gradient_accumulation_kwargs": {"sync_with_dataloader": False}},
-            "sync_with_dataloader=False changes nothing",
-        ),
+        ({"non_blocking": True}, "dataloader_pin_memory=True"),
+        ({"gradient_accumulation_kwargs": {"adjust_scheduler": False}}, "adjust_scheduler=False"),
+        ({"gradient_accumulation_kwargs": {"sync_with_dataloader": False}}, "sync_with_dataloader=False"),
     ],
     ids=str,
 )
-def test_what_has_no_effect_is_said(config, said, caplog):
+def test_settings_without_effect_are_warned_of(config, said, caplog):
     """As in the reference, whose Trainer never reads these two keys."""
     make(config)
     assert [said in message for message in caplog.messages] == [True]

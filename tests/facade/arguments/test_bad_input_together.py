@@ -1,4 +1,4 @@
-"""What cannot be is said before processes wait for each other: here the second of two never comes."""
+"""Wrong arguments are refused before processes wait for each other: the second of two never comes."""
 
 import os
 import sys
@@ -29,16 +29,8 @@ def two_processes(monkeypatch):
 
 ZERO = {"zero_optimization": {"stage": 2}}
 IMPOSSIBLE = [
-    ({"fsdp": "full_shard", "deepspeed": ZERO}, "fsdp='full_shard' and deepspeed exclude each other.*Keep one"),
-    ({"parallelism_config": {"tp_size": 4}}, "tp_size=4 makes 4 processes, but there are 2.*--nproc_per_node"),
-    (
-        {
-            "fsdp": "full_shard",
-            "fsdp_config": {"version": 2},
-            "parallelism_config": {"tp_size": 2, "dp_shard_size": 2},
-        },
-        "makes 4 processes, but there are 2",
-    ),
+    ({"fsdp": "full_shard", "deepspeed": ZERO}, "fsdp='full_shard' and deepspeed "),
+    ({"parallelism_config": {"tp_size": 4}}, "tp_size=4 makes 4 processes, but there are 2"),
     ({"fsdp": "full_shard", "fsdp_config": "{broken"}, "fsdp_config=.* is not JSON"),
     ({"deepspeed": "{broken"}, "deepspeed=.* is not JSON"),
     ({"accelerator_config": "{broken"}, "accelerator_config=.* is not JSON"),
@@ -54,7 +46,7 @@ def test_impossible_combinations(tmp_path, changes, message):
         TrainingArguments(str(tmp_path), **changes)
 
 
-def test_a_file_that_is_not_there(tmp_path):
+def test_a_missing_file(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"fsdp_config='/nowhere\.json': there is no such file"):
         TrainingArguments(str(tmp_path), fsdp="full_shard", fsdp_config="/nowhere.json")
 
@@ -74,16 +66,10 @@ def test_missing_packages(tmp_path, monkeypatch, module, changes, message):
         TrainingArguments(str(tmp_path), **changes)
 
 
-def test_what_is_possible_waits_for_the_other(tmp_path):
+def test_right_arguments_wait_for_the_other_process(tmp_path):
     """Otherwise the tests above would show nothing."""
     with pytest.raises(AssertionError, match="waits for the other process"):
         TrainingArguments(str(tmp_path), use_cpu=True)
-
-
-def test_a_single_process_may_plan_what_runs_elsewhere(tmp_path, monkeypatch):
-    monkeypatch.delenv("WORLD_SIZE")
-    monkeypatch.setitem(sys.modules, "deepspeed", None)
-    assert TrainingArguments(str(tmp_path), deepspeed=ZERO).deepspeed
 
 
 def test_the_library_of_each_optimizer():

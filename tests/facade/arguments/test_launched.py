@@ -1,4 +1,4 @@
-"""What `accelerate launch` hands over by environment: every variable has a row, and every row its effect."""
+"""Environment variables of `accelerate launch`: every variable has a row, and every row its effect."""
 
 import ast
 import contextlib
@@ -18,10 +18,6 @@ from lightrainer.facade.arguments.launch_variables import VARIABLES
 from lightrainer.facade.strategies.plan import translate
 
 command = pytest.importorskip("accelerate.commands.launch")
-FSDP = {"ACCELERATE_USE_FSDP": "true"}
-DEEPSPEED = {"ACCELERATE_USE_DEEPSPEED": "true"}
-GROUPS = {"ACCELERATE_USE_PARALLELISM_CONFIG": "true"}
-LAYERS = {**FSDP, "FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP"}
 
 
 @pytest.fixture(autouse=True)
@@ -75,7 +71,7 @@ def test_the_source_is_read_in_full():
 
 
 @pytest.mark.parametrize("name", VARIABLES)
-def test_a_row_says_what_becomes_of_it(name):
+def test_a_row_names_an_argument_or_a_reason(name):
     row = VARIABLES[name]
     assert row.argument or row.refused or row.elsewhere
     field, _, key = row.argument.partition(".")
@@ -83,99 +79,95 @@ def test_a_row_says_what_becomes_of_it(name):
     assert field != "fsdp_config" or key in {**READERS, **REFUSED}
 
 
+def fsdp(**more):
+    """The variables of FSDP, without their prefix."""
+    return {"ACCELERATE_USE_FSDP": "true", **{f"FSDP_{name}": value for name, value in more.items()}}
+
+
+def layers(**more):
+    return fsdp(AUTO_WRAP_POLICY="TRANSFORMER_BASED_WRAP", **more)
+
+
+def deepspeed(**more):
+    return {"ACCELERATE_USE_DEEPSPEED": "true", **{f"ACCELERATE_{name}": value for name, value in more.items()}}
+
+
+def groups(**more):
+    more = {f"PARALLELISM_CONFIG_{name}": value for name, value in more.items()}
+    return {"ACCELERATE_USE_PARALLELISM_CONFIG": "true", **more}
+
+
+def dynamo(**more):
+    return {f"ACCELERATE_DYNAMO_{name}": value for name, value in more.items()}
+
+
+ZERO = "deepspeed.zero_optimization"
+NVME = {"device": "nvme", "nvme_path": "/fast"}
 FILLED = [
     ({"ACCELERATE_USE_CPU": "True"}, "device.type", "cpu"),
     ({"ACCELERATE_MIXED_PRECISION": "bf16"}, "mixed_precision", "bf16"),
-    ({"ACCELERATE_DYNAMO_BACKEND": "AOT_EAGER"}, "torch_compile_backend", "aot_eager"),
-    (
-        {"ACCELERATE_DYNAMO_BACKEND": "INDUCTOR", "ACCELERATE_DYNAMO_MODE": "max-autotune"},
-        "torch_compile_mode",
-        "max-autotune",
-    ),
-    (
-        {"ACCELERATE_DYNAMO_USE_FULLGRAPH": "True", "ACCELERATE_DYNAMO_USE_DYNAMIC": "False"},
-        "compile_options",
-        {"fullgraph": True, "dynamic": False},
-    ),
-    (FSDP, "settings.version", 1),
-    ({**FSDP, "FSDP_VERSION": "2"}, "settings.version", 2),
-    ({**FSDP, "FSDP_VERSION": "2"}, "settings.state_dict_type", "sharded"),
-    ({**FSDP, "FSDP_SHARDING_STRATEGY": "SHARD_GRAD_OP"}, "settings.sharding", "shard_grad_op"),
-    ({**FSDP, "FSDP_SHARDING_STRATEGY": "4"}, "settings.sharding", "hybrid_shard"),
-    ({**FSDP, "FSDP_VERSION": "2", "FSDP_RESHARD_AFTER_FORWARD": "false"}, "settings.sharding", "shard_grad_op"),
-    ({**FSDP, "FSDP_RESHARD_AFTER_FORWARD": "false"}, "settings.sharding", "full_shard"),  # of version 2
-    ({**FSDP, "FSDP_OFFLOAD_PARAMS": "true"}, "settings.offload", True),
-    (
-        {**FSDP, "FSDP_AUTO_WRAP_POLICY": "SIZE_BASED_WRAP", "FSDP_MIN_NUM_PARAMS": "50"},
-        "settings.min_num_params",
-        50,
-    ),
-    ({**LAYERS, "FSDP_MIN_NUM_PARAMS": "100000000"}, "settings.wrap", "layers"),
-    ({**LAYERS, "FSDP_TRANSFORMER_CLS_TO_WRAP": "A,B"}, "settings.layers", ("A", "B")),
-    ({**FSDP, "FSDP_TRANSFORMER_CLS_TO_WRAP": "A"}, "settings.wrap", None),
-    ({**FSDP, "FSDP_BACKWARD_PREFETCH": "BACKWARD_POST"}, "settings.backward_prefetch", "backward_post"),
-    ({**FSDP, "FSDP_BACKWARD_PREFETCH": "NO_PREFETCH"}, "settings.backward_prefetch", None),
-    ({**FSDP, "FSDP_STATE_DICT_TYPE": "SHARDED_STATE_DICT"}, "settings.state_dict_type", "sharded"),
-    ({**FSDP, "FSDP_FORWARD_PREFETCH": "true"}, "settings.forward_prefetch", True),
-    ({**FSDP, "FSDP_USE_ORIG_PARAMS": "false"}, "settings.use_orig_params", False),
-    ({**FSDP, "FSDP_CPU_RAM_EFFICIENT_LOADING": "true"}, "settings.cpu_ram_efficient_loading", True),
-    ({**FSDP, "FSDP_SYNC_MODULE_STATES": "false"}, "settings.sync_module_states", False),
-    ({**LAYERS, "FSDP_ACTIVATION_CHECKPOINTING": "true"}, "settings.activation_checkpointing", True),
-    (DEEPSPEED, "deepspeed.zero_optimization.stage", 2),
-    ({**DEEPSPEED, "ACCELERATE_DEEPSPEED_ZERO_STAGE": "3"}, "deepspeed.zero_optimization.stage", 3),
-    ({**DEEPSPEED, "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "1"}, "deepspeed.gradient_accumulation_steps", 1),
-    ({**DEEPSPEED, "ACCELERATE_GRADIENT_CLIPPING": "1.0"}, "deepspeed.gradient_clipping", 1.0),
-    (
-        {**DEEPSPEED, "ACCELERATE_DEEPSPEED_ZERO3_SAVE_16BIT_MODEL": "true"},
-        "deepspeed.zero_optimization.stage3_gather_16bit_weights_on_model_save",
-        True,
-    ),
-    (
-        {**DEEPSPEED, "ACCELERATE_DEEPSPEED_MOE_LAYER_CLS_NAMES": "A,B"},
-        "deepspeed.zero_optimization.leaf_module.classes",
-        ["A", "B"],
-    ),
+    (dynamo(BACKEND="AOT_EAGER"), "torch_compile_backend", "aot_eager"),
+    (dynamo(BACKEND="INDUCTOR", MODE="max-autotune"), "torch_compile_mode", "max-autotune"),
+    (dynamo(USE_FULLGRAPH="True", USE_DYNAMIC="False"), "compile_options", {"fullgraph": True, "dynamic": False}),
+    (fsdp(), "settings.version", 1),
+    (fsdp(VERSION="2"), "settings.version", 2),
+    (fsdp(VERSION="2"), "settings.state_dict_type", "sharded"),
+    (fsdp(SHARDING_STRATEGY="SHARD_GRAD_OP"), "settings.sharding", "shard_grad_op"),
+    (fsdp(SHARDING_STRATEGY="4"), "settings.sharding", "hybrid_shard"),
+    (fsdp(VERSION="2", RESHARD_AFTER_FORWARD="false"), "settings.sharding", "shard_grad_op"),
+    (fsdp(RESHARD_AFTER_FORWARD="false"), "settings.sharding", "full_shard"),  # of version 2
+    (fsdp(OFFLOAD_PARAMS="true"), "settings.offload", True),
+    (fsdp(AUTO_WRAP_POLICY="SIZE_BASED_WRAP", MIN_NUM_PARAMS="50"), "settings.min_num_params", 50),
+    (layers(MIN_NUM_PARAMS="100000000"), "settings.wrap", "layers"),
+    (layers(TRANSFORMER_CLS_TO_WRAP="A,B"), "settings.layers", ("A", "B")),
+    (fsdp(TRANSFORMER_CLS_TO_WRAP="A"), "settings.wrap", None),
+    (fsdp(BACKWARD_PREFETCH="BACKWARD_POST"), "settings.backward_prefetch", "backward_post"),
+    (fsdp(BACKWARD_PREFETCH="NO_PREFETCH"), "settings.backward_prefetch", None),
+    (fsdp(STATE_DICT_TYPE="SHARDED_STATE_DICT"), "settings.state_dict_type", "sharded"),
+    (fsdp(FORWARD_PREFETCH="true"), "settings.forward_prefetch", True),
+    (fsdp(USE_ORIG_PARAMS="false"), "settings.use_orig_params", False),
+    (fsdp(CPU_RAM_EFFICIENT_LOADING="true"), "settings.cpu_ram_efficient_loading", True),
+    (fsdp(SYNC_MODULE_STATES="false"), "settings.sync_module_states", False),
+    (layers(ACTIVATION_CHECKPOINTING="true"), "settings.activation_checkpointing", True),
+    (deepspeed(), f"{ZERO}.stage", 2),
+    (deepspeed(DEEPSPEED_ZERO_STAGE="3"), f"{ZERO}.stage", 3),
+    (deepspeed(GRADIENT_ACCUMULATION_STEPS="1"), "deepspeed.gradient_accumulation_steps", 1),
+    (deepspeed(GRADIENT_CLIPPING="1.0"), "deepspeed.gradient_clipping", 1.0),
+    (deepspeed(DEEPSPEED_ZERO3_SAVE_16BIT_MODEL="true"), f"{ZERO}.stage3_gather_16bit_weights_on_model_save", True),
+    (deepspeed(DEEPSPEED_MOE_LAYER_CLS_NAMES="A,B"), f"{ZERO}.leaf_module.classes", ["A", "B"]),
     *(
         (
-            {**DEEPSPEED, "ACCELERATE_DEEPSPEED_ZERO_STAGE": "3"}
+            deepspeed(DEEPSPEED_ZERO_STAGE="3")
             | {f"ACCELERATE_DEEPSPEED_OFFLOAD_{part}_DEVICE": "nvme"}
             | {f"ACCELERATE_DEEPSPEED_OFFLOAD_{part}_NVME_PATH": "/fast"},
-            f"deepspeed.zero_optimization.offload_{part.lower()}",
-            {"device": "nvme", "nvme_path": "/fast"},
+            f"{ZERO}.offload_{part.lower()}",
+            NVME,
         )
         for part in ("OPTIMIZER", "PARAM")
     ),
     *(
-        ({**GROUPS, f"PARALLELISM_CONFIG_{name}_SIZE": "2"}, f"parallelism_config.{name.lower()}_size", 2)
+        (groups(**{f"{name}_SIZE": "2"}), f"parallelism_config.{name.lower()}_size", 2)
         for name in ("DP_REPLICATE", "DP_SHARD", "TP", "CP", "SP")
     ),
-    ({**GROUPS, "PARALLELISM_CONFIG_CP_BACKEND": "torch"}, "parallelism_config.cp_backend", "torch"),
-    ({**GROUPS, "PARALLELISM_CONFIG_SP_BACKEND": "deepspeed"}, "parallelism_config.sp_backend", "deepspeed"),
-    ({**GROUPS, "PARALLELISM_CONFIG_CP_COMM_STRATEGY": "alltoall"}, "parallelism_config.rotation", "alltoall"),
-    (
-        {**GROUPS, "PARALLELISM_CONFIG_SP_SEQ_LENGTH": "None", "PARALLELISM_CONFIG_SP_ATTN_IMPLEMENTATION": "sdpa"},
-        "parallelism_config.sp_handler.sp_seq_length",
-        None,
-    ),
-    (
-        {**GROUPS, "PARALLELISM_CONFIG_SP_SEQ_LENGTH": "8", "PARALLELISM_CONFIG_SP_SEQ_LENGTH_IS_VARIABLE": "False"},
-        "parallelism_config.sp_handler.sp_seq_length",
-        8,
-    ),
+    (groups(CP_BACKEND="torch"), "parallelism_config.cp_backend", "torch"),
+    (groups(SP_BACKEND="deepspeed"), "parallelism_config.sp_backend", "deepspeed"),
+    (groups(CP_COMM_STRATEGY="alltoall"), "parallelism_config.rotation", "alltoall"),
+    (groups(SP_SEQ_LENGTH="None", SP_ATTN_IMPLEMENTATION="sdpa"), "parallelism_config.sp_handler.sp_seq_length", None),
+    (groups(SP_SEQ_LENGTH="8", SP_SEQ_LENGTH_IS_VARIABLE="False"), "parallelism_config.sp_handler.sp_seq_length", 8),
 ]
 REFUSALS = [
-    ({"ACCELERATE_MIXED_PRECISION": "fp8"}, "set it to 'bf16', 'fp16' or 'no'"),
-    ({"ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION": "True"}, "leave dynamo_use_regional_compilation out"),
-    ({"ACCELERATE_USE_MEGATRON_LM": "true"}, "there is no Megatron-LM here"),
-    ({"ACCELERATE_CPU_AFFINITY": "1"}, "leave enable_cpu_affinity out"),
-    ({"ACCELERATE_SAGEMAKER_DISTRIBUTED_TYPE": "DATA_PARALLEL"}, "no smdistributed"),
-    ({**FSDP, "FSDP_IGNORED_MODULES": "head"}, "fsdp_config['ignored_modules']='head' has no counterpart"),
+    ({"ACCELERATE_MIXED_PRECISION": "fp8"}, "'bf16', 'fp16' or 'no'"),
+    (dynamo(USE_REGIONAL_COMPILATION="True"), "dynamo_use_regional_compilation"),
+    ({"ACCELERATE_USE_MEGATRON_LM": "true"}, "Megatron-LM"),
+    ({"ACCELERATE_CPU_AFFINITY": "1"}, "enable_cpu_affinity"),
+    ({"ACCELERATE_SAGEMAKER_DISTRIBUTED_TYPE": "DATA_PARALLEL"}, "smdistributed"),
+    (fsdp(IGNORED_MODULES="head"), "fsdp_config['ignored_modules']='head'"),
     (
-        {**LAYERS, "FSDP_VERSION": "2", "FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD": "true"},
-        "fsdp_config['activation_checkpointing_offload']=True has no counterpart",
+        layers(VERSION="2", ACTIVATION_CHECKPOINTING_OFFLOAD="true"),
+        "fsdp_config['activation_checkpointing_offload']=True",
     ),
-    ({**DEEPSPEED, "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "4"}, "gradient_accumulation_steps is 4 in the config"),
-    ({**GROUPS, "PARALLELISM_CONFIG_TP_SIZE": "0"}, "tp_size=0 must be a whole number"),
+    (deepspeed(GRADIENT_ACCUMULATION_STEPS="4"), "gradient_accumulation_steps is 4"),
+    (groups(TP_SIZE="0"), "tp_size=0"),
 ]
 
 
@@ -188,7 +180,7 @@ def at(args, path) -> Any:
 
 
 @pytest.mark.parametrize(("environment", "path", "expected"), FILLED, ids=str)
-def test_what_it_says_becomes_an_argument(tmp_path, launch, environment, path, expected):
+def test_a_variable_sets_its_argument(tmp_path, launch, environment, path, expected):
     launch(environment)
     args = arguments(tmp_path, use_cpu=True)
     assert at(args, path) == expected
@@ -197,7 +189,7 @@ def test_what_it_says_becomes_an_argument(tmp_path, launch, environment, path, e
 
 
 @pytest.mark.parametrize(("environment", "message"), REFUSALS, ids=str)
-def test_what_cannot_be_had_is_refused_by_name(tmp_path, launch, environment, message):
+def test_unsupported_values_are_refused_by_name(tmp_path, launch, environment, message):
     launch(environment)
     with pytest.raises((NotImplementedError, ValueError), match=re.escape(message)):
         arguments(tmp_path, use_cpu=True)
@@ -209,32 +201,31 @@ def test_every_row_with_an_effect_is_tried():
     assert with_effect - tried == {"ACCELERATE_DEEPSPEED_CONFIG_FILE"}, "which has a test of its own"
 
 
-def test_what_it_does_not_ask_for_stays(tmp_path, launch):
-    launch(dict.fromkeys((*FSDP, *DEEPSPEED, *GROUPS), "false"))
+def test_switches_that_are_off_change_nothing(tmp_path, launch):
+    launch(dict.fromkeys((*fsdp(), *deepspeed(), *groups()), "false"))
     launch({"FSDP_VERSION": "2", "ACCELERATE_DYNAMO_BACKEND": "NO", "PARALLELISM_CONFIG_TP_SIZE": "2"})
     args, plain = arguments(tmp_path), TrainingArguments(str(tmp_path))
     assert [getattr(args, name) for name in launched.FIELDS] == [getattr(plain, name) for name in launched.FIELDS]
 
 
 SAID = [
-    ({**FSDP, "FSDP_VERSION": "2", "FSDP_OFFLOAD_PARAMS": "true"}, {"fsdp_config": {"cpu_offload": False}}, False),
-    ({**LAYERS, "FSDP_VERSION": "2"}, {"fsdp": "shard_grad_op"}, ("shard_grad_op", 1, "layers", False)),
-    ({**FSDP, "FSDP_OFFLOAD_PARAMS": "true"}, {"fsdp": True}, ("full_shard", 2, "layers", True)),
+    (fsdp(VERSION="2", OFFLOAD_PARAMS="true"), {"fsdp_config": {"cpu_offload": False}}, ("full_shard", 2, None, False)),
+    (layers(VERSION="2"), {"fsdp": "shard_grad_op"}, ("shard_grad_op", 1, "layers", False)),
+    (fsdp(OFFLOAD_PARAMS="true"), {"fsdp": True}, ("full_shard", 2, "layers", True)),
 ]
 
 
 @pytest.mark.parametrize(("environment", "given", "expected"), SAID, ids=str)
-def test_what_the_script_says_of_fsdp_goes_before(tmp_path, launch, environment, given, expected):
+def test_fsdp_of_the_script_takes_precedence(tmp_path, launch, environment, given, expected):
     """A script that asks for FSDP says its version, too; the launcher adds what the reference adds then."""
     launch(environment)
     args = arguments(tmp_path, use_cpu=True, **given)
     found = at(args, "settings")
-    wanted = (found.sharding, found.version, found.wrap, found.offload)
-    assert (found.offload if expected is False else wanted) == expected
+    assert (found.sharding, found.version, found.wrap, found.offload) == expected
 
 
-def test_what_the_script_says_of_others_goes_before(tmp_path, launch):
-    launch({**DEEPSPEED, **GROUPS, "PARALLELISM_CONFIG_TP_SIZE": "4", "ACCELERATE_DEEPSPEED_ZERO_STAGE": "3"})
+def test_other_arguments_of_the_script_take_precedence(tmp_path, launch):
+    launch({**deepspeed(DEEPSPEED_ZERO_STAGE="3"), **groups(TP_SIZE="4")})
     launch({"ACCELERATE_MIXED_PRECISION": "fp16", "ACCELERATE_DYNAMO_BACKEND": "EAGER"})
     own = {"deepspeed": {"zero_optimization": {"stage": 1}}, "parallelism_config": {"dp_replicate_size": 1}}
     args = arguments(tmp_path, use_cpu=True, bf16=True, torch_compile_backend="aot_eager", **own)
@@ -244,7 +235,7 @@ def test_what_the_script_says_of_others_goes_before(tmp_path, launch):
 
 def test_fsdp_is_left_out_where_there_is_nothing_to_shard_over(tmp_path, launch, monkeypatch, caplog):
     """The launcher asks for FSDP beside any parallelism_config, and for one process."""
-    launch({**FSDP, **GROUPS, "FSDP_VERSION": "2", "PARALLELISM_CONFIG_TP_SIZE": "4"})
+    launch({**fsdp(VERSION="2"), **groups(TP_SIZE="4")})
     assert arguments(tmp_path, use_cpu=True).fsdp == []
     assert "ACCELERATE_USE_FSDP has no effect: there is nothing to shard" in caplog.text
     monkeypatch.delenv("ACCELERATE_USE_PARALLELISM_CONFIG")
@@ -256,17 +247,17 @@ def test_fsdp_is_left_out_where_there_is_nothing_to_shard_over(tmp_path, launch,
     "more",
     [
         {},
-        {"FSDP_RESHARD_AFTER_FORWARD": "false", "FSDP_STATE_DICT_TYPE": "FULL_STATE_DICT"},
-        {"FSDP_TRANSFORMER_CLS_TO_WRAP": "A,B", "FSDP_ACTIVATION_CHECKPOINTING": "true"},
-        {"FSDP_VERSION": "1", "FSDP_SHARDING_STRATEGY": "SHARD_GRAD_OP", "FSDP_BACKWARD_PREFETCH": "BACKWARD_PRE"},
-        {"FSDP_VERSION": "1", "FSDP_RESHARD_AFTER_FORWARD": "NO_SHARD", "FSDP_USE_ORIG_PARAMS": "true"},
+        {"RESHARD_AFTER_FORWARD": "false", "STATE_DICT_TYPE": "FULL_STATE_DICT"},
+        {"TRANSFORMER_CLS_TO_WRAP": "A,B", "ACTIVATION_CHECKPOINTING": "true"},
+        {"VERSION": "1", "SHARDING_STRATEGY": "SHARD_GRAD_OP", "BACKWARD_PREFETCH": "BACKWARD_PRE"},
+        {"VERSION": "1", "RESHARD_AFTER_FORWARD": "NO_SHARD", "USE_ORIG_PARAMS": "true"},
     ],
     ids=str,
 )
 def test_the_settings_of_fsdp_are_those_of_accelerate(tmp_path, launch, more):
     from accelerate.utils import FullyShardedDataParallelPlugin
 
-    launch({**LAYERS, "FSDP_VERSION": "2", "FSDP_SYNC_MODULE_STATES": "false", **more})
+    launch(layers(**{"VERSION": "2", "SYNC_MODULE_STATES": "false", **more}))
     plugin: Any = FullyShardedDataParallelPlugin()
     found = at(arguments(tmp_path, use_cpu=True), "settings")
     assert found.version == plugin.fsdp_version
@@ -278,7 +269,7 @@ def test_the_settings_of_fsdp_are_those_of_accelerate(tmp_path, launch, more):
     else:
         assert found.sharding == plugin.sharding_strategy.name.lower()
         assert found.backward_prefetch == (plugin.backward_prefetch and plugin.backward_prefetch.name.lower())
-        assert ("FSDP_USE_ORIG_PARAMS" not in more) or found.use_orig_params == plugin.use_orig_params
+        assert ("USE_ORIG_PARAMS" not in more) or found.use_orig_params == plugin.use_orig_params
 
 
 @pytest.mark.parametrize(
@@ -293,7 +284,7 @@ def test_the_settings_of_fsdp_are_those_of_accelerate(tmp_path, launch, more):
 def test_the_configuration_of_deepspeed_is_that_of_accelerate(tmp_path, launch, more):
     from accelerate.utils import DeepSpeedPlugin
 
-    launch({**DEEPSPEED, **more})
+    launch({**deepspeed(), **more})
     plugin, args = DeepSpeedPlugin(), arguments(tmp_path, use_cpu=True)
     plugin.set_mixed_precision(args.mixed_precision)
     theirs, ours = plugin.deepspeed_config, at(args, "hf_deepspeed_config.config")
@@ -317,7 +308,7 @@ def test_a_file_of_deepspeed(tmp_path, launch):
     path.write_text(json.dumps({"zero_optimization": zero, "gradient_clipping": "auto"}))
     more = {"ACCELERATE_DEEPSPEED_CONFIG_FILE": str(path), "ACCELERATE_DEEPSPEED_ZERO_STAGE": "1"}
     more |= {"ACCELERATE_DEEPSPEED_MOE_LAYER_CLS_NAMES": "A"}
-    launch({**DEEPSPEED, **more, "ACCELERATE_CONFIG_DS_FIELDS": "deepspeed_config_file,zero3_init_flag"})
+    launch({**deepspeed(), **more, "ACCELERATE_CONFIG_DS_FIELDS": "deepspeed_config_file,zero3_init_flag"})
     zero = {"stage": 1, "offload_param": {"device": "none"}, "stage3_gather_16bit_weights_on_model_save": False}
     expected = {"zero_optimization": {**zero, "leaf_module": {"classes": ["A"]}}, "gradient_clipping": "auto"}
     assert arguments(tmp_path, use_cpu=True).deepspeed == expected
@@ -326,9 +317,9 @@ def test_a_file_of_deepspeed(tmp_path, launch):
         arguments(tmp_path, use_cpu=True)
 
 
-def test_the_plan_shows_what_was_taken(tmp_path, launch):
-    launch({**LAYERS, "FSDP_VERSION": "2", "ACCELERATE_MIXED_PRECISION": "bf16"})
-    launch({"ACCELERATE_DYNAMO_BACKEND": "EAGER", "ACCELERATE_DYNAMO_USE_FULLGRAPH": "True"})
+def test_the_plan_shows_arguments_of_the_launcher(tmp_path, launch):
+    launch({**layers(VERSION="2"), "ACCELERATE_MIXED_PRECISION": "bf16"})
+    launch(dynamo(BACKEND="EAGER", USE_FULLGRAPH="True"))
     shown = repr(translate(arguments(tmp_path, use_cpu=True)))
     taken = r"launcher +taken from its variables +mixed_precision, torch_compile, torch_compile_backend, fsdp, fsdp"
     assert re.search(taken, shown)

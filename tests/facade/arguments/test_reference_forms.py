@@ -1,4 +1,4 @@
-"""Forms in which scripts of the reference pass things, and what they read."""
+"""Forms in which scripts of the reference pass values, and attributes that they read."""
 
 import json
 
@@ -10,7 +10,7 @@ from lightrainer import DataCollatorForLanguageModeling, DataCollatorForMultiple
 
 
 @pytest.mark.parametrize("name", ["accelerator_config", "fsdp_config", "resume_from_checkpoint", "logging_dir"])
-def test_a_path_is_as_good_as_its_text(tmp_path, name):
+def test_a_path_equals_its_text(tmp_path, name):
     path = tmp_path / "settings.json"
     path.write_text("{}")
     given = [TrainingArguments(tmp_path, **{name: form}) for form in (path, str(path))]
@@ -19,7 +19,7 @@ def test_a_path_is_as_good_as_its_text(tmp_path, name):
 
 
 @pytest.mark.parametrize("settings", [{"dtype": torch.float32}, {"a": [{"b": torch.float32}]}], ids=str)
-def test_a_dtype_anywhere_is_its_name(tmp_path, settings):
+def test_a_nested_dtype_is_written_by_its_name(tmp_path, settings):
     args = TrainingArguments(str(tmp_path), lr_scheduler_kwargs=settings)
     assert '"float32"' in args.to_json_string()
     assert torch.float32 in (settings.get("dtype"), settings.get("a", [{"b": None}])[0]["b"])
