@@ -178,7 +178,9 @@ class ShardedBatchSampler(GivenBatchSampler):
 
     def _after_skip(self) -> Iterator[Iterable[list[int]]]:
         order = order_of(self.sampler)
-        yield from super()._after_skip() if order is None else [self._own_batches(order)]
+        batches = super()._after_skip() if order is None else [self._own_batches(order)]
+        del order  # so that the samples of other processes can be freed
+        yield from batches
 
     def _own_batches(self, order: Order) -> Iterator[list[int]]:
         """Yield the batches of this process, and read no other's from the order."""
@@ -192,7 +194,7 @@ class ShardedBatchSampler(GivenBatchSampler):
         first, last = order.values[:size], order.values[rounds * size :]
         draw = order.draw
         if draw is None and self.world_size > 1:
-            whole, first, last = whole.copy(), first.copy(), last.copy()  # the samples of the others are freed
+            whole, first, last = whole.copy(), first.copy(), last.copy()
         del order
         skip = self._take_skip()
         for number in range(skip, rounds):

@@ -1,11 +1,14 @@
 """The order of an epoch: the numbers of torch.randperm, drawn as far as they are read, in 4 bytes a sample."""
 
 import tracemalloc
+import weakref
 
 import pytest
 import torch
 from torch.utils.data import BatchSampler, RandomSampler
 
+from lightrainer.lightning_modules.data import batch_samplers
+from lightrainer.lightning_modules.data import order as order_module
 from lightrainer.lightning_modules.data.batch_samplers import ShardedBatchSampler
 from lightrainer.lightning_modules.data.lengths import LengthGroupedSampler
 from lightrainer.lightning_modules.data.order import _CHUNK, order_of, random_order
@@ -106,3 +109,22 @@ def test_memory_of_an_order(kind, world_size):
 def test_a_list_takes_more_memory():
     """Negative control: torch's own way to read the same order."""
     assert peak_of(lambda: BatchSampler(RandomSampler(range(MILLION)), 8, False)) > 30 * MILLION
+
+
+def test_a_process_keeps_its_own_part_of_an_order_that_is_drawn_at_once(monkeypatch):
+    drawn = []
+
+    def noted(sampler):
+        order = order_of(sampler)
+        drawn.append(weakref.ref(order.values))
+        return order
+
+    monkeypatch.setattr(order_module, "DRAWN_AT_ONCE", 1)
+    monkeypatch.setattr(batch_samplers, "order_of", noted)
+    batches = iter(ShardedBatchSampler(SeedableRandomSampler(range(1000), seed=0), 3, False, rank=1, world_size=2))
+    first = next(batches)
+    assert drawn[0]() is None
+    monkeypatch.undo()
+    assert [first, *batches] == list(
+        ShardedBatchSampler(SeedableRandomSampler(range(1000), seed=0), 3, False, rank=1, world_size=2)
+    )

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import jinja2
 import pytest
-from comparing import assert_same
+from comparing import LATER, assert_same
 from kinds import both, text
 
 from lightrainer.lightning_modules.tokenization.chat_templates import schema_of
@@ -114,7 +114,7 @@ def test_an_answer_at_the_very_beginning_is_masked(pair):
     given, asked = [{"role": "assistant", "content": "yes"}], {"return_assistant_tokens_mask": True}
     mine, theirs = (made.apply_chat_template(given, chat_template=SPOKEN_FIRST, **asked) for made in pair)
     assert sum(mine["assistant_masks"]) > 0
-    assert sum(theirs["assistant_masks"]) == 0
+    assert (sum(theirs["assistant_masks"]) > 0) == LATER
 
 
 def test_which_of_several_templates(pair):
@@ -208,12 +208,9 @@ def many(
     d: dict[str, list[float]],
     e: tuple[int, str],
     f: Any,
-    g: Thing,
     h: int | None = None,
-    i: list = [],  # noqa: B006 - for the schema
     j: Literal["x", 1, None] = "x",
     k: dict = {},  # noqa: B006 - for the schema
-    l: list[int] | dict[str, int] = [],  # noqa: B006, E741 - for the schema
 ) -> bool:
     """Do much.
 
@@ -224,12 +221,9 @@ def many(
         d: fourth
         e: fifth
         f: sixth
-        g: seventh
         h: eighth
-        i: ninth
         j: tenth (Choices: ["x", "y"])
         k: eleventh
-        l: twelfth
 
     Returns:
         whether it went well,
@@ -262,6 +256,24 @@ def test_schemas_of_tools_equal_the_reference(tool):
     from transformers.utils import get_json_schema
 
     assert_same(schema_of(tool), get_json_schema(tool))
+
+
+@pytest.mark.skipif(
+    LATER, reason="later versions refuse the class, and describe both lists otherwise"
+)
+def test_hints_that_mean_something_else_to_later_versions():
+    from transformers.utils import get_json_schema
+
+    def own(thing: Thing, some: list, more: list[int] | dict[str, int]):
+        """Do.
+
+        Args:
+            thing: any
+            some: all
+            more: both
+        """
+
+    assert_same(schema_of(own), get_json_schema(own))
 
 
 def test_what_a_tool_lacks_is_said():

@@ -5,8 +5,8 @@ import random
 import numpy as np
 import pytest
 import torch
-from comparing import answer, assert_same, assert_same_answer
-from kinds import KINDS, backend, both, text
+from comparing import LATER, answer, assert_same, assert_same_answer
+from kinds import KINDS, backend, both, text, written
 
 from lightrainer import PreTrainedTokenizerFast
 
@@ -106,7 +106,8 @@ def test_another_tokenizer_answers_otherwise():
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_way_back_equals_the_reference(kind):
     draw = random.Random(kind)
-    mine, theirs = both(kind, clean_up_tokenization_spaces=True)
+    cleans = not LATER or "BPE" not in written(kind)  # later versions leave byte pairs as they are, with a warning
+    mine, theirs = both(kind, clean_up_tokenization_spaces=cleans)
     for case in range(80):
         ids = theirs(text(draw))["input_ids"]
         rows = [ids, theirs(text(draw))["input_ids"]]
@@ -115,7 +116,7 @@ def test_the_way_back_equals_the_reference(kind):
             forms.append(ids[0])
         asked = {"skip_special_tokens": draw.random() < 0.5}
         if draw.random() < 0.5:
-            asked["clean_up_tokenization_spaces"] = draw.random() < 0.5
+            asked["clean_up_tokenization_spaces"] = cleans and draw.random() < 0.5
         for form in forms:
             if form is rows and "clean_up_tokenization_spaces" not in asked:
                 continue  # 5.3.0 forgets the attribute; see below

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 import transformers
-from comparing import assert_same
+from comparing import LATER, assert_same
 from kinds import KINDS, NAMED, both, written
 from tokenizers import AddedToken
 
@@ -40,6 +40,7 @@ def assert_equal_tokenizers(mine, theirs):
 def settings(folder):
     config = json.loads((folder / "tokenizer_config.json").read_text())
     assert config.pop("tokenizer_class") in ("PreTrainedTokenizerFast", "TokenizersBackend")
+    config.pop("local_files_only", None)  # how it was loaded, as later versions write
     return config
 
 
@@ -230,6 +231,7 @@ def test_an_older_folder_leaves_it_to_the_class(tmp_path, files):
     assert "token_type_ids" in PreTrainedTokenizerFast.from_pretrained(tmp_path / "again")("a")
 
 
+@pytest.mark.skipif(LATER, reason="later versions go by the class that is named")
 def test_files_that_contradict_each_other_mean_nothing_more(tmp_path):
     files = {"tokenizer_config": {"tokenizer_class": "ElectraTokenizer"}, "config": {"model_type": "electra"}}
     mine, theirs = (
@@ -265,9 +267,8 @@ def test_what_classes_take_for_granted_is_what_they_do():
         assert list(theirs.model_input_names) == list(defaults.get("model_input_names", usual)), name
     assert checked > 40
     mapping = transformers.models.auto.tokenization_auto.TOKENIZER_MAPPING_NAMES
-    assert {model: f"{name}Tokenizer" for model, name in _BY_MODEL.items()} == {
-        model: mapping[model] for model in _BY_MODEL
-    }
+    for model, name in _BY_MODEL.items():
+        assert mapping[model] == f"{name}Tokenizer" or (LATER and mapping[model] == "TokenizersBackend"), model
 
 
 def test_a_class_of_its_own_is_not_run(tmp_path, caplog):
