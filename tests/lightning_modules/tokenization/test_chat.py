@@ -258,9 +258,7 @@ def test_schemas_of_tools_equal_the_reference(tool):
     assert_same(schema_of(tool), get_json_schema(tool))
 
 
-@pytest.mark.skipif(
-    LATER, reason="later versions refuse the class, and describe both lists otherwise"
-)
+@pytest.mark.skipif(LATER, reason="later versions refuse the class, and describe both lists otherwise")
 def test_hints_that_mean_something_else_to_later_versions():
     from transformers.utils import get_json_schema
 
