@@ -16,9 +16,6 @@ from dataclasses import dataclass, field, replace
 
 from ...lightning_modules.common.libraries import loaded
 
-__all__ = ["Launch", "find_launch", "number_in", "on_this_machine"]
-
-
 TORCHRUN = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 """Size, rank, local rank and local size, as torchrun and compatible launchers name them."""
 

@@ -14,8 +14,6 @@ from .process import launched_world_size
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["notebook_launcher"]
-
 _PRECISIONS = ("no", "fp16", "bf16")
 
 

@@ -17,8 +17,6 @@ from .xla_device import xla_device, xla_is_chosen
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["ProcessEnvironment", "current_process", "join_others", "launched_world_size", "state_is_configured"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -7,8 +7,6 @@ from typing import Any
 
 from ..internals.lightning_import import ClusterEnvironment, SLURMEnvironment, environments
 
-__all__ = ["GivenEnvironment", "SrunEnvironment", "environment_of_launcher"]
-
 
 class GivenEnvironment(ClusterEnvironment):
     """As `LightningEnvironment`, but with given ranks, and without starting processes.

@@ -20,8 +20,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from .device_meshes import ModelParallelStrategy, kept_device_mesh
 
-__all__ = ["AttentionCalls", "ContextParallelStrategy", "ring_attention", "set_rotation"]
-
 _PLACES = (
     "torch.distributed.tensor.experimental._context_parallel._attention",
     "torch.distributed.tensor.experimental._attention",

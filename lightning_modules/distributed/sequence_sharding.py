@@ -15,8 +15,6 @@ from torch.nn.functional import pad
 
 from ..models.inspection import base_of_adapter, is_pretrained
 
-__all__ = ["IGNORED", "model_faults", "ready_to_split", "split_names"]
-
 IGNORED = -100
 """Label of positions that are no targets."""
 

@@ -173,10 +173,8 @@ def whole_state_dict(model: nn.Module, *, keep: bool) -> dict[str, torch.Tensor]
         model: the model.
         keep: return the tensors in this process; otherwise it gets an empty dict.
     """
-    if _is_wrapper(model):
-        return fsdp_wrapping().whole_state_dict(model, keep=keep)
-    if deepspeed_engine.shards_weights(model):
-        return deepspeed_engine.whole_state_dict(model, keep=keep)
+    if library := _library_of(model):
+        return library.whole_state_dict(model, keep=keep)
     gathered: dict[int, torch.Tensor] = {}
     state: dict[str, torch.Tensor] = {}
     for name, tensor in model.state_dict(keep_vars=True).items():
@@ -205,10 +203,8 @@ class WholeModel:
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Return whole tensors without values: names, shapes and dtypes; tied names share one tensor."""
-        if _is_wrapper(self.sharded):
-            return fsdp_wrapping().whole_shapes(self.sharded)
-        if deepspeed_engine.shards_weights(self.sharded):
-            return deepspeed_engine.whole_shapes(self.sharded)
+        if library := _library_of(self.sharded):
+            return library.whole_shapes(self.sharded)
         return without_values(self.sharded.state_dict(keep_vars=True).items())
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> Any:
@@ -222,10 +218,8 @@ class WholeModel:
         wrong = [name for name in own if name in state_dict and own[name].shape != state_dict[name].shape]
         if wrong or (strict and (missing or unexpected)):
             raise RuntimeError(f"other shapes: {wrong}; missing: {missing}; unexpected: {unexpected}")
-        if _is_wrapper(self.sharded):
-            fsdp_wrapping().load_whole(self.sharded, state_dict)
-        elif deepspeed_engine.shards_weights(self.sharded):
-            deepspeed_engine.load_whole(self.sharded, state_dict)
+        if library := _library_of(self.sharded):
+            library.load_whole(self.sharded, state_dict)
         else:
             targets = self.sharded.state_dict(keep_vars=True)
             parts = {name: part_like(value, targets[name]) for name, value in state_dict.items() if name in targets}
@@ -313,6 +307,13 @@ def fsdp_wrapping() -> Any:
     from . import fsdp1 as module
 
     return module
+
+
+def _library_of(model: nn.Module) -> Any:
+    """Return the module for FSDP1 or DeepSpeed if that shards a model; None for DTensors."""
+    if _is_wrapper(model):
+        return fsdp_wrapping()
+    return deepspeed_engine if deepspeed_engine.shards_weights(model) else None
 
 
 def _is_wrapper(model: nn.Module) -> bool:

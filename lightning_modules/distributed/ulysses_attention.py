@@ -18,8 +18,6 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from .ring_attention import AttentionCalls, ContextParallelStrategy, repeated_heads, replaced_attention
 
-__all__ = ["SequenceParallelStrategy", "ulysses_attention"]
-
 _HEADS, _SEQUENCE = 1, 2
 """Dimensions of the inputs of attention: (batch, heads, positions, features)."""
 

@@ -16,8 +16,6 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-__all__ = ["Adafactor", "AdafactorSchedule", "get_adafactor_schedule"]
-
 _HALF = (torch.float16, torch.bfloat16)
 
 

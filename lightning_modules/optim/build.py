@@ -19,15 +19,6 @@ from .adafactor import Adafactor
 from .groups import parameter_groups, save_state_of_groups
 from .request import Builder, ClassAndKwargs, OptimizerArguments, OptimizerDescription, OptimizerRequest, flag
 
-__all__ = [
-    "BUILDERS",
-    "OptimizerConfig",
-    "build_optimizer",
-    "let_backward_step",
-    "optimizer_class_and_kwargs",
-    "steps_in_backward",
-]
-
 logger = logging.getLogger(__name__)
 
 

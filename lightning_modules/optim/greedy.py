@@ -13,8 +13,6 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from ..common.schedule_curves import require_numbers
 
-__all__ = ["GreedyLR", "StreamingAverage"]
-
 logger = logging.getLogger(__name__)
 
 _STATE = (

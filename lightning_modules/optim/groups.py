@@ -9,8 +9,6 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-__all__ = ["decay_parameter_names", "parameter_groups", "save_state_of_groups"]
-
 # Looked for in the lower case name of a parameter, from the model down: "norm" only as a whole word or after "_".
 _NO_DECAY = re.compile(r"bias|layernorm|rmsnorm|(?:^|[._])norm(?:$|\.)")
 

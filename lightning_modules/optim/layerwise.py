@@ -14,8 +14,6 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from ..common.suggestions import OptimizerNames
 
-__all__ = ["LayerwiseOptimizer", "LayerwiseSchedule", "is_layerwise"]
-
 logger = logging.getLogger(__name__)
 
 _KEY = "layers"

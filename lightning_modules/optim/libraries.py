@@ -13,8 +13,6 @@ from torch import nn
 from ..common.suggestions import OptimizerNames
 from .request import Builder, ClassAndKwargs, OptimizerRequest, dtype, flag
 
-__all__ = ["Library", "MissingLibraryError"]
-
 logger = logging.getLogger(__name__)
 
 

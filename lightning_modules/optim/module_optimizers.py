@@ -22,18 +22,6 @@ from ..common.suggestions import did_you_mean
 from . import OptimizerConfig, parameter_groups
 from .schedules import ScheduleConfig
 
-__all__ = [
-    "OptimizerSetting",
-    "ScheduleSetting",
-    "as_optimizer_setting",
-    "as_schedule_setting",
-    "build_module_optimizer",
-    "build_module_schedule",
-    "learning_rate_of",
-    "to_plain_setting",
-    "with_learning_rate",
-]
-
 OptimizerSetting = OptimizerConfig | dict[str, Any] | Callable[[Any], Optimizer] | None
 """A function is called with parameter groups."""
 ScheduleSetting = ScheduleConfig | dict[str, Any] | Callable[[Optimizer], LRScheduler] | None

@@ -14,16 +14,6 @@ from torch import nn
 
 from ..common.suggestions import OptimizerNames
 
-__all__ = [
-    "Builder",
-    "ClassAndKwargs",
-    "OptimizerArguments",
-    "OptimizerRequest",
-    "dtype",
-    "flag",
-    "parse_optimizer_args",
-]
-
 TargetModules = str | list[str]
 """`all-linear`, a regular expression for whole names of modules, or a list of parts of names and such expressions."""
 

@@ -35,24 +35,6 @@ from ..common.suggestions import SchedulerType
 from .greedy import GreedyLR
 from .layerwise import LayerwiseOptimizer, LayerwiseSchedule
 
-__all__ = [
-    "SCHEDULES",
-    "ScheduleConfig",
-    "get_constant_schedule",
-    "get_constant_schedule_with_warmup",
-    "get_cosine_schedule_with_warmup",
-    "get_cosine_with_hard_restarts_schedule_with_warmup",
-    "get_cosine_with_min_lr_schedule_with_warmup",
-    "get_cosine_with_min_lr_schedule_with_warmup_lr_rate",
-    "get_greedy_schedule",
-    "get_inverse_sqrt_schedule",
-    "get_linear_schedule_with_warmup",
-    "get_polynomial_decay_schedule_with_warmup",
-    "get_reduce_on_plateau_schedule",
-    "get_scheduler",
-    "get_wsd_schedule",
-]
-
 logger = logging.getLogger(__name__)
 
 P = ParamSpec("P")

@@ -1,4 +1,4 @@
-"""What two processes really keep and send, for `torchrun`; the estimates of the same trainings are held against it.
+"""Measure memory and traffic of two ranks, for `torchrun`, to compare the estimates with.
 
     torchrun --nproc_per_node=2 estimate_script.py lightrainer estimates OUTPUT_FOLDER
 

@@ -1,4 +1,4 @@
-"""What the processes of `fault_script.py` do: a training, in which something happens to one of them."""
+"""Actions of the processes of `fault_script.py`: a training in which one of them fails."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""What two processes, and four, come to that train together: forked, as everything is imported here once.
+"""Trainings of two and four ranks, forked, so that everything is imported once.
 
     python semantics_script.py OUTPUT_FOLDER
 

@@ -1,4 +1,4 @@
-"""What two processes began, one or four go on with, and the other way round: the same samples in each step."""
+"""Trainings resume with other world sizes, and see the same samples in each step."""
 
 import json
 import os

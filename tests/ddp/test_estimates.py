@@ -1,4 +1,4 @@
-"""What `lightrainer estimate` says two processes keep and send is what they do keep and send, to the byte."""
+"""`lightrainer estimate` predicts the memory and traffic of two ranks to the byte."""
 
 import pytest
 from estimate_script import BATCH, CASES, CONFIG, SEQUENCE

@@ -16,7 +16,7 @@ SECONDS = 240  # a run takes about ten
 
 
 INTERRUPTED = {-signal.SIGINT, 1}
-"""How a KeyboardInterrupt ends Python: with 1 if an exit handler runs code, as one of torch's may."""
+"""Exit codes of a KeyboardInterrupt: 1 if an exit handler runs code, as one of torch's may."""
 ENDED = {
     "stopped": ({128 + signal.SIGTERM}, range(4, 12)),
     "interrupted": (INTERRUPTED, range(4, 12)),

@@ -1,4 +1,4 @@
-"""Whoever starts two processes, they are seen as two: places, group, Lightning's view, and what they train."""
+"""Two processes of any launcher are seen as two: ranks, group, Lightning's view, and their training."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What arguments mean in two processes is what they mean in the reference's two; four are one with the same batches."""
+"""Arguments have the reference's effects in two ranks; four ranks train as one with the same batches."""
 
 import json
 import os

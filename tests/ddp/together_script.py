@@ -1,4 +1,4 @@
-"""What two processes that live on have to say of each other, for `torchrun`: other settings, other lengths, an end.
+"""Two ranks with different settings, streams of different lengths, and caught errors; for `torchrun`.
 
     torchrun --nproc_per_node=2 together_script.py OUTPUT_FOLDER
 

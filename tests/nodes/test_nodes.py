@@ -162,7 +162,7 @@ def test_a_machine_is_lost_and_the_other_one_says_which(report, request):
     assert second
     name = request.node.callspec.id
     said = {"agent": r"failed: torchrun \(pid \d+\), which started it, is gone\."}
-    lost = r"has not been heard of for 4 s|has ended without a word"
+    lost = r"has sent no heartbeat for 4 s|has ended without a word"
     pattern = rf"OtherProcessError: Process 1 \(pid \d+ on \S+\) ({said.get(name.partition(',')[0], lost)})"
     assert re.search(pattern, report["said"][0]), report["said"][0][-3000:]
     if name.startswith("agent"):

@@ -252,7 +252,7 @@ def find_cause(monitor: FailureMonitor, session: int, *, late: bool, seconds: fl
     heard = {fault.rank for fault in monitor.faults(session)} | {monitor.rank}
     silent = [rank for rank, beat in before.items() if after.get(rank) == beat and rank not in heard]
     if silent:
-        return _sentences(monitor, silent, lambda rank: f"has not been heard of for {_PATIENCE:g} s")
+        return _sentences(monitor, silent, lambda rank: f"has sent no heartbeat for {_PATIENCE:g} s")
     if not monitor.is_reachable:
         lost = "the launcher" if monitor.store_rank is None else monitor.name(monitor.store_rank)
         return f"{capital(lost)}, which keeps what the processes know of each other, cannot be reached."
@@ -294,7 +294,7 @@ def _of_late(monitor: FailureMonitor, heard: set[int], seconds: float) -> str:
 
     if missing:
         return _sentences(
-            monitor, missing, lambda rank: f"did not come along for {seconds:g} s (ddp_timeout){doing(rank)}"
+            monitor, missing, lambda rank: f"did not reach the collective for {seconds:g} s (ddp_timeout){doing(rank)}"
         )
     places = "; ".join(f"{monitor.name(rank)}{doing(rank)}" for rank in range(monitor.world_size))
     return f"All processes waited for each other for {seconds:g} s (ddp_timeout), at different places: {places}."

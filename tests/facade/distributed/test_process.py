@@ -1,4 +1,4 @@
-"""Which of how many processes this one is."""
+"""Rank, world size and device of a process."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""What the arguments become in Lightning: translated once, frozen, and shown in full."""
+"""Arguments are translated for Lightning once, and the plan is frozen and shown in full."""
 
 import dataclasses
 import datetime

@@ -217,11 +217,7 @@ def test_ddp_stays_as_it_is(tmp_path):
 REFUSED_RUNS = [
     ({"fsdp": "full_shard"}, ValueError, "start the script with torchrun"),
     ({"fsdp": "full_shard", "fsdp_config": {"version": 2}}, ValueError, "fsdp='full_shard' shards the model"),
-    (
-        {"parallelism_config": {"dp_shard_size": 2}},
-        ValueError,
-        "is made for 2 processes, but the number of processes is 1",
-    ),
+    ({"parallelism_config": {"dp_shard_size": 2}}, ValueError, "is made for 2 processes, but the number of processes"),
     ({"parallelism_config": {"dp_replicate_size": 2}}, ValueError, "torchrun --nproc_per_node=2"),
     ({"parallelism_config": {"tp_size": 2}}, ValueError, "torchrun --nproc_per_node=2"),
     ({"fsdp": "full_shard", "fsdp_config": {"xla": True}}, ImportError, "pip install torch_xla"),

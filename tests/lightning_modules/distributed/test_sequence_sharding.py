@@ -1,4 +1,4 @@
-"""What batches and models must be like for sequences to be split over processes, and how batches are made so."""
+"""Models and batches for sharded sequences: checks, and preparation of batches."""
 
 import importlib.util
 import types
@@ -63,10 +63,7 @@ REFUSED = [
     ({"input_ids": None}, "the batch needs input_ids of shape (batch, positions), and has: input_ids, labels"),
     ({"labels": None}, "the batch needs labels, or shift_labels"),
     ({"labels": torch.ones(2)}, "labels of shape (2,) should have the shape of the input, (2, 7)"),
-    (
-        {"attention_mask": LEFT},
-        "attention_mask hides positions before others, and processes that share sequences have no such mask",
-    ),
+    ({"attention_mask": LEFT}, "attention_mask hides positions before others, and processes that share sequences"),
     ({"attention_mask": torch.ones(2, 1, 7, 7)}, "attention_mask of shape (2, 1, 7, 7) cannot be split; leave it out"),
     ({"attention_mask": LEFT.flip(1)}, "labels at positions that attention_mask hides have to be -100"),
     ({"position_ids": torch.tensor([[0, 1, 2, 0, 1, 2, 3]])}, "position_ids begin anew, or skip some"),

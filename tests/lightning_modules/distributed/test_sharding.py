@@ -1,4 +1,4 @@
-"""Which modules are sharded by themselves, and what does not need several processes; the rest is in tests/ddp."""
+"""The choice of sharded modules, and sharding in a single process; more is in tests/ddp."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Which parameters decay, and in which group they are: as in the reference."""
+"""Weight decay and parameter groups equal the reference."""
 
 import pytest
 import torch

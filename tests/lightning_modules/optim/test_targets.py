@@ -1,4 +1,4 @@
-"""Which linear layers are meant by `optim_target_modules`: the reference's, with errors that help."""
+"""`optim_target_modules` selects the reference's linear layers, with helpful errors."""
 
 import logging
 

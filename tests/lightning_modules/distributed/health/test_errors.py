@@ -1,4 +1,4 @@
-"""Which errors of torch are about another process: the texts are those that torch, gloo and NCCL write."""
+"""Errors of torch, gloo and NCCL about other processes are recognised by their texts."""
 
 import pytest
 import torch.distributed as dist
@@ -40,12 +40,12 @@ def test_a_lost_connection(error):
 
 
 @pytest.mark.parametrize("error", LATE, ids=str)
-def test_waiting_in_vain(error):
+def test_a_timeout(error):
     assert is_late(error)
     assert not is_lost(error)
 
 
 @pytest.mark.parametrize("error", OTHERS, ids=str)
-def test_other_errors_are_the_process_s_own(error):
+def test_other_errors_are_left_alone(error):
     assert not is_late(error)
     assert not is_lost(error)

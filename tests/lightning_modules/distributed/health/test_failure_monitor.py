@@ -36,7 +36,7 @@ def cause(monitor, **options):
     return find_cause(monitor, 1, **{"late": False, "seconds": 5, **options})
 
 
-def test_what_failed_is_read_by_the_others(monitors):
+def test_a_failure_is_read_by_the_others(monitors):
     monitors[2].note(FAILED, "ValueError: no", 1)
     monitors[1].note(FOLLOWED, "something else", 1)
     assert (
@@ -44,18 +44,18 @@ def test_what_failed_is_read_by_the_others(monitors):
     )
 
 
-def test_what_another_process_found_out_is_taken_over(monitors):
+def test_a_cause_found_by_another_process_is_used(monitors):
     monitors[1].note(FOLLOWED, "Process 2 has ended.", 1)
     assert cause(monitors[0]) == "Process 2 has ended."
 
 
-def test_faults_of_other_trainings_are_no_matter(monitors):
+def test_faults_of_other_trainings_are_ignored(monitors):
     monitors[2].note(FAILED, "before", 0)
     monitors[1].note(FAILED, "at the end of the process", -1)
     assert [fault.said for fault in monitors[0].faults(1)] == ["at the end of the process"]
 
 
-def test_who_is_gone_is_seen_without_a_word(monitors):
+def test_a_killed_process_is_found_without_a_report(monitors):
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     token = owner_token().rsplit("-", 2)
     start = fields_of(child.pid)[19]
@@ -69,26 +69,29 @@ def test_who_is_gone_is_seen_without_a_word(monitors):
     assert "has come to the end of its own training" in cause(monitors[0])
 
 
-def test_those_that_do_not_come_are_named_with_their_place(monitors, monkeypatch):
+def test_late_processes_are_named_with_their_position(monitors, monkeypatch):
     monkeypatch.setattr("lightrainer.lightning_modules.distributed.health.guard._PATIENCE", 0.0)
     monitors[2].beat("after step 3, in load (data.py, line 7)")
     for monitor in monitors[:2]:
         monitor.note(LATE, "timed out", 1)
     said = cause(monitors[0], late=True)
     assert said.startswith("Process 2 (pid ")
-    assert "did not come along for 5 s (ddp_timeout) and was last seen after step 3, in load (data.py, line 7)." in said
+    assert (
+        "did not reach the collective for 5 s (ddp_timeout) and was last seen after step 3, in load (data.py, line 7)."
+        in said
+    )
     monitors[2].note(LATE, "timed out", 1)
     assert cause(monitors[0], late=True).startswith("All processes waited for each other for 5 s (ddp_timeout)")
 
 
-def test_those_on_other_hosts_are_known_by_their_signs_of_life(monitors, monkeypatch):
+def test_processes_on_other_hosts_are_judged_by_heartbeats(monitors, monkeypatch):
     monkeypatch.setattr("lightrainer.lightning_modules.distributed.health.guard._PATIENCE", 0.0)
     for rank in (1, 2):
         monitors[0]._peers[rank] = monitors[0]._peers[rank]._replace(system="another", host="node2")
         monitors[rank].beat("after step 3")
     monitors[1].note(LATE, "timed out", 1)
     assert cause(monitors[0]).startswith("Process 2 (pid ")
-    assert "on node2) has not been heard of" in cause(monitors[0])
+    assert "on node2) has sent no heartbeat" in cause(monitors[0])
 
 
 def test_a_single_process_is_not_monitored():
@@ -97,7 +100,7 @@ def test_a_single_process_is_not_monitored():
         raise ZeroDivisionError
 
 
-def test_what_differs_is_listed_with_those_that_have_it():
+def test_differences_are_listed_with_their_ranks():
     facts = [{"a": "1", "b": "x"}, {"a": "2", "b": "x"}, {"a": "2", "b": "x", "c": "new"}]
     assert differences(facts) == [
         "- a: 2 in processes 1, 2, 1 in process 0",
