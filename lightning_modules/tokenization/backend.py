@@ -24,8 +24,8 @@ _JOINED = (*((f" {mark}", mark) for mark in ".?!,"), *_CONTRACTIONS)
 class Turns:
     """A lock that is whole again in forked processes, in copies and in pickles.
 
-    Padding and truncation are settings of the tokenizer, not of a call: between setting them and encoding nobody else
-    may come in.
+    Padding and truncation are settings of the tokenizer, not of a call: no other thread may call it between setting
+    them and encoding.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class Turns:
         self._process, self._lock = os.getpid(), threading.RLock()
 
     def __enter__(self) -> None:
-        if self._process != os.getpid():  # whoever held it is not in this process
+        if self._process != os.getpid():  # its holder is in another process
             self._renew()
         self._lock.acquire()
 
@@ -61,7 +61,7 @@ class Backend(SpecialTokens):
 
     @property
     def pad_token_type_id(self) -> int:
-        """What `token_type_ids` are padded with."""
+        """Return the value that pads `token_type_ids`."""
         return 0
 
     @property
@@ -197,6 +197,25 @@ class Backend(SpecialTokens):
     def num_special_tokens_to_add(self, pair: bool = False) -> int:
         """Return how many special tokens are put around a text, or around and between the texts of a pair."""
         return self._tokenizer.num_special_tokens_to_add(pair)
+
+    def get_special_tokens_mask(
+        self, token_ids_0: list[int], token_ids_1: list[int] | None = None, already_has_special_tokens: bool = False
+    ) -> list[int]:
+        """As `PreTrainedTokenizerBase.get_special_tokens_mask`: 1 for special tokens, 0 for others.
+
+        Args:
+            token_ids_0: token ids, special ones among them.
+            token_ids_1: None.
+            already_has_special_tokens: True.
+        """
+        if not already_has_special_tokens or token_ids_1 is not None:
+            raise NotImplementedError(
+                "get_special_tokens_mask() reads ids that have their special tokens: pass the joined ids as "
+                "`token_ids_0`, and already_has_special_tokens=True. For texts, call the tokenizer with "
+                "return_special_tokens_mask=True."
+            )
+        special = set(self.all_special_ids)
+        return [int(int(token) in special) for token in token_ids_0]
 
     def set_truncation_and_padding(
         self,

@@ -179,9 +179,6 @@ class Calls(Backend):
         return lengths_of(self, **lengths, pad_to_multiple_of=options.pad_to_multiple_of, verbose=options.verbose)
 
     def _encode(self, text: Any, pair: Any, lengths: Lengths, options: CallOptions) -> BatchEncoding:
-        check_text("text", text)
-        if pair is not None:
-            check_text("text_pair", pair)
         rows, batched = rows_of(text, pair, options.is_split_into_words)
         parts = [_parts(encoding, options) for encoding in self._encode_rows(rows, lengths, options)]
         columns = self._columns(parts, options)
@@ -211,7 +208,7 @@ class Calls(Backend):
                     rows, is_pretokenized=options.is_split_into_words, add_special_tokens=options.add_special_tokens
                 )
             except TypeError as error:
-                raise rows_error(rows, options.is_split_into_words, error) from error
+                raise TypeError(f"{rows!r:.100} cannot be tokenized ({error}). {_EXPECTED}") from error
 
     def _columns(self, rows: list[list[tokenizers.Encoding]], options: CallOptions) -> dict[str, Any]:
         encodings = [part for row in rows for part in row]
@@ -259,28 +256,6 @@ _EXPECTED = (
 )
 
 
-def check_text(name: str, value: Any) -> None:
-    """Say what is wrong with an input that is no text, as far as its first element tells.
-
-    Raises:
-        ValueError: it is no text, nor a list of texts, and so on.
-    """
-    inner = value
-    for depth in range(4):
-        if isinstance(inner, str):
-            return
-        if not isinstance(inner, (list, tuple)):
-            raise ValueError(f"`{name}` {_where(depth)}is {inner!r}, a {type(inner).__name__}. {_EXPECTED}")
-        if not inner:
-            return
-        inner = inner[0]
-    raise ValueError(f"`{name}` is nested too deeply. {_EXPECTED}")
-
-
-def _where(depth: int) -> str:
-    return f"has a first element that {'in turn has one that ' * (depth - 1)}" if depth else ""
-
-
 def rows_of(text: Any, pair: Any, words: bool) -> tuple[list[Any], bool]:
     """Return the rows to encode, and whether they are a batch.
 
@@ -305,29 +280,3 @@ def rows_of(text: Any, pair: Any, words: bool) -> tuple[list[Any], bool]:
     if len(text) != len(pair):
         raise ValueError(f"`text` has {len(text)} texts and `text_pair` {len(pair)}: they cannot be paired.")
     return list(zip(text, pair, strict=True)), True
-
-
-def rows_error(rows: list[Any], words: bool, error: Exception) -> TypeError:
-    """Return which of the rows the library could not read.
-
-    Args:
-        rows: those that it was given.
-        words: they are lists of words.
-        error: what it raised.
-    """
-    for index, row in enumerate(rows):
-        if not _is_row(row, words):
-            return TypeError(f"Text {index} is {row!r}, a {type(row).__name__}. {_EXPECTED}")
-    return TypeError(f"`tokenizers` could not read the texts: {error}. {_EXPECTED}")
-
-
-def _is_row(row: Any, words: bool) -> bool:
-    if _is_text(row, words):
-        return True
-    return isinstance(row, (list, tuple)) and len(row) == 2 and all(_is_text(part, words) for part in row)
-
-
-def _is_text(part: Any, words: bool) -> bool:
-    if not words:
-        return isinstance(part, str)
-    return isinstance(part, (list, tuple)) and all(isinstance(word, str) for word in part)

@@ -14,7 +14,6 @@ from ..common.redaction import is_secret_name, secret_values
 from .backend import Turns
 from .chat import Chat
 from .files import TokenizerFiles, arguments_of, files_of
-from .frames import Frames
 from .names import NO_LIMIT, AddedToken
 from .padding import Padding
 from .saving import Saving
@@ -31,7 +30,7 @@ _WITHOUT_MEANING = (
 )
 
 
-class PreTrainedTokenizerBase(Padding, Frames, Chat, Saving):
+class PreTrainedTokenizerBase(Padding, Chat, Saving):
     """As `transformers.PreTrainedTokenizerBase`: what all tokenizers are; here there is one kind."""
 
     vocab_files_names: dict[str, str] = {"tokenizer_file": "tokenizer.json"}

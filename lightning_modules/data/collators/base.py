@@ -26,7 +26,7 @@ DataCollator = Callable[[list[Any]], dict[str, Any]]
 """As `transformers.DataCollator`: the type of whatever makes a batch of samples."""
 
 LABELS = ("label", "label_ids")
-"""What collators call "labels"."""
+"""Columns that collators rename to "labels"."""
 
 _ADVICE = "Asking-to-pad-a-fast-tokenizer"
 
@@ -225,10 +225,24 @@ def numpy_collate_batch(examples: Any, tokenizer: Any, pad_to_multiple_of: int |
     length, equal = _length([len(example) for example in examples], pad_to_multiple_of)
     if equal:
         return np.stack(examples)
-    result = np.full((len(examples), length), _pad_token_id(tokenizer), dtype=np.asarray(examples[0]).dtype)
-    for row, example in zip(result, examples, strict=True):
-        row[_place(tokenizer, len(example), length)] = example
-    return result
+    return padded_rows(examples, length, _pad_token_id(tokenizer), tokenizer, np.asarray(examples[0]).dtype)
+
+
+def padded_rows(rows: Any, length: int, fill: int, tokenizer: Any, dtype: Any = np.int64) -> np.ndarray:
+    """Return rows as one array, filled up on the side on which the tokenizer pads."""
+    joined = np.full((len(rows), length, *np.shape(rows[0])[1:]), fill, dtype=dtype)
+    for row, values in zip(joined, rows, strict=True):
+        row[_place(tokenizer, len(values), length)] = values
+    return joined
+
+
+def as_kind(values: np.ndarray, kind: str) -> Any:
+    """Return an array as `return_tensors` says: itself, or a tensor of its memory."""
+    if kind == "np":
+        return values
+    import torch
+
+    return torch.from_numpy(values)
 
 
 def _length(lengths: list[int], multiple: int | None) -> tuple[int, bool]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .base import Batch, check_kind, has_fraction, require_samples
+from .base import Batch, as_kind, check_kind, has_fraction, require_samples
 from .default import DefaultDataCollator
 
 __all__ = ["DataCollatorWithFlattening"]
@@ -69,7 +69,7 @@ class DataCollatorWithFlattening(DefaultDataCollator):
         require_samples(features)
         separator = self.separator_id if separator_id is None else separator_id
         columns = self._columns(features, separator)
-        return {name: _as_kind(kind, name, values) for name, values in columns.items()}
+        return {name: _column(kind, name, values) for name, values in columns.items()}
 
     def _columns(self, features: list[Any], separator: int) -> dict[str, Any]:
         samples = [_as_list(feature["input_ids"]) for feature in features]
@@ -98,15 +98,10 @@ def _joined(rows: Any) -> list[int]:
     return [value for row in rows for value in row]
 
 
-def _as_kind(kind: str, name: str, values: Any) -> Any:
+def _column(kind: str, name: str, values: Any) -> Any:
     if name in _NUMBERS:
         return values
     given = np.asarray([values] if name in _ROWS else values)
     if has_fraction(given):
         raise ValueError(f"{name} of the batch are indices of tokens, whole numbers, but one has a fraction.")
-    numbers = given.astype(np.int64 if name in _LONG else np.int32)
-    if kind == "np":
-        return numbers
-    import torch
-
-    return torch.from_numpy(numbers)
+    return as_kind(given.astype(np.int64 if name in _LONG else np.int32), kind)

@@ -15,6 +15,7 @@ from .base import (
     is_mapping,
     numpy_collate_batch,
     pad_without_fast_tokenizer_warning,
+    padded_rows,
     require_pad,
     require_samples,
     special_tokens_rows,
@@ -158,14 +159,9 @@ class DataCollatorForLanguageModeling(TorchMasking, NumpyMasking, DataCollatorMi
         return batch, batch.pop(_SPECIAL, None), None if spans is None else self._spans(spans, batch["input_ids"])
 
     def _spans(self, rows: list[Any], tokens: Any) -> np.ndarray:
-        """From and to which character each token goes, shape (samples, tokens, 2); where there is padding, nowhere."""
-        spans = np.zeros((*tokens.shape, 2), dtype=np.int64)
-        right = getattr(self.tokenizer, "padding_side", "right") == "right"
-        length = tokens.shape[1]
-        for index, row in enumerate(rows):
-            size = len(row)
-            spans[index, slice(0, size) if right else slice(length - size, length)] = np.asarray(row).reshape(size, 2)
-        return spans
+        """Return the first and last character of each token, shape (samples, tokens, 2); 0 for padding."""
+        spans = [np.asarray(row).reshape(len(row), 2) for row in rows]
+        return padded_rows(spans, tokens.shape[1], 0, self.tokenizer)
 
     def _without_padding(self, labels: Any) -> Any:
         pad = getattr(self.tokenizer, "pad_token_id", None)

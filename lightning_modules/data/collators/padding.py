@@ -11,8 +11,10 @@ from .base import (
     LABELS,
     Batch,
     DataCollatorMixin,
+    as_kind,
     label_name,
     pad_without_fast_tokenizer_warning,
+    padded_rows,
     require_pad,
     require_samples,
     whole_numbers,
@@ -23,8 +25,8 @@ __all__ = ["DataCollatorForMultipleChoice", "DataCollatorForTokenClassification"
 
 
 @dataclass
-class DataCollatorWithPadding:
-    """As `transformers.DataCollatorWithPadding`, for any tokenizer or processor with a method `pad`."""
+class _Padding:
+    """Fields and steps of all collators that pad with a tokenizer."""
 
     tokenizer: Any
     """Its `pad(features, padding=, max_length=, pad_to_multiple_of=, return_tensors=)` makes the batch."""
@@ -34,6 +36,25 @@ class DataCollatorWithPadding:
     """Length in tokens for "max_length", by default the longest that the model takes."""
     pad_to_multiple_of: int | None = None
     """Round the length up to a multiple of this."""
+
+    def __post_init__(self) -> None:
+        require_pad(self.tokenizer)
+
+    def _pad(self, features: list[Any], kind: str) -> Any:
+        return pad_without_fast_tokenizer_warning(
+            self.tokenizer,
+            features,
+            padding=self.padding,
+            max_length=self.max_length,
+            pad_to_multiple_of=self.pad_to_multiple_of,
+            return_tensors=kind,
+        )
+
+
+@dataclass
+class DataCollatorWithPadding(_Padding):
+    """As `transformers.DataCollatorWithPadding`, for any tokenizer or processor with a method `pad`."""
+
     return_tensors: str = "pt"
     """"pt" for tensors, "np" for arrays."""
 
@@ -46,14 +67,7 @@ class DataCollatorWithPadding:
         Args:
             features: samples with lists of token ids and whatever else the tokenizer pads.
         """
-        batch = pad_without_fast_tokenizer_warning(
-            self.tokenizer,
-            features,
-            padding=self.padding,
-            max_length=self.max_length,
-            pad_to_multiple_of=self.pad_to_multiple_of,
-            return_tensors=self.return_tensors,
-        )
+        batch = self._pad(features, self.return_tensors)
         for name in LABELS:
             if name in batch:
                 batch["labels"] = batch[name]
@@ -62,27 +76,16 @@ class DataCollatorWithPadding:
 
 
 @dataclass
-class DataCollatorForTokenClassification(DataCollatorMixin):
+class DataCollatorForTokenClassification(_Padding, DataCollatorMixin):
     """As `transformers.DataCollatorForTokenClassification`, with any class that has `pad`; arrays as in 5.23.
 
     5.3.0 cannot make arrays of labels that are called "label", and makes whole numbers of all other columns.
     """
 
-    tokenizer: Any
-    """Its `pad(features, padding=, max_length=, pad_to_multiple_of=, return_tensors=)` makes the batch."""
-    padding: Any = True
-    """True or "longest": to the longest of the batch; "max_length": to `max_length`; False: not at all."""
-    max_length: int | None = None
-    """Length in tokens for "max_length", by default the longest that the model takes."""
-    pad_to_multiple_of: int | None = None
-    """Round the length up to a multiple of this."""
     label_pad_token_id: int = -100
     """Fills up labels, on the side on which the tokenizer pads; losses leave -100 out."""
     return_tensors: str = "pt"
     """"pt" for tensors, "np" for arrays."""
-
-    def __post_init__(self) -> None:
-        require_pad(self.tokenizer)
 
     def torch_call(self, features: list[Any]) -> Any:
         """Pad the batch, as tensors; "label" or "labels", as the samples call it, int64 of shape (samples, tokens).
@@ -90,69 +93,40 @@ class DataCollatorForTokenClassification(DataCollatorMixin):
         Raises:
             ValueError: a sample has more labels than the padded batch has tokens, or some that are no whole numbers.
         """
-        import torch
-
-        name, batch, labels = self._padded(features, "pt")
-        if labels is not None:
-            batch[name] = torch.from_numpy(labels)
-        return batch
+        return self._batch(features, "pt")
 
     def numpy_call(self, features: list[Any]) -> Any:
         """As `torch_call`, but arrays."""
-        name, batch, labels = self._padded(features, "np")
-        if labels is not None:
-            batch[name] = labels
-        return batch
+        return self._batch(features, "np")
 
-    def _padded(self, features: list[Any], kind: str) -> tuple[str, Any, np.ndarray | None]:
+    def _batch(self, features: list[Any], kind: str) -> Any:
         require_samples(features)
         name = label_name(features)
-        batch = pad_without_fast_tokenizer_warning(
-            self.tokenizer,
-            without(features, name),
-            padding=self.padding,
-            max_length=self.max_length,
-            pad_to_multiple_of=self.pad_to_multiple_of,
-            return_tensors=kind,
-        )
-        if name not in features[0]:
-            return name, batch, None
-        rows = [whole_numbers(feature[name], name, index) for index, feature in enumerate(features)]
-        return name, batch, self._labels(rows, batch["input_ids"].shape[1])
+        batch = self._pad(without(features, name), kind)
+        if name in features[0]:
+            rows = [whole_numbers(feature[name], name, index) for index, feature in enumerate(features)]
+            batch[name] = as_kind(self._labels(rows, batch["input_ids"].shape[1]), kind)
+        return batch
 
     def _labels(self, rows: list[np.ndarray], length: int) -> np.ndarray:
-        joined = np.full((len(rows), length), self.label_pad_token_id, dtype=np.int64)
-        right = getattr(self.tokenizer, "padding_side", "right") == "right"
         for index, row in enumerate(rows):
             if len(row) > length:
                 raise ValueError(
                     f"Sample {index} of the batch has {len(row)} labels, but the padded batch has {length} tokens. "
                     "Truncate labels along with the tokens, or give special tokens the label -100."
                 )
-            joined[index, slice(0, len(row)) if right else slice(length - len(row), length)] = row
-        return joined
+        return padded_rows(rows, length, self.label_pad_token_id, self.tokenizer)
 
 
 @dataclass
-class DataCollatorForMultipleChoice(DataCollatorMixin):
+class DataCollatorForMultipleChoice(_Padding, DataCollatorMixin):
     """As `transformers.DataCollatorForMultipleChoice`, but arrays too, without labels too, and samples are left alone.
 
     Every column of a sample holds one value for each choice: lists of token ids and the like.
     """
 
-    tokenizer: Any
-    """Its `pad(features, padding=, max_length=, pad_to_multiple_of=, return_tensors=)` makes the batch."""
-    padding: Any = True
-    """True or "longest": to the longest of the batch; "max_length": to `max_length`; False: not at all."""
-    max_length: int | None = None
-    """Length in tokens for "max_length", by default the longest that the model takes."""
-    pad_to_multiple_of: int | None = None
-    """Round the length up to a multiple of this."""
     return_tensors: str = "pt"
     """"pt" for tensors, "np" for arrays."""
-
-    def __post_init__(self) -> None:
-        require_pad(self.tokenizer)
 
     def torch_call(self, examples: list[Any]) -> Batch:
         """Return the batch as tensors of shape (samples, choices, tokens), and "labels", int64 of shape (samples,).
@@ -160,21 +134,13 @@ class DataCollatorForMultipleChoice(DataCollatorMixin):
         Raises:
             ValueError: the samples have different numbers of choices, or labels that are no whole numbers.
         """
-        import torch
-
-        batch, labels = self._padded(examples, "pt")
-        if labels is not None:
-            batch["labels"] = torch.from_numpy(labels)
-        return batch
+        return self._batch(examples, "pt")
 
     def numpy_call(self, features: list[Any]) -> Batch:
         """As `torch_call`, but arrays."""
-        batch, labels = self._padded(features, "np")
-        if labels is not None:
-            batch["labels"] = labels
-        return batch
+        return self._batch(features, "np")
 
-    def _padded(self, features: list[Any], kind: str) -> tuple[Batch, np.ndarray | None]:
+    def _batch(self, features: list[Any], kind: str) -> Batch:
         require_samples(features)
         name = label_name(features)
         choices = self._choices(features)
@@ -183,18 +149,12 @@ class DataCollatorForMultipleChoice(DataCollatorMixin):
             for feature in features
             for choice in range(choices)
         ]
-        padded = pad_without_fast_tokenizer_warning(
-            self.tokenizer,
-            flat,
-            padding=self.padding,
-            max_length=self.max_length,
-            pad_to_multiple_of=self.pad_to_multiple_of,
-            return_tensors=kind,
-        )
+        padded = self._pad(flat, kind)
         batch = {key: value.reshape(len(features), choices, -1) for key, value in padded.items()}
-        if name not in features[0]:
-            return batch, None
-        return batch, np.array([whole_numbers(feature[name], name, index) for index, feature in enumerate(features)])
+        if name in features[0]:
+            labels = [whole_numbers(feature[name], name, index) for index, feature in enumerate(features)]
+            batch["labels"] = as_kind(np.array(labels), kind)
+        return batch
 
     def _choices(self, features: list[Any]) -> int:
         counts = [len(feature["input_ids"]) for feature in features]

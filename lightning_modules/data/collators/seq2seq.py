@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 
 from .base import (
+    as_kind,
     check_kind,
     pad_without_fast_tokenizer_warning,
+    padded_rows,
     require_pad,
     require_samples,
     whole_numbers,
@@ -72,7 +74,7 @@ class DataCollatorForSeq2Seq:
             pad_to_multiple_of=self.pad_to_multiple_of,
             return_tensors=kind,
         )
-        batch["labels"] = labels if labels is None or kind == "np" else _as_tensor(labels)
+        batch["labels"] = None if labels is None else as_kind(labels, kind)
         prepare = getattr(self.model, "prepare_decoder_input_ids_from_labels", None)
         if labels is not None and prepare is not None:
             batch["decoder_input_ids"] = prepare(labels=batch["labels"])
@@ -87,11 +89,7 @@ class DataCollatorForSeq2Seq:
             raise ValueError(f"Sample {missing} of the batch has no {name!r}, but others have. Give all samples some.")
         arrays = [whole_numbers(row, name, index) for index, row in enumerate(rows)]
         length = self._label_length(arrays, name)
-        joined = np.full((len(arrays), length), self.label_pad_token_id, dtype=np.int64)
-        left = getattr(self.tokenizer, "padding_side", "right") == "left"
-        for row, array in zip(joined, arrays, strict=True):
-            row[length - len(array) if left else 0 :][: len(array)] = array
-        return joined
+        return padded_rows(arrays, length, self.label_pad_token_id, self.tokenizer)
 
     def _label_length(self, arrays: list[np.ndarray], name: str) -> int:
         lengths = [len(array) for array in arrays]
@@ -112,9 +110,3 @@ class DataCollatorForSeq2Seq:
                 f"`max_length` ({self.max_length}). Truncate them, or raise `max_length`."
             )
         return length
-
-
-def _as_tensor(labels: np.ndarray) -> Any:
-    import torch
-
-    return torch.from_numpy(labels)

@@ -247,18 +247,6 @@ def test_the_vocabulary_equals_the_reference(kind):
     assert_same(mine("more <a> text <new>"), theirs("more <a> text <new>"))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_special_tokens_around_ids_are_those_around_text(kind):
-    """What the reference can no longer do with a fast tokenizer: to be had from its own calls."""
-    mine, theirs = both(kind)
-    parts = [theirs(each, add_special_tokens=False)["input_ids"] for each in ("some text", "and more")]
-    for given, texts in ((parts[:1], ("some text",)), (parts, ("some text", "and more"))):
-        whole = theirs(*texts, return_token_type_ids=True, return_special_tokens_mask=True)
-        assert mine.build_inputs_with_special_tokens(*given) == whole["input_ids"]
-        assert mine.create_token_type_ids_from_sequences(*given) == whole["token_type_ids"]
-        assert mine.get_special_tokens_mask(*given) == whole["special_tokens_mask"]
-
-
 @pytest.mark.parametrize(
     "frame",
     [{"add_bos_token": True}, {"add_bos_token": True, "add_eos_token": True}, {"add_eos_token": False}],
