@@ -1,4 +1,4 @@
-"""What an argument does, in a form that a test can try: two runs that differ in nothing but this argument."""
+"""Effects of arguments, to be tried by two runs that differ in one argument only."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -37,26 +37,6 @@ class Effect:
     observe: Observation
     shows: Callable[[Any, Any], bool]
     beside: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """A value that is answered with an error, in the documented way; without it the arguments are fine."""
-
-    value: Any
-    error: type[Exception]
-    text: str
-    beside: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Beside:
-    """A value that is read only by what `asked` asks for, which is refused; alone it is kept and does nothing."""
-
-    value: Any
-    asked: dict[str, Any]
-    error: type[Exception]
-    text: str
 
 
 def becomes(usual: Any, changed: Any) -> Callable[[Any, Any], bool]:

@@ -1,9 +1,9 @@
-"""When to evaluate, on how much at a time, what metrics are given, and what generation is told."""
+"""Evaluation: intervals, batches, inputs of the metrics."""
 
 from typing import Any
 
 import numpy as np
-from effects import Effect, Place, Refusal, becomes, make, steps_with, trained
+from effects import Effect, Place, becomes, make, steps_with, trained
 from tiny import points
 
 from lightrainer import Trainer
@@ -14,12 +14,12 @@ EACH_STEP = {"eval_strategy": "steps", "eval_steps": 1}
 
 
 def _predictions(given: dict[str, Any], place: Place) -> str:
-    """What kind of thing `predict` returns for six samples in two batches."""
+    """Return the type of the predictions of six samples in two batches."""
     return type(make(given, place).predict(points(6)).predictions).__name__
 
 
 def _batches(given: dict[str, Any], place: Place) -> int:
-    """How many batches six samples are evaluated in."""
+    """Return the number of batches for six samples."""
     trainer, sizes = make(given, place), []
     trainer.model.register_forward_hook(lambda module, args, output: sizes.append(len(output["logits"])))
     trainer.evaluate()
@@ -28,7 +28,7 @@ def _batches(given: dict[str, Any], place: Place) -> int:
 
 
 def _moves(given: dict[str, Any], place: Place) -> int:
-    """How often what was collected goes to main memory before the end."""
+    """Count the moves of predictions to main memory before the end."""
     moves, to_host = [], Evaluation._to_host
     place.patch.setattr(Evaluation, "_to_host", lambda evaluation: (moves.append(1), to_host(evaluation)))
     make(given, place).evaluate()
@@ -37,7 +37,7 @@ def _moves(given: dict[str, Any], place: Place) -> int:
 
 
 def _given_to_metrics(given: dict[str, Any], place: Place) -> tuple[bool, bool]:
-    """Whether metrics get the inputs, and the losses."""
+    """Return True for inputs, and for losses, that metrics get."""
     seen = []
 
     def metrics(prediction: Any) -> dict[str, float]:
@@ -51,7 +51,7 @@ def _given_to_metrics(given: dict[str, Any], place: Place) -> tuple[bool, bool]:
 
 
 def _calls_of_metrics(given: dict[str, Any], place: Place) -> list[tuple[int, Any]]:
-    """How many samples each call gets, and whether it is said to be the last."""
+    """Return the samples of each call, and `compute_result`."""
     calls = []
 
     def metrics(prediction: Any, compute_result: bool | None = None) -> dict[str, float]:
@@ -71,14 +71,14 @@ class Speaking(Trainer):
 
 
 def _sentences(given: dict[str, Any], place: Place) -> Any:
-    """What becomes of predictions that are no tensors: six, in batches of four and two."""
+    """Return predictions that are no tensors: six, in batches of four and two."""
     try:
         return make(given, place, trainer=lambda: Speaking).predict(points(6)).predictions
     except Exception as error:
         return type(error).__name__
 
 
-ENTRIES: dict[str, Effect | Refusal] = {
+ENTRIES: dict[str, Effect] = {
     "eval_strategy": Effect("epoch", evaluations, becomes([], [4])),
     "eval_steps": Effect(2, evaluations, becomes([1, 2, 3, 4], [2, 4]), {"eval_strategy": "steps"}),
     "eval_delay": Effect(3, evaluations, becomes([1, 2, 3, 4], [3, 4]), EACH_STEP),

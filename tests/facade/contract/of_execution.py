@@ -1,4 +1,4 @@
-"""How the model is executed: memory for time, compilation, kernels, noise on embeddings, watching for faults."""
+"""Execution of the model: checkpointing, compilation, kernels, noise on embeddings, debugging."""
 
 import sys
 from types import SimpleNamespace
@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 import transformers
-from effects import Effect, Observation, OnCuda, Place, Refusal, becomes, built, differ, logged, make, trained
+from effects import Effect, Observation, OnCuda, Place, becomes, built, differ, logged, make, trained
 from tiny import Tiny
 from torch import nn
 
@@ -28,7 +28,7 @@ class Deep(Tiny):
 
 
 class WithOwnCheckpointing(Tiny):
-    """Writes down how it was asked to compute activations again."""
+    """Records the settings of activation checkpointing that it gets."""
 
     asked: Any = "never"
 
@@ -61,7 +61,7 @@ class WithCache(Tiny):
 
 
 def runs_of_linear_layers(trainer: Any) -> int:
-    """How often a linear layer is run in a training."""
+    """Count the runs of linear layers in a training."""
     count = 0
 
     def counted(module: Any, args: Any, output: Any) -> None:
@@ -76,7 +76,7 @@ def runs_of_linear_layers(trainer: Any) -> int:
 
 
 def _compilations(given: dict[str, Any], place: Place) -> list[dict[str, Any]]:
-    """How a training asks torch to compile the model; nothing is compiled."""
+    """Return the settings of each `compile` call of a training; nothing is compiled."""
     asked: list[dict[str, Any]] = []
     place.patch.setattr(nn.Module, "compile", lambda module, **how: asked.append(how))
     make(given, place).train()
@@ -93,7 +93,7 @@ def _keep(graph: Any, example_inputs: Any) -> Any:
 
 
 def _graphs(given: dict[str, Any], place: Place) -> bool:
-    """Whether a backend of torch.compile is given the model."""
+    """Return True if a backend of torch.compile gets the model."""
     torch._dynamo.reset()
     if "contract" not in torch.compiler.list_backends(exclude_tags=()):
         torch._dynamo.register_backend(_keep, name="contract")
@@ -103,7 +103,7 @@ def _graphs(given: dict[str, Any], place: Place) -> bool:
 
 
 def _emptied(given: dict[str, Any], place: Place) -> list[int]:
-    """After which of four steps the cache of a GPU is emptied."""
+    """Return the steps, of four, after which the cache of a GPU is emptied."""
     emptied: list[int] = []
     trainer = make(given, place, kind=OnCuda)
     place.patch.setattr(torch.cuda, "empty_cache", lambda: emptied.append(trainer.state.global_step))
@@ -115,7 +115,7 @@ def _emptied(given: dict[str, Any], place: Place) -> list[int]:
 
 
 def _exchanged(given: dict[str, Any], place: Place) -> list[dict[str, Any]]:
-    """How Liger, which need not be installed, is asked to exchange the layers of a model of `transformers`."""
+    """Return the settings of each call of Liger, which need not be installed, for a model of `transformers`."""
     asked: list[dict[str, Any]] = []
     liger = SimpleNamespace(_apply_liger_kernel_to_instance=lambda model, **how: asked.append(how))
     place.patch.setitem(sys.modules, "liger_kernel", SimpleNamespace(transformers=liger))
@@ -143,7 +143,7 @@ class Hungry(Trainer):
 
 
 def _survives(given: dict[str, Any], place: Place) -> str | int:
-    """The steps of a training for which there is not memory enough, or the error that ends it."""
+    """Return the steps of a training that runs out of memory, or the error that ends it."""
     trainer = make(given, place, trainer=lambda: Hungry)
     try:
         return trainer.train().global_step
@@ -159,7 +159,7 @@ class Overflowing(Tiny):
 
 
 def _found(given: dict[str, Any], place: Place) -> str:
-    """How a training ends whose numbers overflow."""
+    """Return the outcome of a training whose numbers overflow."""
     try:
         make(given, place, model=Overflowing).train()
     except ValueError as error:
@@ -168,7 +168,7 @@ def _found(given: dict[str, Any], place: Place) -> str:
 
 
 def metrics_of_training(name: str) -> Observation:
-    """Whether there is such a metric."""
+    """Return True if there is such a metric."""
 
     def observe(given: dict[str, Any], place: Place) -> bool:
         return name in make(given, place).train().metrics
@@ -179,7 +179,7 @@ def metrics_of_training(name: str) -> Observation:
 runs = built(runs_of_linear_layers, model=Deep)
 RECOMPUTED = {"activation_checkpointing": True}
 
-ENTRIES: dict[str, Effect | Refusal] = {
+ENTRIES: dict[str, Effect] = {
     # 4 steps; 4 layers and the 2 around them.
     "gradient_checkpointing": Effect(True, runs, becomes(4 * 6, 4 * (6 + 4))),
     "activation_checkpointing": Effect(True, runs, becomes(4 * 6, 4 * (6 + 4))),

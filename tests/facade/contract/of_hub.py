@@ -1,4 +1,4 @@
-"""The Hub: what is uploaded, when, where to and in whose name; against a stand-in on this machine."""
+"""The Hub: uploads, their times, targets and tokens; against a stand-in on this machine."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""What is logged, how often, and to whom."""
+"""Logs: contents, intervals, trackers."""
 
 import logging
 import math
@@ -42,10 +42,6 @@ def _level(given: dict[str, Any], place: Place) -> int:
     return logging.getLogger("lightrainer").level
 
 
-def _shows_bars(trainer: Any) -> list[str]:
-    return [name for name in trainer.callback_handler.callback_list.split() if name in ("Progress", "Printer")]
-
-
 def _callbacks(trainer: Any) -> set[str]:
     names = {type(callback).__name__ for callback in trainer.callback_handler.callbacks}
     return names & {"ProgressCallback", "PrinterCallback"}
@@ -68,7 +64,7 @@ def relative(folder: Path) -> Any:
 
 
 def told_to_trackio(function: str, option: str) -> Observation:
-    """What a stand-in for the client of this tracker is given for an option of a function."""
+    """Return the value that a stand-in for the tracker's client gets for an option of a function."""
 
     def observe(given: dict[str, Any], place: Place) -> Any:
         record = recorded_clients.trackio(place.patch)

@@ -1,4 +1,4 @@
-"""How long a training is, how its weights are updated, and in which number formats."""
+"""Length of a training, updates of the weights, number formats."""
 
 import sys
 from types import SimpleNamespace
@@ -9,7 +9,6 @@ import torch
 from effects import (
     Effect,
     Place,
-    Refusal,
     becomes,
     built,
     logged,
@@ -56,7 +55,7 @@ def _decays(trainer: Any) -> list[float]:
 
 
 class ProjectingAdamW(torch.optim.AdamW):
-    """Stands in for the library's: what matters here is which parameters it is told to project."""
+    """Stands in for the optimizer of the library, which projects the parameters that it gets."""
 
 
 def _projected(given: dict[str, Any], place: Place) -> list[str]:
@@ -73,7 +72,7 @@ def _projected(given: dict[str, Any], place: Place) -> list[str]:
 
 
 def _way(trainer: Any) -> float:
-    """How far the weights have gone from where they began."""
+    """Return the distance of the weights from their start."""
     pairs = zip(trainer.model.parameters(), tiny().parameters(), strict=True)
     return float(torch.stack([(one - other).detach().norm() for one, other in pairs]).norm())
 
@@ -124,7 +123,7 @@ def _tf32(given: dict[str, Any], place: Place) -> tuple[bool, str]:
 
 SGD = {"optim": "sgd"}
 
-ENTRIES: dict[str, Effect | Refusal] = {
+ENTRIES: dict[str, Effect] = {
     "output_dir": Effect(
         "elsewhere", _without_output_dir, becomes(["trainer_output"], ["elsewhere"]), {"save_strategy": "epoch"}
     ),

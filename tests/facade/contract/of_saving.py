@@ -1,4 +1,4 @@
-"""Checkpoints: when they are written, what is in them, how they are used again."""
+"""Checkpoints: intervals, contents, resuming."""
 
 import signal
 from pathlib import Path
@@ -6,10 +6,8 @@ from typing import Any
 
 import torch
 from effects import (
-    Beside,
     Effect,
     Place,
-    Refusal,
     becomes,
     checkpoints,
     make,
@@ -35,7 +33,7 @@ def worse_and_worse() -> Any:
 
 
 def _kinds_of_files(trainer: Any) -> tuple[bool, bool]:
-    """Whether a checkpoint holds weights, and whether it holds what a training needs to go on."""
+    """Return True for weights in a checkpoint, and for the states that a resumption needs."""
     files = {path.name for path in Path(trainer.args.output_dir, FOUR).iterdir()}
     return "model.safetensors" in files, {"optimizer.pt", "scheduler.pt", "rng_state.pth"} <= files
 
@@ -50,7 +48,7 @@ def _whose_weights(trainer: Any) -> list[str]:
 
 
 class Recording(Tiny):
-    """Writes down which samples it is trained on."""
+    """Records the samples that it is trained on."""
 
     def __init__(self):
         super().__init__()
@@ -62,7 +60,7 @@ class Recording(Tiny):
 
 
 def _samples_after_resuming(given: dict[str, Any], place: Place) -> str:
-    """Which part of an epoch of four steps is seen by a training that goes on from the second step."""
+    """Return the half of an epoch that a training resumed from the second of four steps sees."""
     whole = make({**given, **EACH_STEP}, place, model=Recording)
     whole.train()
     resumed = make(given, place, model=Recording)
@@ -85,7 +83,7 @@ class Counting(TrainerCallback, ExportableState):
 
 
 def _count_after_resuming(given: dict[str, Any], place: Place) -> int:
-    """What is counted by a training that goes on from the second of four steps."""
+    """Return the count of a training resumed from the second of four steps."""
     callbacks: Any = lambda: [Counting()]
     make({**given, **EACH_STEP}, place, callbacks=callbacks).train()
     resumed = make(given, place, callbacks=callbacks)
@@ -108,7 +106,7 @@ def _after_a_signal(given: dict[str, Any], place: Place) -> tuple[int, list[str]
 saved = trained(checkpoints)
 best = trained(lambda trainer: trainer.state.best_metric, compute_metrics=worse_and_worse)
 
-ENTRIES: dict[str, Effect | Refusal | Beside] = {
+ENTRIES: dict[str, Effect] = {
     "save_strategy": Effect("no", saved, becomes([FOUR], [])),
     "save_steps": Effect(3, saved, becomes([FOUR], [THREE, FOUR]), {"save_strategy": "steps"}),
     "save_only_model": Effect(

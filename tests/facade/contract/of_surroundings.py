@@ -1,10 +1,10 @@
-"""Seeds, devices, data, processes, and what only scripts read."""
+"""Seeds, devices, data, processes, and arguments that only scripts read."""
 
 from datetime import timedelta
 from typing import Any
 
 import torch
-from effects import Effect, OnCuda, Place, Refusal, becomes, built, differ, logged, make, of_arguments, one_of_four
+from effects import Effect, OnCuda, Place, becomes, built, differ, logged, make, of_arguments, one_of_four
 from of_saving import Recording
 from tiny import points
 
@@ -30,7 +30,7 @@ def _order_and_losses(given: dict[str, Any], place: Place) -> tuple[list[float],
 
 
 def _deterministic(given: dict[str, Any], place: Place) -> bool:
-    """Whether torch is told to use nothing but operations that always give the same bits."""
+    """Return True if torch uses deterministic operations only."""
     for name in seeding._DETERMINISTIC_ENVIRONMENT:
         place.patch.setenv(name, "0")
     try:
@@ -74,7 +74,7 @@ def with_another_column() -> list[dict[str, torch.Tensor]]:
 
 
 def _lengths(given: dict[str, Any], place: Place) -> list[int]:
-    """What samples are grouped by."""
+    """Return the lengths by which samples are grouped."""
     import datasets
 
     rows = [{"input_ids": [1] * (1 + index), "length": index, "size": 100 - index} for index in range(8)]
@@ -111,7 +111,7 @@ def for_scripts(name: str, default: Any, value: Any) -> Effect:
     return Effect(value, only_kept(name), kept(default, value))
 
 
-ENTRIES: dict[str, Effect | Refusal] = {
+ENTRIES: dict[str, Effect] = {
     "seed": Effect(7, _order_and_losses, lambda usual, changed: usual[0] != changed[0] and usual[1] != changed[1]),
     "data_seed": Effect(7, _order, differ),
     "full_determinism": Effect(True, _deterministic, becomes(False, True)),

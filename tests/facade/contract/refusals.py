@@ -1,4 +1,4 @@
-"""What cannot be, as a table: arguments and parameters of a Trainer, and the remedy that the error has to name."""
+"""Table of refusals: arguments and parameters of a Trainer, and the remedy that the error names."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from torch.utils.data import IterableDataset
 
 @dataclass(frozen=True)
 class Bad:
-    """One combination that cannot be.
+    """One combination that is refused.
 
     `arguments` are at fault, and named with their values by the error; `beside` are training arguments that are not.
     `parts` are parameters of the Trainer. `remedy` is part of the error. `accepted` says that 5.3.0 takes it and goes

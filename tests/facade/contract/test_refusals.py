@@ -1,4 +1,4 @@
-"""What cannot be is refused as the reference refuses it, before anything is written, and better explained."""
+"""Refusals: of the reference's kind, before anything is written, with name, value and remedy."""
 
 import copy
 from pathlib import Path
@@ -18,7 +18,7 @@ QUIET = {"report_to": "none", "disable_tqdm": True, "logging_steps": 1, "save_st
 
 
 def refusal(api: ModuleType, bad: Bad, folder: Path) -> Exception | None:
-    """What a library says about it: the error on the way to the place at which it is expected at the latest."""
+    """Return the error of a library on the way to the place at which it is expected at the latest."""
     try:
         attempt(api, bad, folder)
     except Exception as error:
@@ -40,7 +40,7 @@ def attempt(api: ModuleType, bad: Bad, folder: Path) -> None:
 
 
 def words(value: Any) -> list[str]:
-    """What has to be read in an error about a value."""
+    """Return the words that an error about a value contains."""
     if isinstance(value, str):
         return value.split() if not value.startswith("{") else [value]
     if isinstance(value, dict):
@@ -72,14 +72,14 @@ def test_there_are_more_than_forty_and_none_twice():
     assert len({str(bad) + bad.remedy + bad.until for bad in COMBINATIONS}) == len(COMBINATIONS) > 40
 
 
-def test_what_is_not_bad_passes(tmp_path):
+def test_right_arguments_pass(tmp_path):
     """Negative control: the way on which the errors arise is open for arguments that can be."""
     for place in ("arguments", "trainer", "train"):
         assert refusal(lightrainer, Bad({"learning_rate": 0.1}, "", until=place), tmp_path / place) is None
     assert files(tmp_path / "train") == []
 
 
-def test_several_problems_are_said_together(tmp_path):
+def test_several_problems_are_reported_together(tmp_path):
     wrong = [bad for bad in COMBINATIONS if len(bad.arguments) == 1 and bad.until == "arguments" and not bad.beside]
     once = {name: value for bad in wrong if plain(bad) for name, value in bad.arguments.items()}
     with pytest.raises(ValueError, match=r"^\d+ arguments cannot be used:\n") as error:
@@ -91,13 +91,13 @@ def test_several_problems_are_said_together(tmp_path):
 
 
 def plain(bad: Bad) -> bool:
-    """Whether it is one of many that can be said together: not one that cannot be read, or that does not exist."""
+    """Return True for a refusal that can be reported with others: of a field, and readable."""
     (value,) = bad.arguments.values()
     known = set(bad.arguments) <= set(lightrainer.TrainingArguments.__dataclass_fields__)
     return known and not bad.needs_cpu and not (isinstance(value, str) and value.startswith(("{", "no/")))
 
 
-def test_unknown_arguments_are_said_together():
+def test_unknown_arguments_are_reported_together():
     with pytest.raises(TypeError, match=r"^2 arguments that TrainingArguments does not have:\n") as error:
         lightrainer.TrainingArguments(evaluation_strategy="steps", learning_rte=1)
     assert [line.partition("=")[0] for line in str(error.value).splitlines()[1:]] == [

@@ -113,28 +113,6 @@ def test_a_training_argument_is_read_as_in_the_reference(name, parsers, capsys):
     capsys.readouterr()
 
 
-# What the reference makes of these it writes into the environment of the process, or asks of the machine.
-OUTSIDE = {
-    *("tf32", "bf16", "fp16", "bf16_full_eval", "fp16_full_eval", "ddp_backend", "fsdp", "fsdp_config", "deepspeed"),
-    *("torch_compile", "torch_compile_backend", "torch_compile_mode"),
-}
-
-
-@pytest.mark.parametrize("name", sorted(set(FIELDS) - OTHER - OUTSIDE))
-def test_the_training_arguments_are_those_of_the_reference(name, parsers, monkeypatch):
-    """The objects that come out are equal, field by field."""
-    monkeypatch.setattr(training_arguments, "raise_for_unsupported", lambda args: None)
-    ours, theirs = parsers
-    line = lines_for(name, ours)[0]
-    words = [*line.split(), "--use_cpu"]
-    words += ["--dataloader_num_workers", "1"] if name.startswith("dataloader_p") else []
-    words += ["--eval_strategy", "epoch", "--save_strategy", "epoch"] if name.startswith("load_best") else []
-    (mine,) = ours.parse_args_into_dataclasses(words)
-    (reference,) = theirs.parse_args_into_dataclasses(words)
-    for item in set(FIELDS) - OF_5_23:
-        assert plain(getattr(mine, item)) == plain(getattr(reference, item)), (line, item)
-
-
 def test_a_training_argument_that_we_take_and_the_reference_does_not(parsers, monkeypatch):
     monkeypatch.setattr(training_arguments, "raise_for_unsupported", lambda args: None)
     words = ["--liger_kernel_config", '{"rope":true}', "--include_num_input_tokens_seen", "non_padding"]

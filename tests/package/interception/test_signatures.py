@@ -1,4 +1,4 @@
-"""What is served has the parameters, members and values of what it takes the place of."""
+"""Served names have the parameters, members and values of those of the reference."""
 
 import dataclasses
 import enum
@@ -17,7 +17,7 @@ MODULES = [
     *("training_args_seq2seq", "optimization", "hf_argparser", COLLATORS),
 ]
 OTHERWISE = {
-    # The trackers' place of a parameter is nobody's business: events are called by keywords.
+    # Positions of these parameters do not matter: events are called by keywords.
     "trainer.CallbackHandler.on_evaluate(metrics)",
     "trainer.CallbackHandler.on_log(logs)",
     "trainer_callback.EarlyStoppingCallback.on_evaluate(metrics)",
@@ -27,14 +27,14 @@ OTHERWISE = {
     # Of 5.23: what Trackio records stays on this machine unless a Space is named.
     "trainer.TrainingArguments(trackio_space_id)",
     "training_args_seq2seq.Seq2SeqTrainingArguments(trackio_space_id)",
-    # What a loop over the body of the class leaves behind there.
+    # A variable of a loop in the body of the class.
     "trainer.TrainingArguments.is_torch_greater_or_equal_than_2_8",
     "training_args_seq2seq.Seq2SeqTrainingArguments.is_torch_greater_or_equal_than_2_8",
     # accelerate's own class.
     "training_args.ParallelismConfig",
     "hf_argparser.string_to_bool",
 }
-"""Where ours is something else, and why that is well."""
+"""Deliberate differences."""
 
 
 def pairs():
@@ -57,7 +57,7 @@ def signature(value):
 
 
 def differing_parameters(path, theirs, ours):
-    """Those that cannot be passed as to theirs, or that are something else when left out."""
+    """Yield parameters that cannot be passed as in theirs, or have another default."""
     wanted, found = signature(theirs), signature(ours)
     if wanted is None or found is None:
         return

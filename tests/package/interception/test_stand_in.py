@@ -1,11 +1,13 @@
-"""Without transformers: a stand-in has what a script needs that brings its own model, and refuses the rest."""
+"""Without transformers: the stand-in has the names of its table, and refuses others."""
 
+import importlib.metadata
 import json
 
 import pytest
 from processes import forked, said
 
 from lightrainer.interception.names import VERSION
+from lightrainer.interception.stand_in import versions
 from lightrainer.interception.stand_in.names import STAND_IN
 
 EVERYTHING = """
@@ -79,7 +81,7 @@ print(json.dumps([said, probes]))
 """
 
 
-def test_other_names_are_refused_with_what_to_do(without_library, tmp_path):
+def test_other_names_are_refused_with_a_remedy(without_library, tmp_path):
     refused, probes = said(forked(without_library, "-c", REFUSALS, served=True, cwd=tmp_path))
     assert len(refused) == 6
     for statement, (kind, text, name) in refused.items():
@@ -106,7 +108,7 @@ print(json.dumps([data["b"][:], bool(accelerate.utils.is_transformers_available(
 """
 
 
-def test_libraries_that_look_for_it_go_on_as_without_it(without_library, tmp_path):
+def test_libraries_that_look_for_it_work_as_without_it(without_library, tmp_path):
     """They ask whether it is installed, or find it in `sys.modules`; none may break on the stand-in."""
     assert said(forked(without_library, "-c", LIBRARIES, served=True, cwd=tmp_path)) == [[2, 3, 4], False, [1, 2]]
 
@@ -119,90 +121,18 @@ print(json.dumps([asked, importlib.util.find_spec("transformers") is None, trans
 """
 
 
-def test_a_question_before_the_first_import_is_answered_alike(without_library, tmp_path):
+def test_find_spec_before_the_first_import(without_library, tmp_path):
     assert said(forked(without_library, "-c", FIRST, served=True, cwd=tmp_path)) == [True, True, "transformers"]
 
 
-SCRIPT = """
-import json, logging, os, sys
-from dataclasses import dataclass, field
-from typing import Optional
-
-import torch
-import transformers
-from transformers import (
-    DataCollatorWithPadding, EarlyStoppingCallback, EvalPrediction, HfArgumentParser, Trainer, TrainerCallback,
-    TrainingArguments, default_data_collator, enable_full_determinism, get_linear_schedule_with_warmup, get_scheduler,
-    is_torch_available, set_seed,
-)
-from transformers.trainer_utils import IntervalStrategy, get_last_checkpoint
-from transformers.utils import ModelOutput, PaddingStrategy, check_min_version
-from transformers.utils.versions import require_version
-
-check_min_version("5.0.0")
-require_version("datasets>=1.8.0", "To fix: pip install datasets")
-logger = logging.getLogger(__name__)
-
-@dataclass
-class DataArguments:
-    length: Optional[int] = field(default=8, metadata={"help": "how many samples"})
-
-@dataclass
-class Output(ModelOutput):
-    loss: Optional[torch.FloatTensor] = None
-    logits: torch.FloatTensor = None
-
-class Model(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = torch.nn.Linear(2, 2)
-
-    def forward(self, x, labels=None):
-        logits = self.layer(x)
-        return Output(loss=torch.nn.functional.cross_entropy(logits, labels), logits=logits)
-
-def main():
-    data, args = HfArgumentParser((DataArguments, TrainingArguments)).parse_args_into_dataclasses()
-    logging.basicConfig(handlers=[logging.StreamHandler(sys.stdout)], level=logging.WARNING)
-    transformers.utils.logging.set_verbosity(args.get_process_log_level())
-    transformers.utils.logging.enable_default_handler()
-    transformers.utils.logging.enable_explicit_format()
-    last = get_last_checkpoint(args.output_dir) if os.path.isdir(args.output_dir) else None
-    set_seed(args.seed)
-    samples = [{"x": torch.randn(2), "label": i % 2} for i in range(data.length)]
-    trainer = Trainer(
-        Model(), args, train_dataset=samples, eval_dataset=samples, data_collator=default_data_collator,
-        compute_metrics=lambda p: {"right": float((p.predictions.argmax(-1) == p.label_ids).mean())},
-    )
-    result = trainer.train(resume_from_checkpoint=last)
-    trainer.save_model()
-    trainer.log_metrics("train", result.metrics)
-    trainer.save_metrics("train", result.metrics)
-    trainer.save_state()
-    metrics = trainer.evaluate()
-    trainer.save_metrics("eval", metrics)
-    print(json.dumps([last, sorted(metrics), trainer.state.global_step, is_torch_available()]))
-
-if __name__ == "__main__":
-    main()
-"""
-
-
-def test_a_whole_script_with_a_model_of_its_own(without_library, tmp_path):
-    (tmp_path / "script.py").write_text(SCRIPT)
-    words = (
-        "--output_dir out --use_cpu --max_steps 2 --save_steps 1 --report_to none --disable_tqdm True --log_level info"
-    )
-    done = forked(without_library, "script.py", *words.split(), served=True, cwd=tmp_path)
-    last, metrics, step, there = said(done)
-    assert last is None
-    assert "eval_right" in metrics
-    assert (step, there) == (2, True)
-    assert "[INFO|" in done.stderr
-    assert "Running training" in done.stderr
-    assert json.loads((tmp_path / "out" / "all_results.json").read_text())["eval_right"] >= 0
-    again = said(forked(without_library, "script.py", *words.split(), served=True, cwd=tmp_path))
-    assert again[0].endswith("checkpoint-2")
+def test_versions_are_checked():
+    versions.check_min_version("5.0.0")
+    versions.require_version("torch>=2", "a hint")
+    for check, wanted in ((versions.check_min_version, "99.0"), (versions.require_version, "torch>=99")):
+        with pytest.raises(ImportError, match=wanted):
+            check(wanted)
+    with pytest.raises(importlib.metadata.PackageNotFoundError, match="no-such-package"):
+        versions.require_version("no-such-package>=1")
 
 
 LOGGING = """
@@ -254,7 +184,7 @@ def test_messages_go_through_the_loggers_that_scripts_know(without_library, tmp_
 
 
 @pytest.mark.parametrize("name", ["send_example_telemetry", "is_torch_tpu_available"])
-def test_names_of_transformers_4_at_their_old_place(without_library, tmp_path, name):
+def test_names_of_transformers_4(without_library, tmp_path, name):
     code = f"from transformers.utils import {name}; print({name}({'' if 'tpu' in name else repr('a')}))"
     done = forked(without_library, "-c", code, served=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr

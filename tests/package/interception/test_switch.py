@@ -1,4 +1,4 @@
-"""Serving is switched on and off in a running process, also late, and in the processes that it starts."""
+"""Interception switched on and off in a running process, also late, and in child processes."""
 
 import json
 
@@ -92,7 +92,7 @@ print(json.dumps([text, ours, back]))
 """
 
 
-def test_modules_that_are_loaded_already_are_replaced_and_what_others_hold_is_named(with_library, tmp_path):
+def test_loaded_modules_are_replaced_and_other_holders_are_named(with_library, tmp_path):
     text, ours, back = said(forked(with_library, "-c", LATE, cwd=tmp_path))
     assert all(ours), ours
     assert all(back), back
@@ -116,7 +116,7 @@ print(json.dumps([Trainer is lightrainer.Trainer, [name for name in sys.modules 
 """
 
 
-def test_a_library_of_which_nothing_was_taken_yet_is_no_reason_to_warn(with_library, tmp_path):
+def test_an_unused_library_causes_no_warning(with_library, tmp_path):
     assert said(forked(with_library, "-c", EARLY, cwd=tmp_path)) == [True, ["transformers.trainer"]]
 
 
