@@ -145,7 +145,7 @@ def running(trainer: Trainer, lightning_trainer: LightningTrainer, module: Evalu
 
 def _backward(lightning_trainer: LightningTrainer, module: EvaluationModule) -> Callable[..., None] | None:
     """Return the backward pass through strategy and precision plugin; None for torch's, if neither adds to it."""
-    if not fast_path.nobody_listens(lightning_trainer):
+    if not fast_path.is_plain(lightning_trainer):
         return module.manual_backward
     scaler = getattr(lightning_trainer.precision_plugin, "scaler", None)
     return None if scaler is None else lambda loss, **kwargs: scaler.scale(loss).backward(**kwargs)

@@ -55,7 +55,6 @@ from ..strategies.plan import RunPlan, optimizer_config
 from ..strategies.strategy import Strategy
 from . import checks, construction, optimization, steps
 from .batch_size import BatchSizeFinder
-from .columns import require_inputs
 from .construction import AppliedArguments, lend_save_model, seed_everything
 from .context_parallel import ContextParallel
 from .data_loading import DataLoading, chosen_dataset, default_collator, training_length
@@ -310,7 +309,7 @@ class Trainer:
         self._memory_tracker.stop("init")
 
     def _set_up_model(self, model: nn.Module) -> None:
-        """Take a model, and derive from it what depends on it."""
+        """Set the model and the attributes derived from it."""
         construction.set_up_model(self, model)
 
     def _apply_arguments(self) -> None:
@@ -318,7 +317,7 @@ class Trainer:
         self._applied_arguments.apply()
 
     def _validate_args(self) -> None:
-        """What can be checked once model and data are there; an override point of some libraries."""
+        """Check what needs model and data; an override point of some libraries."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the components: a copy of the Trainer makes its own."""
@@ -590,7 +589,7 @@ class Trainer:
             The loss, or the loss and the model's outputs.
         """
         if not isinstance(inputs, dict):
-            require_inputs(inputs, self.data_collator, "compute_loss")
+            steps.require_inputs(inputs, self.data_collator, "compute_loss")
         labels, split = None, self._context_parallel.targets is not None
         if "labels" in inputs and (self.label_smoother is not None or self.compute_loss_func is not None):
             labels = self._context_parallel.pop_labels(model, inputs) if split else inputs.pop("labels")
@@ -844,7 +843,7 @@ class Trainer:
             ignore_keys: outputs of the model that are no predictions.
         """
         if not isinstance(inputs, dict):
-            require_inputs(inputs, self.data_collator, "prediction_step")
+            steps.require_inputs(inputs, self.data_collator, "prediction_step")
         with_loss = steps.has_loss(inputs, self.label_names, self.can_return_loss)
         inputs = self._prepare_inputs(inputs)
         labels = None
@@ -882,7 +881,7 @@ class Trainer:
         return self._search.output_dir(str(self.args.output_dir), trial)
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        """Write `checkpoint-{step}`: beside its name, so that nobody ever sees half of one, then rename it.
+        """Write `checkpoint-{step}` under another name, and rename it once it is complete.
 
         Raises:
             DiskFullError: there is not enough space for it; nothing has been written.
@@ -920,22 +919,22 @@ class Trainer:
         self._restorer.load_best()
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
-        """Have the random generators as they were when a checkpoint was written."""
+        """Restore the random generators from a checkpoint."""
         if checkpoint is not None:
             self._data_position.load_rng(checkpoint)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        """Let both go on from a checkpoint."""
+        """Restore optimizer and schedule from a checkpoint."""
         if checkpoint is not None:
             self._training_state.load_optimizer_and_schedule(checkpoint)
 
     def _load_scaler(self, checkpoint: str | None) -> None:
-        """Let the loss scale go on from a checkpoint."""
+        """Restore the loss scale from a checkpoint."""
         if checkpoint is not None:
             self._training_state.load_scaler(checkpoint)
 
     def _load_callback_state(self) -> None:
-        """Let callbacks go on from the state that was read from a checkpoint, where the arguments ask for that."""
+        """Restore callbacks from the state of a checkpoint, if the arguments ask for it."""
         if self.args.restore_callback_states_from_checkpoint:
             self._callback_states.restore_exported()
 
@@ -1081,12 +1080,12 @@ class Trainer:
         return self._hub.upload(message, blocking=blocking, token=token, revision=revision)
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        """Begin to upload the model of a complete checkpoint, unless another upload is still on its way."""
+        """Start the upload of a complete checkpoint, unless another upload is running."""
         if self.is_world_process_zero():
             self._hub.push_checkpoint(checkpoint_folder, own_card=is_own(self, "create_model_card"))
 
     def _finish_current_push(self) -> None:
-        """Wait for the uploads that are on their way, however they end."""
+        """Wait for running uploads, also for those that fail."""
         self._hub.wait()
 
     # Hyperparameter search.
@@ -1138,7 +1137,7 @@ class Trainer:
         return construction.make_model(self.model_init, trial)
 
     def _renew_model(self, trial: Any) -> None:
-        """Make a new model; once more if the trial changes the seed, so that what a run is called is what it was."""
+        """Make a new model; once more if the trial changes the seed, so that it begins with its own seed."""
         construction.renew_model(self, trial)
         seed = (self.args.seed, self.args.full_determinism)
         self._hp_search_setup(trial)
@@ -1146,20 +1145,20 @@ class Trainer:
             construction.renew_model(self, trial)
 
     def _hp_search_setup(self, trial: Any) -> None:
-        """Take up the values of a trial; an override point, called with None too, in every training."""
+        """Apply the values of a trial; an override point, called in every training, with None without a trial."""
         self._trial = trial
         if self._search.apply(trial):
             self._train_batch_size = self.args.train_batch_size
             self._apply_arguments()
 
     def _report_to_hp_search(self, trial: Any, step: int, metrics: dict[str, float]) -> None:
-        """Tell a search about an evaluation in the middle of a training; an override point."""
+        """Report an evaluation during the training to a search; an override point."""
         self._search.report(trial, step, metrics)
 
     # Callbacks and processes.
 
     def add_callback(self, callback: TrainerCallback | type[TrainerCallback] | Callback) -> None:
-        """As `transformers.Trainer.add_callback`; callbacks of Lightning are welcome too."""
+        """As `transformers.Trainer.add_callback`; also takes callbacks of Lightning."""
         if is_lightning_callback(callback):
             check_callback(callback)
             self._lightning_callbacks.append(callback() if isinstance(callback, type) else callback)

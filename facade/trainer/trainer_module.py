@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 class TrainerModule(EvaluationModule):
     """A LightningModule that trains the model of a Trainer: one batch is one optimizer step, a `Window`.
 
-    `Trainer.training_step`, which people override, runs the backward pass itself, and clipping, callbacks and the
+    `Trainer.training_step`, an override point, runs the backward pass itself, and clipping, callbacks and the
     schedule happen in the documented order, so the optimization is manual. `LossModule` is for Lightning users.
 
     Args:
@@ -102,11 +102,11 @@ class TrainerModule(EvaluationModule):
         self._of_the_run = frozenset(vars(self)) - before | {"lightning_trainer", "strategy"}
 
     def __getstate__(self) -> dict[str, Any]:
-        """For copies, which callbacks that average weights make: without the run, its data and its Trainer."""
+        """Leave out the run, its data and its Trainer, for copies by callbacks that average weights."""
         return {name: value for name, value in super().__getstate__().items() if name not in self._of_the_run}
 
     def attach(self, lightning_trainer: LightningTrainer, strategy: Strategy) -> None:
-        """Take the Lightning Trainer that is about to run, and put it where the training goes on."""
+        """Attach the Lightning Trainer that is about to run, and set its position."""
         self.lightning_trainer = lightning_trainer
         self.strategy = strategy
         self.model = self.facade.model  # which may have been replaced while it was prepared
@@ -118,7 +118,7 @@ class TrainerModule(EvaluationModule):
         )
 
     def skip(self) -> None:
-        """Begin and end a training whose checkpoint has done all of its steps."""
+        """Begin and end a training whose checkpoint is at its last step."""
         self._make_optimizers()
         self.on_train_start()
         if self.windows.on_positioned is not None:
@@ -127,37 +127,37 @@ class TrainerModule(EvaluationModule):
 
     @property
     def stopping(self) -> bool:
-        """Whether a callback wants the epoch, or the training, to end."""
+        """Return whether a callback asked to end the epoch or the training."""
         return self.facade.control.should_epoch_stop or self.facade.control.should_training_stop
 
     @property
     def epoch_is_over(self) -> bool:
-        """Whether nothing is left to do in this epoch but to save: what was due at its end is done."""
+        """Return whether the epoch is over, and the evaluation due at its end is done."""
         return self.epoch_ended and self.evaluation is None
 
     @property
     def next_position(self) -> tuple[int, int]:
-        """Epoch, and windows of it that are done, where a training goes on that is saved now."""
+        """Return epoch and finished windows from which a training saved now would resume."""
         windows = self.windows
         cut_short = windows.is_cut_short and not self.facade.control.should_epoch_stop
         return (windows.epoch, windows.done) if cut_short or not self.epoch_is_over else (windows.epoch + 1, 0)
 
     def progress(self) -> dict[str, Any]:
-        """Return what the next logs are made of, for `apply_progress`."""
+        """Return the values of the next logs, for `apply_progress`."""
         norm = self.grad_norm.item() if isinstance(self.grad_norm, torch.Tensor) else self.grad_norm
         return {"losses": self.losses.state_dict(), "grad_norm": norm, "learning_rate": self.learning_rate}
 
     def apply_progress(self, progress: dict[str, Any]) -> None:
-        """Let the logs go on where those of an interrupted training ended."""
+        """Restore the values of the next logs from an interrupted training."""
         self.losses.load_state_dict(progress["losses"])
         self.of_last_step = progress["grad_norm"], progress["learning_rate"]
 
     # The hooks of Lightning, in the order in which they are called.
 
     def setup(self, stage: str) -> None:
-        """Let the callbacks of a resumed training go on from their states: Lightning has set them up.
+        """Restore the Lightning callbacks of a resumed training, which Lightning has set up by now.
 
-        Lightning itself runs no evaluation; callbacks such as ThroughputMonitor prepared for those of the Trainer.
+        Lightning runs no evaluation itself; callbacks such as ThroughputMonitor have prepared for the Trainer's.
         """
         self.lightning_trainer.limit_val_batches = 0
         if stage == "fit" and self.checkpoint is not None:
@@ -297,7 +297,7 @@ class TrainerModule(EvaluationModule):
         """End an epoch: log, evaluate and save, if they are due."""
         facade = self.facade
         if self.seen_in_epoch == 0:
-            self._stop_for_want_of_data()
+            self._stop_without_data()
         self.schedule.epoch_ended()
         facade.control = facade.callback_handler.on_epoch_end(facade.args, facade.state, facade.control)
         self.epoch_ended = True
@@ -313,7 +313,7 @@ class TrainerModule(EvaluationModule):
         self.run.finish(self)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Let the files of a user's `ModelCheckpoint` tell what a folder would."""
+        """Add the states of the processes to the files of a `ModelCheckpoint`."""
         add_process_states(checkpoint, self.trainer)
 
     def backward(self, loss: torch.Tensor, *args: Any, learning_rate: float | None = None, **kwargs: Any) -> None:
@@ -324,7 +324,7 @@ class TrainerModule(EvaluationModule):
             optimizer: Any = self.optimizers(use_pl_optimizer=False)
             optimizer.fused_backward(loss, learning_rate)
 
-    # What the hooks are made of, and what happens between them.
+    # Parts of the hooks, and calls between them.
 
     def evaluate(self, evaluation: Evaluation) -> None:
         """Run an evaluation in the middle of the training."""
@@ -335,7 +335,7 @@ class TrainerModule(EvaluationModule):
             self.evaluation = outer
 
     def stop_before_step(self) -> None:
-        """End the epoch here, although a window may have been read that nobody has seen yet."""
+        """End the epoch before the next step, although its window may have been read."""
         self._stopped_before_step = True
         self.windows.stop()
         if self.facade.control.should_training_stop:
@@ -386,7 +386,7 @@ class TrainerModule(EvaluationModule):
             learning_rate=self.learning_rate,
         )
 
-    def _stop_for_want_of_data(self) -> None:
+    def _stop_without_data(self) -> None:
         state = self.facade.state
         if state.global_step == 0:
             raise ValueError("The training data is empty: it gave no batch, so there is nothing to train on.")

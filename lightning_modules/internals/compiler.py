@@ -1,7 +1,7 @@
 """Leave torch's compiler unloaded as long as nothing is compiled.
 
-`torch._dynamo` takes half as long to import as torch itself, and every optimizer of torch imports it: to be kept out of
-what is compiled. Where it is not loaded nothing is being compiled, so that there is nothing to be kept out of.
+`torch._dynamo` takes half as long to import as torch itself, and each of torch's optimizers imports it to exclude
+itself from compilation. While it is not loaded nothing is compiled.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def disable_dynamo(function: Any = None, recursive: bool = True, **_: Any) -> An
 
 
 def build_optimizers_plainly() -> None:
-    """Let torch's optimizers be made, read and loaded without loading the compiler."""
+    """Make, read and load torch's optimizers without loading the compiler."""
     for name in _METHODS:
         method = getattr(Optimizer, name)
         if hasattr(method, "__wrapped__"):
@@ -41,9 +41,9 @@ def build_optimizers_plainly() -> None:
 
 
 def step_plainly(optimizer: Any) -> None:
-    """Let one of torch's own optimizers step without loading the compiler; others stay as they are.
+    """Make the steps of one of torch's optimizers without loading the compiler; others are not changed.
 
-    The hooks around a step are called as ever. To be called before a schedule is made, which wraps the step.
+    Hooks around the step are still called. Call this before a schedule is made, which wraps the step.
     """
     if "step" in getattr(optimizer, "__dict__", {}):
         return  # done before, or replaced by others
@@ -63,7 +63,7 @@ def step_plainly(optimizer: Any) -> None:
 
 
 def _call_plainly(disabled: Any) -> None:
-    """Call what is under `_disable_dynamo` of torch as it is, as long as the compiler is not loaded.
+    """Call a function that torch has wrapped in `_disable_dynamo` directly while the compiler is not loaded.
 
     The decorator loads the compiler at the first call, and keeps what it calls from then on as an attribute of the
     function, `__dynamo_disable`. In a torch without that attribute the compiler is loaded as ever.

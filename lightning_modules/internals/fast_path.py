@@ -1,9 +1,8 @@
-"""What Lightning does around each step and batch, without what nobody notices: loops, precisions, a profiler."""
+"""Fast paths through Lightning's training and evaluation loops, for modules without Lightning callbacks."""
 
 from __future__ import annotations
 
 import contextlib
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Literal
@@ -27,26 +26,15 @@ UNMEASURED = contextlib.nullcontext()
 
 
 def step_lightly(trainer: Trainer) -> None:
-    """Leave out of each step what is of no use to a `FastModule`.
-
-    Lightning inspects the signature of `training_step` at every step; here it is known. It asks whether an evaluation
-    is due, as none ever is by its own count. And it prepares for values that hooks log through `LightningModule.log`,
-    which only callbacks would do here. Evaluations are made lighter too.
-    """
+    """Replace the loops and the profiler of a trainer by faster ones, for a `FastModule`."""
     fit_loop: Any = trainer.fit_loop
-    epoch_loop, connector = fit_loop.epoch_loop, fit_loop.trainer._logger_connector
     fit_loop.trainer.profiler = SilentProfiler()
     trainer.validate_loop = evaluation_loop(trainer, TrainerFn.VALIDATING)
     trainer.test_loop = evaluation_loop(trainer, TrainerFn.TESTING)
-    epoch_loop.val_loop = evaluation_loop(trainer, TrainerFn.FITTING)
-    fit_loop._warn_if_modules_in_eval_mode = nothing  # steps see to the mode
-    epoch_loop._should_check_val_fx = _never
-    epoch_loop._build_kwargs = _step_arguments
-    if steps_by_itself(trainer):
-        epoch_loop.run = partial(_run_epoch, trainer)
-    if not callbacks_of(trainer):
-        connector.on_batch_start = connector.on_batch_end = nothing
-        connector.update_train_step_metrics = connector.update_eval_step_metrics = nothing
+    fit_loop.epoch_loop.val_loop = evaluation_loop(trainer, TrainerFn.FITTING)
+    fit_loop._warn_if_modules_in_eval_mode = no_op  # each step sets the mode
+    if has_plain_steps(trainer):
+        fit_loop.epoch_loop.run = partial(_run_epoch, trainer)
 
 
 def evaluation_loop(trainer: Trainer, function: TrainerFn) -> FastEvaluationLoop:
@@ -56,7 +44,7 @@ def evaluation_loop(trainer: Trainer, function: TrainerFn) -> FastEvaluationLoop
 
 
 def _run_epoch(trainer: Any, data_fetcher: Any) -> None:
-    """Run Lightning's loop over an epoch, for a module that optimizes by hand and hooks without listeners.
+    """Run Lightning's loop over an epoch, for a module with manual optimization and a trainer without callbacks.
 
     A module ends the epoch before a batch by returning -1 from `on_train_batch_start`.
     """
@@ -68,7 +56,7 @@ def _run_epoch(trainer: Any, data_fetcher: Any) -> None:
     loop.on_run_start(data_fetcher)
     loop.manual_optimization.on_run_start()  # counts the steps of optimizers
     while not loop.done:
-        loop.on_iteration_done()  # it is not restarting any more
+        loop.on_iteration_done()  # ends a restart
         try:
             batch, _, _ = next(data_fetcher)
         except StopIteration:
@@ -88,26 +76,26 @@ def _run_epoch(trainer: Any, data_fetcher: Any) -> None:
         loop._batches_that_stepped += 1
 
 
-def nobody_listens(trainer: Trainer) -> bool:
-    """Tell whether backward and step are just that: one process, a precision of this package, no Lightning callback."""
-    return _does_no_more(trainer) and trainer.world_size == 1
+def is_plain(trainer: Trainer) -> bool:
+    """Return whether backward pass and step are torch's: one process, our precision, no Lightning callback."""
+    return _has_no_hooks(trainer) and trainer.world_size == 1
 
 
-def steps_by_itself(trainer: Trainer) -> bool:
-    """Tell whether an optimizer's step is just that; in DDP too, which has averaged the gradients, if no models are."""
+def has_plain_steps(trainer: Trainer) -> bool:
+    """Return whether a step is that of the optimizer alone; also in DDP, unless it averages models."""
     strategy = trainer.strategy
-    if type(strategy) is DDPStrategy:  # others are made of it, and do more
-        return _does_no_more(trainer) and strategy._model_averager is None
-    return type(strategy) is SingleDeviceStrategy and nobody_listens(trainer)
+    if type(strategy) is DDPStrategy:  # subclasses do more
+        return _has_no_hooks(trainer) and strategy._model_averager is None
+    return type(strategy) is SingleDeviceStrategy and is_plain(trainer)
 
 
-def _does_no_more(trainer: Trainer) -> bool:
+def _has_no_hooks(trainer: Trainer) -> bool:
     precision = trainer.precision_plugin
     return not callbacks_of(trainer) and isinstance(precision, (FastPrecision, ForwardPrecision))
 
 
 class FastModule(LightningModule):
-    """A LightningModule without the work that Lightning does around each step for hooks that nobody uses.
+    """LightningModule without Lightning's work around each step for hooks that are not in use.
 
     Batches stay where they are, so `on_before_batch_transfer`, `transfer_batch_to_device` and
     `on_after_batch_transfer` are not called. Only `model` is registered as a part of it; other attributes are plain.
@@ -120,7 +108,7 @@ class FastModule(LightningModule):
         return batch
 
     def __setattr__(self, name: str, value: Any) -> None:
-        # At every step some names are set, by Lightning too, and `nn.Module` would look for parameters in each value.
+        # Some names are set in each step, and `nn.Module` looks for parameters in each value.
         if name == "model":
             super().__setattr__(name, value)
         else:
@@ -128,9 +116,9 @@ class FastModule(LightningModule):
 
 
 class FastEvaluationLoop(_EvaluationLoop):
-    """Lightning's evaluation loop, which does for each batch only what somebody notices.
+    """Lightning's evaluation loop, reduced for each batch to the step of the module and the counters.
 
-    With a Lightning callback, another precision or several processes it is Lightning's in every respect.
+    With a Lightning callback, another precision or several processes it is Lightning's.
     """
 
     module_step: Callable[[Any, int], Any] | None = None
@@ -142,14 +130,14 @@ class FastEvaluationLoop(_EvaluationLoop):
 
     @restarting.setter
     def restarting(self, restarting: bool) -> None:
-        # Lightning sets this at every step of a training, and looks for loops in this one: it has none.
+        # Lightning sets this in each training step, and would search this loop for inner loops.
         self._restarting = restarting
 
     def _evaluation_step(
         self, batch: Any, batch_idx: int, dataloader_idx: int, dataloader_iter: Iterator[Any] | None
     ) -> None:
         if batch_idx == 0:
-            self.look_who_is_there()
+            self.choose_step()
         if self.module_step is None:
             super()._evaluation_step(batch, batch_idx, dataloader_idx, dataloader_iter)
             return
@@ -164,10 +152,10 @@ class FastEvaluationLoop(_EvaluationLoop):
         self._has_run = True
         self._seen_batches_per_dataloader[dataloader_idx] += 1
 
-    def look_who_is_there(self) -> None:
-        """Find out, once a run, whether the step of the module is all that there is to do."""
+    def choose_step(self) -> None:
+        """Choose once a run between the step of the module and Lightning's."""
         trainer, module = self.trainer, self.trainer.lightning_module
-        alone = nobody_listens(trainer) and isinstance(module, FastModule)
+        alone = is_plain(trainer) and isinstance(module, FastModule)
         self.module_step = (module.test_step if trainer.testing else module.validation_step) if alone else None
 
     def _on_before_fetch(self) -> None:
@@ -187,29 +175,29 @@ class FastEvaluationLoop(_EvaluationLoop):
 
 
 class SilentProfiler(PassThroughProfiler):
-    """As Lightning's own that measures nothing, but its blocks cost nothing either: there are some ten in a step."""
+    """As `PassThroughProfiler`, without the cost of a generator for each of the ten blocks of a step."""
 
     def profile(self, action_name: str) -> Any:
-        """Nothing is done around the block."""
+        """Return an empty context."""
         return UNMEASURED
 
 
 class FastPrecision(Precision):
-    """Lightning's float32 precision, which calls the hooks around backward and step only for callbacks that are there.
+    """Lightning's float32 precision, which calls the hooks around backward and step only if there are callbacks.
 
-    For modules under manual optimization that define none of these hooks themselves.
+    For modules with manual optimization that define none of these hooks.
     """
 
     def pre_backward(self, tensor: Any, module: LightningModule) -> Any:
-        """`on_before_backward`, if a callback listens."""
+        """Call `on_before_backward` if there are callbacks."""
         return super().pre_backward(tensor, module) if callbacks_of(module.trainer) else tensor
 
     def post_backward(self, tensor: Any, module: LightningModule) -> Any:
-        """`on_after_backward`, if a callback listens."""
+        """Call `on_after_backward` if there are callbacks."""
         return super().post_backward(tensor, module) if callbacks_of(module.trainer) else tensor
 
     def optimizer_step(self, optimizer: Any, model: Any, closure: Any, **kwargs: Any) -> Any:
-        """`on_before_optimizer_step`, if a callback listens, and the step."""
+        """Call `on_before_optimizer_step` if there are callbacks, and step."""
         if model.trainer.callbacks:
             return super().optimizer_step(optimizer, model, closure, **kwargs)
         return optimizer.step(**kwargs)
@@ -232,15 +220,5 @@ class ForwardPrecision(ForwardCasting, MixedPrecision):
         super().__init__(precision, device, scaler)
 
 
-def _step_arguments(kwargs: OrderedDict[str, Any], batch: Any, batch_idx: int) -> OrderedDict[str, Any]:
-    kwargs["batch"], kwargs["batch_idx"] = batch, batch_idx
-    return kwargs
-
-
-def _never(*_: Any) -> bool:
-    """Takes the place of a question."""
-    return False
-
-
-def nothing(*_: Any, **__: Any) -> None:
-    """Takes the place of a hook that is switched off."""
+def no_op(*_: Any, **__: Any) -> None:
+    """Replace a hook that is switched off."""

@@ -1,9 +1,9 @@
-"""Lightning's names, imported without what nobody asked for.
+"""Imports of Lightning's names, without slow libraries that are not used.
 
 Lightning imports torchmetrics, which imports matplotlib and a third of `transformers` (where those are installed) for
-the sake of plots and three metrics; and it imports torch's compiler for one class. Together they take longer than all
-else that is imported. Meanwhile they are stood in for; what needs them finds the real ones when it uses them. Every
-module of this package imports Lightning from here.
+plots and three metrics; and it imports torch's compiler for one class. Together they take longer than all other
+imports. Stand-ins replace them during the import, and resolve to the real modules when used. All modules of this
+package import Lightning from here.
 """
 
 from __future__ import annotations
@@ -45,10 +45,9 @@ class _Deferred(type):
 
 @contextlib.contextmanager
 def deferring(module: str, **members: Any) -> Iterator[None]:
-    """Stand in for a module for a while, where its library is installed.
+    """Replace a module by a stand-in for the block, if its library is installed.
 
-    What others import of it meanwhile is looked up when they use it: that a library is loaded does not mean that all of
-    its lazy modules are. `members` are there at once, by name.
+    Names imported from it in the block are resolved when used. `members` are available at once, by name.
     """
     if not loaded(module) and not is_installed(module.partition(".")[0]):
         yield

@@ -1,4 +1,4 @@
-"""Lightning's private names: here and in `fast_path.py`, and nowhere else; each is held by a test of its own."""
+"""Uses of Lightning's private names; all of them are here and in `fast_path.py`, each with a test."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from .fast_path import evaluation_loop, nothing
+from .fast_path import evaluation_loop, no_op
 from .lightning_import import CombinedLoader, Trainer, TrainerFn, _given_hyperparameters, registry
 
 LOGGED_STEPS = "_batches_that_stepped"
@@ -27,10 +27,10 @@ _ANNOUNCING, _CALLBACKS = ("lightning.pytorch", "lightning.fabric"), "lightning.
 
 @contextlib.contextmanager
 def packages_searched_once() -> Iterator[None]:
-    """Let Trainers be made without another look into every package that is installed: milliseconds, for each of them.
+    """Search the installed packages for Lightning callbacks once, not for each Trainer, which takes milliseconds.
 
-    Lightning looks there for callbacks of packages. What was found holds until something is installed or `sys.path`
-    changes. Our own, by which plain Trainers report to a sweep, is left out.
+    The result is kept until a package is installed or `sys.path` changes. The callback of this package, by which plain
+    Trainers report to a sweep, is left out.
     """
     searching: Any = registry
     usual = searching.entry_points
@@ -47,7 +47,7 @@ def _entry_points(group: str, folders: tuple[tuple[str, int], ...]) -> list[Entr
 
 
 def _as_it_is(folder: str) -> tuple[str, int]:
-    """A folder, and when a package was last put into it or taken away."""
+    """Return a folder and its time of modification, which changes with the packages in it."""
     try:
         return folder, os.stat(folder or os.curdir).st_mtime_ns
     except OSError:
@@ -55,14 +55,14 @@ def _as_it_is(folder: str) -> tuple[str, int]:
 
 
 def leave_signals_alone(trainer: Trainer) -> None:
-    """Keep signals as the script has them.
+    """Keep the signal handlers of the script.
 
     Lightning would turn a SIGTERM into a normal exit, and ask all processes for one at every step (a broadcast and a
     host synchronisation).
     """
     connector: Any = trainer._signal_connector
     epoch_loop: Any = trainer.fit_loop.epoch_loop
-    connector.register_signal_handlers = epoch_loop._broadcast_sigterm_tensor = nothing
+    connector.register_signal_handlers = epoch_loop._broadcast_sigterm_tensor = no_op
 
 
 def start_at(trainer: Trainer, *, epoch: int, window: int, global_step: int) -> None:
@@ -86,12 +86,12 @@ def start_at(trainer: Trainer, *, epoch: int, window: int, global_step: int) -> 
 
 
 def made_by_cli() -> bool:
-    """Tell whether `LightningCLI` is making a module now: it has hyperparameters to be noted, in plain values."""
+    """Return whether `LightningCLI` is making a module, whose hyperparameters are saved as plain values."""
     return _given_hyperparameters.get() is not None
 
 
 def deal_out_samples(trainer: Trainer, active: bool) -> None:
-    """Let Lightning put samplers of its own into loaders where there are several processes, or not.
+    """Switch Lightning's own distributed samplers on or off.
 
     Args:
         trainer: its data has not been asked for yet.
@@ -101,23 +101,23 @@ def deal_out_samples(trainer: Trainer, active: bool) -> None:
 
 
 def deals_out_samples(trainer: Trainer) -> bool:
-    """As `Trainer(use_distributed_sampler=)` was."""
+    """Return the current value of `Trainer(use_distributed_sampler=)`."""
     return trainer._accelerator_connector.use_distributed_sampler
 
 
 def combined(loader: Any, *, training: bool) -> CombinedLoader:
-    """Return the one loader in the collection that Lightning would make of it, which warns of torch's future."""
+    """Return a loader in Lightning's collection of loaders, without torch's FutureWarning."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*LeafSpec", category=FutureWarning)
         return CombinedLoader(loader, "max_size_cycle") if training else OneLoader(loader, "sequential")
 
 
 class OneLoader(CombinedLoader):
-    """A collection of one loader, which need not find out at each batch which loader's turn it is."""
+    """Collection of one loader, without the search for the next loader at each batch."""
 
     def __iter__(self) -> Any:
-        """The batches, each with its number and that of its loader."""
-        super().__iter__()  # for the length; the feed of an evaluation reads nothing before it is asked for a batch
+        """Yield each batch with its number and that of its loader."""
+        super().__iter__()  # sets the length, and reads no batch yet
         (loader,), limits = self.flattened, self.limits
         limit = None if limits is None or math.isinf(limits[0]) else int(limits[0])
         return zip(itertools.islice(loader, limit), itertools.count(), itertools.repeat(0))
@@ -154,7 +154,7 @@ def evaluate_inside_fit(trainer: Trainer, loader: Any) -> None:
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Let a KeyboardInterrupt reach the script: Lightning would exit, and ignore SIGINT from then on."""
+    """Pass a KeyboardInterrupt on to the script: Lightning would exit, and ignore SIGINT from then on."""
     handler = signal.getsignal(signal.SIGINT)
     try:
         yield
@@ -168,10 +168,7 @@ def interruptible() -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet(active: bool = True) -> Iterator[None]:
-    """Keep Lightning's own announcements (devices found, limits reached) out of the script's output.
-
-    What its callbacks say, such as a summary of the model, was asked for, and is heard.
-    """
+    """Silence Lightning's own messages (devices found, limits reached), but not those of its callbacks."""
     announcing = map(logging.getLogger, _ANNOUNCING if active else ())
     levels = {logger: logging.WARNING for logger in announcing if logger.getEffectiveLevel() < logging.WARNING}
     if levels:
@@ -186,7 +183,7 @@ def quiet(active: bool = True) -> Iterator[None]:
 
 
 def _set_levels(levels: dict[logging.Logger, int]) -> None:
-    """Set all of them, and have the loggers of the process forget once what they know of levels: that takes long."""
+    """Set the levels, and clear the loggers' cache of levels once, which is slow."""
     for logger, level in levels.items():
         logger.level = level
     for logger in list(levels)[-1:]:
@@ -194,7 +191,7 @@ def _set_levels(levels: dict[logging.Logger, int]) -> None:
 
 
 def release(trainer: Trainer) -> None:
-    """Drop the trainer's references to module, optimizers and data: being a circle, it waits for the collector."""
+    """Drop the trainer's references to module, optimizers and data; it is in a cycle, which outlives its run."""
     strategy = trainer.strategy
     if strategy._lightning_module is not None:
         strategy._lightning_module._trainer = None
@@ -208,17 +205,17 @@ def release(trainer: Trainer) -> None:
 
 
 def start_no_processes(strategy: Any) -> Any:
-    """Keep a `DDPStrategy` from having a launcher: there is nothing to launch, and notebooks are refused for its sake.
+    """Leave the launcher of a `DDPStrategy` out: it would refuse notebooks, and the processes run already.
 
     Args:
-        strategy: one that has not met its Trainer.
+        strategy: not attached to a Trainer yet.
     """
-    strategy._configure_launcher = nothing
+    strategy._configure_launcher = no_op
     return strategy
 
 
 def configure_activation_checkpointing(strategy: Any) -> None:
-    """Let DeepSpeed's function for checkpointing activations know the section of its configuration, if there is one.
+    """Configure DeepSpeed's activation checkpointing from its section of the configuration, if there is one.
 
     Args:
         strategy: a `DeepSpeedStrategy`.
@@ -227,7 +224,7 @@ def configure_activation_checkpointing(strategy: Any) -> None:
 
 
 def call_hooks_before_step(precision: Any, module: Any, optimizer: Any) -> None:
-    """Call what Lightning calls between the closure of an optimizer's step and the step: `on_before_optimizer_step`.
+    """Call the hooks `on_before_optimizer_step`, as Lightning does before a step.
 
     Args:
         precision: the precision plugin of a running trainer.
@@ -238,12 +235,12 @@ def call_hooks_before_step(precision: Any, module: Any, optimizer: Any) -> None:
 
 
 def _raised_in(exception: BaseException) -> str:
-    """Name of the function that raised it: a script may call `sys.exit` on a KeyboardInterrupt of its own accord."""
+    """Return the name of the function that raised an exception, as scripts may call `sys.exit` too."""
     names, traceback = [""], exception.__traceback__
     while traceback is not None:
         names.append(traceback.tb_frame.f_code.co_name)
         traceback = traceback.tb_next
-    while names[-1] == "exit":  # trackers such as W&B put a function of theirs in the place of `sys.exit`
+    while names[-1] == "exit":  # trackers such as W&B replace `sys.exit`
         names.pop()
     return names[-1]
 

@@ -1,4 +1,4 @@
-"""Which versions of Lightning this package runs with, asked without importing Lightning."""
+"""Supported versions of Lightning, checked without importing it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..common.versions import installed, is_older
 
 LOWEST: Final = "2.6.6"
 BELOW: Final = "2.7.0"
-"""From the one to the other private names of Lightning are those in docs/develop/lightning.md."""
+"""Between the two, Lightning's private names are those in docs/develop/lightning.md."""
 
 
 @functools.cache
@@ -27,7 +27,7 @@ def require_lightning() -> None:
 
 
 def refuse(found: str) -> NoReturn:
-    """Say what to install instead of what was found."""
+    """Raise an error with the version to install."""
     raise ImportError(
         f"lightrainer runs with lightning>={LOWEST},<{BELOW}, and {found} is installed. It uses private names of "
         f'Lightning, which other versions change: pip install "lightning>={LOWEST},<{BELOW}"'

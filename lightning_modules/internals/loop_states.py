@@ -119,7 +119,7 @@ def leave_out_loaders(checkpoint: dict[str, Any]) -> None:
 
 
 def place_from_state(state: Mapping[str, Any], *, accumulation: int = 1) -> tuple[int, int]:
-    """Return epochs and batches as above, of a training of which only `trainer_state.json` tells.
+    """Return epochs and batches as above, of a training known from `trainer_state.json` only.
 
     An epoch of `n` batches has `ceil(n / accumulation)` steps, so the steps of an epoch follow from how many there
     were in how many epochs. Those of a stream are a share of `max_steps`.
@@ -215,7 +215,7 @@ def read_ahead(trainer: Trainer) -> list[Any]:
 
 
 def go_on_inside(trainer: Trainer, place: Place, before_reading: Callable[[], None]) -> None:
-    """Let the fit loop begin in the middle of an epoch: with what follows the last batch, or with the next one.
+    """Start the fit loop in the middle of an epoch: with the end of the last batch, or with the next one.
 
     Args:
         trainer: its loops are settled at the place, and are about to run.
@@ -243,5 +243,5 @@ def go_on_inside(trainer: Trainer, place: Place, before_reading: Callable[[], No
 
 
 def begin_epoch(trainer: Trainer) -> None:
-    """Let the loops begin an epoch, where Lightning would look for the middle of one: it does with `max_steps`."""
+    """Start the loops at an epoch, where Lightning would resume inside one, as it does with `max_steps`."""
     trainer.fit_loop._restarting = trainer.fit_loop.epoch_loop.restarting = False

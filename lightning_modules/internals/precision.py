@@ -22,11 +22,11 @@ _BEFORE = "_forward_before_cast"
 
 
 class LossScaler(torch.amp.GradScaler):
-    """As `torch.amp.GradScaler`, with the same state, but unscaling twice is once, and a skipped step is told.
+    """As `torch.amp.GradScaler`, with the same state, but unscaling is idempotent, and skipped steps are recorded.
 
     Attributes:
-        together: processes have parts of the gradients, so that what one of them finds counts for all.
-        others: parameters that no optimizer has, whose gradients are unscaled with those of the first one: they count
+        together: ranks hold parts of the gradients, so that an infinite value on one of them counts on all.
+        others: parameters in no optimizer, whose gradients are unscaled with those of the first one: they count
             in the norm of the model.
     """
 
@@ -36,9 +36,9 @@ class LossScaler(torch.amp.GradScaler):
     def __init__(self, device: str, **options: Any) -> None:
         super().__init__(device, **options)
         self.step_was_skipped = False
-        """Whether the optimizer was not asked for its last step, because gradients were infinite or NaN.
+        """The last step of the optimizer was skipped because gradients were infinite or NaN.
 
-        Optimizers that look at the gradients themselves (torch's fused ones) are always asked.
+        Optimizers that check gradients themselves (torch's fused ones) always step.
         """
         self._unscaled: set[int] = set()
 
@@ -70,7 +70,7 @@ class LossScaler(torch.amp.GradScaler):
         return {device: worst.to(device) for device in found}
 
     def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
-        """Unscale what is not unscaled, and step if all gradients are finite."""
+        """Unscale gradients unless that is done, and step if all are finite."""
         stepped: list[bool] = []
         handle = optimizer.register_step_pre_hook(lambda *_: stepped.append(True))
         try:
@@ -170,7 +170,7 @@ def _cast(model: nn.Module, context: Callable[[], contextlib.AbstractContextMana
 
 
 def _as_method(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that somebody put in the place of `forward`, as if it were a method."""
+    """Return a function that has replaced `forward` as a method."""
 
     def method(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)

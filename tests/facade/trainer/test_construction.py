@@ -1,4 +1,4 @@
-"""What a Trainer refuses, and what it says: the name, what was passed, why not, what to do; before any file exists."""
+"""Refusals of a Trainer, before any file is written: they name the parameter and the value."""
 
 import inspect
 import re
@@ -22,7 +22,7 @@ class Stream(IterableDataset):
 
 @pytest.fixture
 def nothing_is_written(tmp_path):
-    """Not a single file, whatever was tried."""
+    """Check that no file was written."""
     yield tmp_path
     assert files(tmp_path) == []
 
@@ -46,35 +46,29 @@ def refusal(kind, *words, folder, train=False, **changes):
 
 
 @pytest.mark.parametrize("kind", [RuntimeError, ValueError])
-def test_neither_a_model_nor_a_way_to_make_one(nothing_is_written, kind):
-    """A RuntimeError in the reference, and a ValueError for those who think of it as a bad value."""
-    with pytest.raises(kind, match=r"needs a model: pass model=.*model_init="):
+def test_a_model_is_required(nothing_is_written, kind):
+    """A RuntimeError as in the reference, and a ValueError."""
+    with pytest.raises(kind, match=r"model=.*model_init="):
         Trainer(args=arguments(nothing_is_written / "out"))
-    assert not (nothing_is_written / "out").exists()
 
 
-def test_both_a_model_and_a_way_to_make_one(nothing_is_written):
-    refusal(ValueError, "model", "model_init", "one of them", folder=nothing_is_written, model=tiny(), model_init=tiny)
+class Lossless(Tiny):
+    def forward(self, x, labels=None):
+        return {"logits": self.logits(x)}
 
 
-@pytest.mark.parametrize("returned", [None, 5])
-def test_a_function_that_makes_no_model(nothing_is_written, returned):
-    kind = RuntimeError if returned is None else (RuntimeError, TypeError)
-    refusal(kind, "model_init", str(returned), folder=nothing_is_written, model_init=lambda: returned)
+MODELS = [
+    ({"model": tiny(), "model_init": tiny}, ValueError, ["model", "model_init"]),
+    ({"model_init": lambda: None}, RuntimeError, ["model_init", "None"]),
+    ({"model_init": lambda: 5}, TypeError, ["model_init", "5"]),
+    ({"model_init": lambda a, b: tiny()}, RuntimeError, ["model_init", "2 arguments"]),
+    ({"model": Lossless(), "train": True}, ValueError, ["logits", "x, labels", "`loss`", "compute_loss"]),
+]
 
 
-def test_a_function_that_wants_too_much(nothing_is_written):
-    kind = (RuntimeError, TypeError)
-    refusal(kind, "model_init", "2 arguments", "trial", folder=nothing_is_written, model_init=lambda a, b: tiny())
-
-
-def test_a_model_without_a_loss(nothing_is_written):
-    class Lossless(Tiny):
-        def forward(self, x, labels=None):
-            return {"logits": self.logits(x)}
-
-    words = ["did not return a loss", "logits", "x, labels", "`loss`", "compute_loss"]
-    refusal(ValueError, *words, folder=nothing_is_written, model=Lossless(), train=True)
+@pytest.mark.parametrize(("changes", "kind", "words"), MODELS, ids=["both", "none", "a number", "two", "no loss"])
+def test_wrong_models(nothing_is_written, changes, kind, words):
+    refusal(kind, *words, folder=nothing_is_written, **changes)
 
 
 # --- the types, parameter by parameter
@@ -120,14 +114,14 @@ class OwnStep(Trainer):
 
 @pytest.mark.parametrize("cls", [OwnLoss, OwnStep])
 def test_a_loss_function_is_refused_where_it_would_be_called(tmp_path, cls):
-    """Not where somebody else may see to the loss: there any value that is not None says how it is scaled."""
+    """Elsewhere any value but None says how an override scales its loss."""
     made = trainer(tmp_path, cls, compute_loss_func="not None")
     with pytest.raises(TypeError, match=r"compute_loss_func.*'not None'.*super\(\).compute_loss"):
         made.train()
 
 
 def test_every_parameter_is_tried_with_the_wrong_type():
-    """`processing_class` may be anything: whoever has a use for it looks at its methods."""
+    """`processing_class` may be anything."""
     documented = set(inspect.signature(Trainer).parameters)
     assert {name for name, _ in WRONG} == documented - {"processing_class"}
 
@@ -157,33 +151,35 @@ def test_a_parameter_that_does_not_exist(nothing_is_written):
 # --- values that do not go together
 
 
-def test_an_iterable_without_max_steps(nothing_is_written):
-    words = ["train_dataset", "Stream", "no length", "max_steps is -1", "Set max_steps"]
-    refusal(ValueError, *words, folder=nothing_is_written, train_dataset=Stream(points()))
+def sgd(model=None):
+    return torch.optim.SGD((model or tiny()).parameters(), lr=0.1)
 
 
-def test_evaluation_without_data(nothing_is_written):
-    words = ["eval_strategy is 'steps'", "eval_dataset"]
-    refusal(ValueError, *words, folder=nothing_is_written, eval_dataset=None, eval_strategy="steps", eval_steps=2)
+TOGETHER = [
+    ({"train_dataset": Stream(points())}, ValueError, ["train_dataset", "Stream", "max_steps is -1"]),
+    ({"eval_dataset": None, "eval_strategy": "steps", "eval_steps": 2}, ValueError, ["'steps'", "eval_dataset"]),
+    ({"model_init": tiny, "optimizers": (sgd(), None)}, RuntimeError, ["optimizers", "model_init"]),
+    (
+        {"model_init": tiny, "optimizers": (None, torch.optim.lr_scheduler.StepLR(sgd(), 1))},
+        RuntimeError,
+        ["optimizers", "model_init"],
+    ),
+    (
+        {"optimizers": (sgd(), None), "optimizer_cls_and_kwargs": (torch.optim.SGD, {"lr": 0.1})},
+        RuntimeError,
+        ["optimizers", "optimizer_cls_and_kwargs"],
+    ),
+    (
+        {"compute_metrics": lambda prediction: {}, "batch_eval_metrics": True},
+        ValueError,
+        ["batch_eval_metrics", "compute_metrics", "compute_result"],
+    ),
+]
 
 
-def test_an_optimizer_together_with_model_init(nothing_is_written):
-    for optimizers in [
-        (torch.optim.SGD(tiny().parameters(), lr=0.1), None),
-        (None, torch.optim.lr_scheduler.StepLR(torch.optim.SGD(tiny().parameters(), lr=0.1), 1)),
-    ]:
-        words = ["optimizers", "model_init", "optimizer_cls_and_kwargs"]
-        refusal(RuntimeError, *words, folder=nothing_is_written, model_init=tiny, optimizers=optimizers)
-
-
-def test_two_kinds_of_optimizer(nothing_is_written):
-    model = tiny()
-    given = {
-        "optimizers": (torch.optim.SGD(model.parameters(), lr=0.1), None),
-        "optimizer_cls_and_kwargs": (torch.optim.SGD, {"lr": 0.1}),
-    }
-    words = ["optimizers", "optimizer_cls_and_kwargs", "one of them"]
-    refusal(RuntimeError, *words, folder=nothing_is_written, model=model, **given)
+@pytest.mark.parametrize(("changes", "kind", "words"), TOGETHER, ids=[" ".join(words) for *_, words in TOGETHER])
+def test_values_that_do_not_go_together(nothing_is_written, changes, kind, words):
+    refusal(kind, *words, folder=nothing_is_written, **changes)
 
 
 class CallsItLabel(Tiny):
@@ -205,15 +201,6 @@ def test_inputs_called_label_with_a_collator_of_the_user(tmp_path):
 
     trained = trainer(tmp_path, model=CallsItLabel(), data_collator=collate, remove_unused_columns=False)
     assert trained.train().global_step == 4
-
-
-def test_metrics_by_batch_need_to_be_told_when_to_sum_up(nothing_is_written):
-    def compute_metrics(prediction):
-        return {}
-
-    words = ["batch_eval_metrics", "compute_metrics", "compute_result"]
-    given = {"compute_metrics": compute_metrics, "batch_eval_metrics": True}
-    refusal(ValueError, *words, folder=nothing_is_written, **given)
 
 
 def test_the_best_model_by_no_metric(nothing_is_written):
@@ -239,25 +226,20 @@ def test_all_values_that_cannot_be_are_told_at_once(nothing_is_written):
 # --- the data, when it is needed
 
 
-@pytest.mark.parametrize("empty", [[], torch.utils.data.TensorDataset(torch.empty(0, 8))])
-def test_an_empty_dataset(nothing_is_written, empty):
-    words = ["train_dataset is empty", "length 0"]
-    refusal(ValueError, *words, folder=nothing_is_written, train_dataset=empty, train=True)
+TRAINED = [
+    ({"train_dataset": []}, ["train_dataset", "length 0"]),
+    ({"train_dataset": torch.utils.data.TensorDataset(torch.empty(0, 8))}, ["train_dataset", "length 0"]),
+    ({"train_dataset": points(3), "dataloader_drop_last": True}, ["training data", "no batch"]),
+    ({"train_dataset": Stream([]), "max_steps": 4}, ["training data", "no batch"]),
+    ({"train_dataset": None}, ["train_dataset=..."]),
+]
 
 
-def test_a_dataset_smaller_than_a_batch_that_must_be_full(nothing_is_written):
-    given = {"train_dataset": points(3), "dataloader_drop_last": True}
-    refusal(ValueError, "training data", "no batch", folder=nothing_is_written, train=True, **given)
-
-
-def test_an_empty_iterable(nothing_is_written):
-    given = {"train_dataset": Stream([]), "max_steps": 4}
-    refusal(ValueError, "training data is empty", "no batch", folder=nothing_is_written, train=True, **given)
-
-
-def test_no_training_data(nothing_is_written):
-    words = ["train()", "train_dataset=..."]
-    refusal(ValueError, *words, folder=nothing_is_written, train_dataset=None, train=True)
+@pytest.mark.parametrize(
+    ("changes", "words"), TRAINED, ids=["a list", "tensors", "less than a batch", "a stream", "none"]
+)
+def test_data_without_a_batch(nothing_is_written, changes, words):
+    refusal(ValueError, *words, folder=nothing_is_written, train=True, **changes)
 
 
 def test_no_evaluation_data(nothing_is_written):
@@ -274,7 +256,7 @@ def test_evaluation_data_of_an_unknown_name(nothing_is_written, own):
 
 
 def test_an_empty_set_to_evaluate_on(nothing_is_written):
-    """No samples give no loss, as in the reference, and no warning about an object that the user never heard of."""
+    """No samples give no loss, as in the reference, and no warning."""
     made = trainer(nothing_is_written)
     found = made.evaluate([])
     assert "eval_loss" not in found
@@ -283,7 +265,7 @@ def test_an_empty_set_to_evaluate_on(nothing_is_written):
 
 
 def test_a_name_in_the_place_of_the_evaluation_data(nothing_is_written):
-    """Libraries that evaluate otherwise pass one; only who evaluates on it is told."""
+    """Libraries with evaluations of their own pass one; an evaluation on it is refused."""
     made = trainer(nothing_is_written, eval_dataset="dummy")
     with pytest.raises(ValueError, match="no eval_dataset called 'dummy'"):
         made.evaluate()
@@ -292,7 +274,7 @@ def test_a_name_in_the_place_of_the_evaluation_data(nothing_is_written):
 
 
 def test_several_sets_to_train_on(nothing_is_written):
-    """Libraries that pass a dict override get_train_dataloader; nobody else can train on it."""
+    """Libraries that pass a dict override get_train_dataloader."""
     made = trainer(nothing_is_written, train_dataset={"first": points(), "second": points()})
     with pytest.raises(TypeError, match=r"train_dataset is a dict \(first, second\)"):
         made.train()

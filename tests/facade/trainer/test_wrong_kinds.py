@@ -212,20 +212,3 @@ def test_settings_of_checkpointing_that_torch_does_not_know(tmp_path):
 def test_callbacks_made_with_text_for_numbers(make, match):
     with pytest.raises(TypeError, match=match):
         make()
-
-
-@pytest.mark.parametrize(
-    ("asked", "match"),
-    [
-        ({"storage": 5}, "storage=5 must be a URL"),
-        ({"timeout": "5"}, "timeout='5' must be a number of seconds"),
-        ({"hp_space": {}}, r"hp_space=\{\} must be a function"),
-        ({"hp_name": "a"}, r"hp_name='a' must be a function"),
-    ],
-    ids=str,
-)
-def test_arguments_of_a_search(tmp_path, asked, match):
-    pytest.importorskip("optuna")
-    made = trainer(tmp_path, model_init=lambda: tiny())
-    with pytest.raises((TypeError, ValueError), match=match):
-        made.hyperparameter_search(n_trials=1, backend="optuna", **asked)

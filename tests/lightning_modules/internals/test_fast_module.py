@@ -7,7 +7,6 @@ import torch
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import LearningRateMonitor
 from lightning.pytorch.loggers.logger import DummyLogger
-from lightning.pytorch.loops import training_epoch_loop
 
 from lightrainer.lightning_modules.internals import fast_path, lightning_internals
 from lightrainer.lightning_modules.training.accumulation import WindowLoader
@@ -216,26 +215,6 @@ def test_name_of_the_running_hook_is_set_past_torch(module, monkeypatch):
     assert slow == []
     module.model = module.model
     assert slow == ["model"], "the count sees the one name that is registered"
-
-
-@pytest.mark.parametrize("light", [True, False])
-def test_light_steps_are_the_same_steps(module, monkeypatch, light):
-    """`fast_path.step_lightly` spares the look at the signature at every step, and changes nothing else."""
-    looks = []
-    usual = training_epoch_loop.is_param_in_hook_signature
-    monkeypatch.setattr(
-        training_epoch_loop,
-        "is_param_in_hook_signature",
-        lambda *args, **kwargs: looks.append(1) or usual(*args, **kwargs),
-    )
-    trainer = make_trainer()
-    if light:
-        fast_path.step_lightly(trainer)
-    with lightning_internals.quiet():
-        trainer.fit(module, lightning_internals.combined(module.windows, training=True), [])
-    assert module.events == ["optimizers", "train begins", *epoch(0), *epoch(1), "train ends"]
-    assert len(looks) == (0 if light else 6)
-    assert (trainer.current_epoch, trainer.global_step) == (2, 6)
 
 
 def test_only_the_model_is_in_the_state(module):

@@ -38,7 +38,7 @@ class Module(LightningModule):
         loss = (out**2).mean() + (out @ out.T).mean()
         assert loss.dtype == torch.float32
         self.losses.append(loss.item())
-        if fast_path.nobody_listens(self.trainer):
+        if fast_path.is_plain(self.trainer):
             scaler = self.trainer.precision_plugin.scaler
             (loss if scaler is None else scaler.scale(loss)).backward()
         else:
@@ -97,8 +97,8 @@ def test_with_and_without_lightnings_wrappers(name, dtype):
     """The same losses and weights, and the same count of steps; those that are left out count too."""
     listening = Listening()
     (alone, bare), (heard, wrapped) = fitted(name), fitted(name, [listening])
-    assert fast_path.nobody_listens(alone)
-    assert not fast_path.nobody_listens(heard)
+    assert fast_path.is_plain(alone)
+    assert not fast_path.is_plain(heard)
     assert bare.inner.formats == wrapped.inner.formats == {dtype}
     assert bare.losses == wrapped.losses
     assert torch.equal(bare.inner.layer.weight, wrapped.inner.layer.weight)

@@ -55,4 +55,4 @@ def test_steps_are_counted_with_and_without_the_wrapper():
     ids=["bare", "a callback", "a precision plugin of Lightning"],
 )
 def test_who_listens(options, expected):
-    assert fast_path.nobody_listens(make_trainer(**options)) is expected
+    assert fast_path.is_plain(make_trainer(**options)) is expected

@@ -88,13 +88,13 @@ def test_a_turn_counts_and_calls_as_lightnings(leave):
 def test_turns_are_lightnings_where_more_may_happen_in_them(options, expected):
     trainer = lean_trainer(**options)
     assert ("run" in vars(trainer.fit_loop.epoch_loop)) is expected
-    assert fast_path.steps_by_itself(trainer) is expected
+    assert fast_path.has_plain_steps(trainer) is expected
 
 
 def test_steps_are_lightnings_where_models_are_averaged():
     strategy = DDPStrategy()
     strategy._model_averager = object()
-    assert not fast_path.steps_by_itself(make_trainer(plugins=[fast_path.FastPrecision()], strategy=strategy))
+    assert not fast_path.has_plain_steps(make_trainer(plugins=[fast_path.FastPrecision()], strategy=strategy))
 
 
 def test_what_nobody_profiles_is_not_measured():

@@ -273,22 +273,6 @@ def test_callbacks_can_log_in_light_steps(verb):
     assert results == [expected if verb == "fit" else {"evaluated": 0.5}] * 2
 
 
-@pytest.mark.parametrize("light", [True, False])
-def test_light_steps_prepare_for_no_logs(monkeypatch, light):
-    """Without callbacks; the negative control counts them."""
-    trainer, calls = make_trainer(), []
-    for name in ("on_batch_start", "on_batch_end", "update_train_step_metrics"):
-        usual = getattr(type(trainer._logger_connector), name)
-        counting = lambda self, *args, name=name, usual=usual: calls.append(name) or usual(self, *args)
-        monkeypatch.setattr(type(trainer._logger_connector), name, counting)
-    if light:
-        fast_path.step_lightly(trainer)
-    run(trainer, LeanModel())
-    steps = ["on_batch_start", "on_batch_end", "update_train_step_metrics"] * 2
-    assert calls == ([] if light else steps)
-    assert (trainer.global_step, trainer.current_epoch) == (2, 1)
-
-
 def test_hooks_before_a_step_of_another_engine():
     """As Lightning calls them in its own steps: those of callbacks, then that of the module."""
     heard = []
@@ -337,16 +321,3 @@ def test_modes_are_left_to_light_steps(recwarn, light):
         fast_path.step_lightly(trainer)
     run(trainer, module)
     assert any("in eval mode at the start" in str(one.message) for one in recwarn.list) is not light
-
-
-@pytest.mark.parametrize("light", [True, False])
-def test_light_steps_do_not_ask_whether_to_validate(monkeypatch, light):
-    """Lightning asks at each, of its own settings; here evaluations begin elsewhere."""
-    trainer, asked = make_trainer(), []
-    loop = trainer.fit_loop.epoch_loop
-    usual = type(loop)._should_check_val_fx
-    monkeypatch.setattr(type(loop), "_should_check_val_fx", lambda *args: asked.append(args) or usual(*args))
-    if light:
-        fast_path.step_lightly(trainer)
-    run(trainer, LeanModel())
-    assert len(asked) == (0 if light else 2)
