@@ -161,8 +161,7 @@ class DataLoading:
             given = column_lengths(known_by, args.length_column_name)
             if given is not None:
                 return given
-            method, workers = args.dataloader_multiprocessing_context, args.dataloader_num_workers
-            return sample_lengths(dataset, name, workers=workers, start_method=method)
+            return sample_lengths(dataset, name)
 
         return self._lengths.get(known_by, (args.length_column_name, name), measure)
 

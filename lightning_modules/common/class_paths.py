@@ -25,7 +25,7 @@ def build_described(description: Mapping[str, Any], kind: type, argument: str, *
     Args:
         description: "class_path", and optionally "init_args", the keyword arguments.
         kind: the class must be a subclass of this one, or the path ends in a constructor such as `from_pretrained`.
-            So a description out of somebody's checkpoint cannot call anything it likes.
+            So the description in a checkpoint cannot call anything else.
         argument: where the description was given, for messages.
         given: positional arguments that go before.
 

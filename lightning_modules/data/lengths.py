@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader
 
 from ..common.libraries import is_instance
 from .order import Order, OrderedSampler, index_type
@@ -133,8 +131,6 @@ def sample_lengths(
     dataset: Any,
     column: str,
     *,
-    workers: int = 0,
-    start_method: str | None = None,
     length_argument: str = "length_column_name",
 ) -> np.ndarray:
     """Return the length of one column in each sample.
@@ -142,8 +138,6 @@ def sample_lengths(
     Args:
         dataset: map-style, its samples are mappings.
         column: name of the column to measure.
-        workers: processes that measure large datasets at the same time; a table is read by column all the same.
-        start_method: how they are started, by default torch's own way.
         length_argument: which argument names a column of lengths, for the error.
 
     Raises:
@@ -161,14 +155,8 @@ def sample_lengths(
     lengths = _arrow_lengths(dataset, column)
     if lengths is not None:
         return lengths
-    if workers and len(dataset) >= WORTH_WORKERS:
-        return _measured_by_workers(dataset, column, workers, start_method)
     # Not every dataset raises IndexError at its end.
-    return _array_of(len(sample[column]) for sample in itertools.islice(dataset, len(dataset)))
-
-
-WORTH_WORKERS = 2000
-"""Number of samples from which starting processes to measure them pays off."""
+    return np.fromiter((len(sample[column]) for sample in itertools.islice(dataset, len(dataset))), np.int32)
 
 
 def column_lengths(dataset: Any, column: str) -> np.ndarray | None:
@@ -190,27 +178,6 @@ def column_lengths(dataset: Any, column: str) -> np.ndarray | None:
             f"{len(values)} values are missing. Fill them in, or remove the column to have the samples measured."
         )
     return np.concatenate([_as_array(chunk.to_numpy(zero_copy_only=False)) for chunk in values.chunks])
-
-
-def _measured_by_workers(dataset: Any, column: str, workers: int, start_method: str | None) -> np.ndarray:
-    """Measure in worker processes, in the order of the samples, without drawing from the global generator."""
-    loader = DataLoader(
-        dataset,
-        batch_size=256,
-        num_workers=workers,
-        collate_fn=functools.partial(_measured, column),
-        generator=torch.Generator(),
-        multiprocessing_context=start_method,
-    )
-    return np.concatenate(list(loader))
-
-
-def _measured(column: str, samples: list[Any]) -> np.ndarray:
-    return _array_of(len(sample[column]) for sample in samples)
-
-
-def _array_of(lengths: Iterable[int]) -> np.ndarray:
-    return np.fromiter(lengths, np.int32)
 
 
 def _arrow_lengths(dataset: Any, column: str) -> np.ndarray | None:

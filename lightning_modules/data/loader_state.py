@@ -125,7 +125,7 @@ class Reading:
         return self._workers.state_dict(loader.num_workers)
 
     def state_dict(self, loader: ReadLoader) -> dict[str, Any]:
-        """See the loader's `state_dict`."""
+        """Return the position, as the loader's `state_dict`."""
         state: dict[str, Any] = {"handed_out": self.handed_out, "start": self.start, "renewed": self.renewed}
         state |= {"seed": loader.order_seed, "next_seed": loader.next_order_seed}
         state["own_now"] = own_states(*drawing_parts(loader))

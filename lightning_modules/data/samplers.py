@@ -100,7 +100,7 @@ class IterableShard(IterableDataset):
 
     @property
     def last_round(self) -> int:
-        """See the class."""
+        """Return the samples in the round before its filling; see the class."""
         return int(self._last_round)
 
     def set_epoch(self, epoch: int) -> None:

@@ -1,4 +1,4 @@
-"""How the predictions and labels of a batch become the two arguments of a torchmetrics `update`.
+"""Turn the predictions and labels of a batch into the two arguments of a torchmetrics `update`.
 
 Every metric of torchmetrics wants its own shapes. The rule here, metric by metric:
 
@@ -30,7 +30,7 @@ _WITHOUT_RULE = ("text", "detection", "retrieval", "multimodal", "clustering", "
 
 
 class InputKind(NamedTuple):
-    """What a metric wants to be given; metrics of one kind get the same tensors.
+    """Form of the inputs of a metric; metrics of one kind get the same tensors.
 
     `family` is `Binary`, `Multiclass` or `Multilabel` for the metrics of `torchmetrics.classification`, else empty.
     """
@@ -42,7 +42,7 @@ class InputKind(NamedTuple):
 
 
 def input_kind(metric: Any) -> InputKind:
-    """Return what this metric wants to be given.
+    """Return the form of inputs that this metric takes.
 
     Raises:
         ValueError: no rule fits it.

@@ -25,7 +25,7 @@ Metric, MetricCollection = torchmetrics.Metric, torchmetrics.MetricCollection
 
 
 class Arguments(NamedTuple):
-    """What `update` is called with; `counts` is False where it shows shapes only."""
+    """Arguments of `update`; `counts` is False where it shows shapes only."""
 
     positional: tuple[Any, ...]
     keywords: dict[str, Any]

@@ -1,4 +1,4 @@
-"""What a tokenizer returns: columns as lists, tensors or arrays, and where in the text each token came from."""
+"""Result of a tokenizer: columns as lists, tensors or arrays, and the place of each token in the text."""
 
 from __future__ import annotations
 
@@ -77,12 +77,12 @@ class BatchEncoding(UserDict):
 
     @property
     def is_fast(self) -> bool:
-        """Whether it knows where tokens came from."""
+        """Return whether the places of tokens in the text are known."""
         return self._encodings is not None
 
     @property
     def encodings(self) -> list[tokenizers.Encoding] | None:
-        """What `tokenizers` returned, for each row."""
+        """Return the `tokenizers.Encoding` of each row."""
         return self._encodings
 
     def tokens(self, batch_index: int = 0) -> list[str]:

@@ -160,7 +160,7 @@ class PreTrainedTokenizerFast(PreTrainedTokenizerBase):
 
     @property
     def add_bos_token(self) -> bool:
-        """Whether `bos_token` is put before texts; setting it replaces the post-processor."""
+        """Put `bos_token` before texts; setting it replaces the post-processor."""
         return self._frames_text["bos"]
 
     @add_bos_token.setter
@@ -170,7 +170,7 @@ class PreTrainedTokenizerFast(PreTrainedTokenizerBase):
 
     @property
     def add_eos_token(self) -> bool:
-        """Whether `eos_token` is put after texts; setting it replaces the post-processor."""
+        """Put `eos_token` after texts; setting it replaces the post-processor."""
         return self._frames_text["eos"]
 
     @add_eos_token.setter

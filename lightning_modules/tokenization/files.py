@@ -40,7 +40,7 @@ class TokenizerFiles:
     tokenizer: Path
     """tokenizer.json"""
     is_local: bool = True
-    """Whether a folder was given."""
+    """A folder was given, not a file or a repository."""
     others: dict[str, Path] = field(default_factory=dict)
     """Name to path of the rest: settings, tokens, the chat template."""
     templates: dict[str, Path] = field(default_factory=dict)
@@ -187,7 +187,7 @@ def arguments_of(
         OSError: a file cannot be read.
     """
     stored = _json(files.others.get(CONFIG_FILE)) or {}
-    found = {name: value for name, value in stored.items() if not is_secret_name(name)}  # somebody's token of the Hub
+    found = {name: value for name, value in stored.items() if not is_secret_name(name)}  # may be a token of the Hub
     found.pop("tokenizer_class", None)
     inputs = tuple(found.pop("init_inputs", ()))
     for inside in ("add_bos_token", "add_eos_token"):  # the post-processor in tokenizer.json does it

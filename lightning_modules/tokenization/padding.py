@@ -16,7 +16,7 @@ from .names import ALMOST_NO_LIMIT, PaddingStrategy, TensorType, TruncationStrat
 
 @dataclass(frozen=True)
 class Lengths:
-    """What is padded, what is cut, and to which length."""
+    """Padding and truncation of a call, and their length."""
 
     padding: PaddingStrategy = PaddingStrategy.DO_NOT_PAD
     truncation: TruncationStrategy = TruncationStrategy.DO_NOT_TRUNCATE
@@ -24,12 +24,12 @@ class Lengths:
 
     @property
     def pads(self) -> bool:
-        """Whether anything is padded."""
+        """Return whether anything is padded."""
         return self.padding != PaddingStrategy.DO_NOT_PAD
 
     @property
     def truncates(self) -> bool:
-        """Whether anything is cut."""
+        """Return whether anything is cut."""
         return self.truncation != TruncationStrategy.DO_NOT_TRUNCATE
 
 

@@ -54,7 +54,7 @@ class Case:
 
 @dataclass
 class Run:
-    """What a training left behind: everything in it is compared bit for bit."""
+    """Results of a training, all compared bit for bit."""
 
     history: list[dict[str, Any]]
     state: dict[str, Any]
@@ -115,7 +115,7 @@ def collect(trainer: Any, output: Any) -> Run:
 
 
 def random_state() -> dict[str, Any]:
-    """Where the global generators stand: one draw too many or too few, in any place, shows here."""
+    """States of the global generators, which show any draw too many or too few."""
     _, numpy_keys, numpy_position, *_ = np.random.get_state()
     return {
         "torch": torch.get_rng_state(),

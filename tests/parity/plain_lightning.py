@@ -32,7 +32,7 @@ class Steps(Callback):
 
 @dataclass
 class PlainRun:
-    """What a plain training left behind."""
+    """Results of a plain training."""
 
     losses: list[float]
     rates: list[float]

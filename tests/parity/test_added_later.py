@@ -1,4 +1,4 @@
-"""What versions after 5.3.0 have added, compared with the newest: left out where the reference is 5.3.0.
+"""Additions of versions after 5.3.0, compared with the newest: left out where the reference is 5.3.0.
 
 `test_newest.py` and `make test-newest` run these.
 """
@@ -164,7 +164,7 @@ def metrics_of(draw, count):
 
 @pytest.mark.parametrize("seed", range(10))
 def test_greedy_rates_have_the_same_bits(newest, seed):
-    """Whatever the settings, at every step, and also when each goes on from the other's state."""
+    """With any settings, at every step, and also when each goes on from the other's state."""
     draw = random.Random(seed)
     for _ in range(40):
         groups, rate = draw.choice([1, 1, 2, 3]), draw.choice([0.1, 5e-4, 0.5])

@@ -44,7 +44,7 @@ OURS_ALONE = ("data_state", "_manifest")
 
 @pytest.fixture
 def _as_before(monkeypatch):
-    """What `full_determinism` sets for the whole process is taken back."""
+    """The settings of `full_determinism` for the whole process are reverted."""
     for name in seeding._DETERMINISTIC_ENVIRONMENT:
         monkeypatch.setenv(name, "")
     before = torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark
@@ -72,7 +72,7 @@ _controls: dict[str, tuple[dict[str, Any], set[str]]] = {}
 
 
 def control(api, row: Row, folder) -> tuple[dict[str, Any], set[str]]:
-    """What comes out without the arguments in question: many rows have the same control."""
+    """Results without the arguments in question; many rows share a control."""
     key = repr(dataclasses.replace(row, arguments={}, changes=True))
     if key not in _controls:
         result = outcome(api, row, {}, folder)

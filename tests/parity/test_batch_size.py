@@ -36,7 +36,7 @@ def points(count):
 
 def seen_by_callbacks(api):
     class Seen(api.TrainerCallback):
-        """What scripts log."""
+        """Return the logs of a script."""
 
         def __init__(self):
             self.rows = []

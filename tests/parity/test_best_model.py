@@ -1,4 +1,4 @@
-"""Which checkpoint is the best, what is kept of it, and what a resumed run still knows: as in the reference."""
+"""The best checkpoint, its retention, and its state after a resumption equal the reference."""
 
 import json
 import logging
@@ -88,7 +88,7 @@ def test_the_metric_of_any_dataset(reference, ours, tmp_path, metric, strategy):
 
 @pytest.mark.parametrize("metric", ["loss", "third_loss"])
 def test_a_metric_that_no_dataset_has(reference, ours, tmp_path, metric):
-    """It is the same kind of error; ours names what there is."""
+    """The error is of the same kind, and names the metrics that exist."""
     arguments = {**BY_STEPS, "eval_steps": 2, "save_steps": 2, **BEST, "metric_for_best_model": metric}
     for api in (reference, ours):
         with pytest.raises(KeyError, match=r"eval_first_loss.*eval_second_loss"):
@@ -96,7 +96,7 @@ def test_a_metric_that_no_dataset_has(reference, ours, tmp_path, metric):
 
 
 def test_the_best_of_before_the_interruption_is_still_the_best(reference, ours, tmp_path):
-    """It is loaded at the end, though it was written by another process, and it is kept all the time."""
+    """The best checkpoint of an earlier process is kept, and loaded at the end."""
     goodness = [0.1, 0.9, 0.2, 0.3, 0.4, 0.5]
     arguments = {**BY_STEPS, "eval_steps": 2, "save_steps": 2, **BEST, "num_train_epochs": 2, "save_total_limit": 2}
     runs = []

@@ -160,7 +160,7 @@ def resumed(trained, tmp_path_factory):
 
 
 def without_mean_loss(run: Run) -> Run:
-    """It is the mean of the steps since a resumption."""
+    """The logged loss is the mean of the steps since a resumption."""
     *steps, last = run.history
     return replace(run, history=[*steps, {name: value for name, value in last.items() if name != "train_loss"}])
 

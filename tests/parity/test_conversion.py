@@ -85,7 +85,7 @@ def test_there_and_back(straight, tmp_path):
 
 
 def test_a_file_from_inside_an_epoch_of_a_loader_of_torch(ours, tmp_path):
-    """It does not tell how many batches an epoch has; the one who converts it does."""
+    """The script does not give the batches of an epoch; the conversion does."""
     in_files(tmp_path / "files", loader=lambda: DataLoader(points(22), batch_size=4))
     middle, end = (tmp_path / "files" / f"checkpoint-{step}.ckpt" for step in (3, 6))
     with pytest.raises(ValueError, match=r"3 batches inside of epoch 0.*how many an epoch has"):

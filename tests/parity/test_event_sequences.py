@@ -131,7 +131,7 @@ def evaluating_in(*events):
 
 
 def half_in_eval_mode(trainer):
-    """As models come that somebody evaluated, or froze a part of."""
+    """Models that were evaluated before, or of which a part is frozen."""
     trainer.model.dropout.eval()
 
 

@@ -1,4 +1,4 @@
-"""What is logged is the same; see argument_effects.py for when."""
+"""Logged values are the same; argument_effects.py has the steps."""
 
 import math
 

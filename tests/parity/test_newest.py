@@ -11,7 +11,7 @@ from starting import SERVERS
 
 HERE = Path(__file__).parent
 NEWEST = Path(sys.prefix) / "newest"
-"""Where `make` has laid it aside."""
+"""Folder in which `make` installs it."""
 FILES = (
     "adapters",
     "added_later",

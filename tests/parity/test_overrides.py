@@ -1,4 +1,4 @@
-"""What a user's subclass or function replaces is called at the same points with the same things."""
+"""Overrides and functions of users are called at the same points with the same arguments."""
 
 import pytest
 import torch
@@ -52,7 +52,7 @@ def scaled_by_itself(passed):
 
 @pytest.mark.parametrize("model", [TokenModel, gpt2], ids=["plain module", "gpt2"])
 def test_a_value_that_is_no_function_switches_the_division_off(reference, ours, tmp_path, model):
-    """It is never called. The control: without it the loss is divided twice."""
+    """The override is never called. The control: without it the loss is divided twice."""
     case = Case(model, sentence_data, EVALUATED, subclass=scaled_by_itself("any value that is not None"))
     assert_parity(reference, ours, case, tmp_path)
     divided = run(ours, case.but(subclass=scaled_by_itself(None)), tmp_path / "control")
@@ -186,7 +186,7 @@ def logging_by_itself(base):
 
 
 def adding_to_the_loss(base):
-    """What is logged is half of the loss, and one more."""
+    """Half of the loss is logged, and one more."""
 
     class Adding(base):
         def _maybe_log_save_evaluate(self, tr_loss, *positional, **keywords):
@@ -358,7 +358,7 @@ def test_ignored_keys_and_label_names(reference, ours, tmp_path):
 
 
 def test_the_collator_of_the_user_may_return_more(reference, ours, tmp_path):
-    """What is in a batch reaches the model, also things that are not tensors."""
+    """All of a batch reaches the model, also values that are no tensors."""
 
     class Scaled(Classifier):
         def forward(self, x, labels=None, scale=1.0, names=()):

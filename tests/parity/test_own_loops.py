@@ -17,7 +17,7 @@ from lightrainer.lightning_modules.checkpoints import load_torch
 
 
 class PolicyAndValue(nn.Module):
-    """What is optimized; of it only the policy is saved."""
+    """The optimized module, of which only the policy is saved."""
 
     def __init__(self, policy, value):
         super().__init__()
@@ -28,7 +28,7 @@ class PolicyAndValue(nn.Module):
 
 
 def names_of(api):
-    """Where a library has the names of callbacks."""
+    """Return the module with the names of callbacks."""
     return api.trainer_callback if api.__name__ == "transformers" else api
 
 
@@ -130,7 +130,7 @@ def trained(api, folder, **arguments):
 
 
 def left_in(folder):
-    """What a checkpoint holds that resumptions need."""
+    """Return the files of a checkpoint that resumptions need."""
     state = json.loads((folder / "trainer_state.json").read_text())
     state["log_history"] = [without_clock(entry) for entry in state["log_history"]]
     state["total_flos"] = float(state["total_flos"])

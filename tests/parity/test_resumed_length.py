@@ -66,7 +66,7 @@ def test_no_step_follows_where_all_are_taken(ours, tmp_path, data, max_steps):
     ],
 )
 def test_epochs_are_gone_through_to_their_end(ours, tmp_path, before, after, step, steps):
-    """Where epochs are asked for, the reference counts their steps as if all had been of the size of now."""
+    """With epochs given, the reference counts all steps in the present batch size."""
     run(ours, case("samples", 16, **before, save_strategy="steps", save_steps=step), tmp_path)
     resumed = run(ours, case("samples", 16, **after), tmp_path, resume=str(tmp_path / f"checkpoint-{step}"))
     assert resumed.output["global_step"] == resumed.state["max_steps"] == steps
@@ -77,7 +77,7 @@ def test_epochs_are_gone_through_to_their_end(ours, tmp_path, before, after, ste
 @pytest.mark.parametrize("length", [{"max_steps": 10}, {"num_train_epochs": 2}], ids=str)
 @pytest.mark.parametrize("data", DATA)
 def test_one_that_changed_may_be_interrupted_again(ours, tmp_path, data, length):
-    """What the change did to the number of steps is kept in its checkpoints."""
+    """Checkpoints keep the changed number of steps."""
     if data != "samples" and "max_steps" not in length:
         length = {"max_steps": 14}
     begun = case(data, 16, per_device_train_batch_size=4, max_steps=2, save_strategy="steps", save_steps=2)

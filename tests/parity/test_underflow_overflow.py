@@ -141,7 +141,7 @@ def test_a_training_that_overflows(ours, tmp_path, caplog, precision, layer):
     assert ("Infinite or NaN" in caplog.text) == (layer is not None)
 
 
-def test_without_the_argument_nobody_watches(ours, tmp_path, monkeypatch):
+def test_without_the_argument_there_are_no_hooks(ours, tmp_path, monkeypatch):
     """Negative control, and no work when off."""
     monkeypatch.setattr(DebugUnderflowOverflow, "__init__", lambda *_, **__: pytest.fail("it watches"))
     run(ours, Case(Growing, point_data, {"fp16": True, "max_steps": 2}), tmp_path)

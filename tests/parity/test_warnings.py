@@ -1,4 +1,4 @@
-"""What scripts filter, count or assert on: the reference's logger, level and category, with its key words."""
+"""Logger, level, category and key words of warnings equal those of the reference."""
 
 import logging
 import warnings
@@ -102,8 +102,8 @@ RAISED = {
 }
 
 
-def heard(api, cause, folder, words):
-    """Who says it, how loud, or under which category."""
+def emitted(api, cause, folder, words):
+    """Return logger and level, or category, of the message."""
     records = []
     handler = logging.Handler(logging.WARNING)
     handler.emit = records.append
@@ -123,7 +123,7 @@ def heard(api, cause, folder, words):
 
 
 def name_of(record):
-    """The reference's logger through which it is heard where its names are served."""
+    """The reference's logger that emits it where its names are served."""
     name = record.name
     while name.startswith("lightrainer") and name not in LOGGERS:
         name = name.rpartition(".")[0]
@@ -132,8 +132,8 @@ def name_of(record):
 
 @pytest.mark.parametrize("cause", SAID, ids=lambda one: one.__name__)
 def test_warnings_are_those_of_the_reference(reference, ours, tmp_path, cause):
-    expected, theirs = heard(reference, cause, tmp_path / "reference", SAID[cause])
-    found, said = heard(ours, cause, tmp_path / "ours", SAID[cause])
+    expected, theirs = emitted(reference, cause, tmp_path / "reference", SAID[cause])
+    found, said = emitted(ours, cause, tmp_path / "ours", SAID[cause])
     assert expected, theirs
     assert found == expected, said
 

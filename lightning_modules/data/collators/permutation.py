@@ -30,7 +30,7 @@ class DataCollatorForPermutationLanguageModeling(DataCollatorMixin):
     """
 
     tokenizer: Any
-    """It has `mask_token`, `mask_token_id`, `get_special_tokens_mask`; for padding `pad_token` and `pad_token_id`."""
+    """Has `mask_token`, `mask_token_id`, `get_special_tokens_mask`; for padding `pad_token` and `pad_token_id`."""
     plm_probability: float = 1 / 6
     """Share of the tokens around a span that the span is."""
     max_span_length: int = 5

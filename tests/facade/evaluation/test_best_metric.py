@@ -38,7 +38,7 @@ def assert_says(text, *parts):
 
 @pytest.mark.parametrize("dataset", [renamed, hub], ids=["a list", "a datasets.Dataset"])
 def test_labels_by_another_name(tmp_path, dataset):
-    """What the model takes, what the data has, what was assumed, what is left of a batch, and what to set."""
+    """The error names the model's arguments, the columns, the assumed labels, and the remedy."""
     made = trainer(tmp_path, **BEST, eval_dataset=dataset())
     text = message(made)
     assert_says(
@@ -193,7 +193,7 @@ def test_an_evaluation_that_finds_nothing_says_so_once(tmp_path, caplog, only_lo
 
 @pytest.mark.parametrize("bad_at", [(1, 2), (1,), ()], ids=["always nan", "once nan", "never nan"])
 def test_a_metric_that_is_nan_is_never_the_best(tmp_path, caplog, bad_at):
-    """It is told when the first one comes, and at the end if no best model can be loaded."""
+    """A warning comes with the first one, and at the end if no best model can be loaded."""
     evaluations = []
 
     def compute(prediction):

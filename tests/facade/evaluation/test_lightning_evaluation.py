@@ -1,4 +1,4 @@
-"""What Lightning callbacks see of evaluations and predictions: the hooks, the outputs of each batch, the metrics."""
+"""Lightning callbacks in evaluations and predictions: the hooks, the outputs of each batch, the metrics."""
 
 import pytest
 import torch
@@ -100,7 +100,7 @@ def test_the_metrics(tmp_path, metrics):
 
 
 def test_lightnings_early_stopping(tmp_path):
-    """It watches a metric of the evaluation, and ends the training."""
+    """A Lightning callback watches a metric of the evaluation, and ends the training."""
     values = iter([3.0, 2.0, 2.5, 2.6, 1.0, 0.5])
     made = trainer(
         tmp_path,

@@ -136,7 +136,7 @@ def test_the_metrics_can_be_changed_later(tmp_path):
 
 
 class Watched(nn.Module):
-    """Remembers its logits, as long as somebody else does."""
+    """Remembers its logits, as long as they are referenced elsewhere."""
 
     def __init__(self):
         super().__init__()
@@ -202,7 +202,7 @@ def test_logits_can_be_prepared_first(tmp_path):
 
 
 def test_a_function_prepares_the_batch(tmp_path):
-    """It may also have the batch, on the device, and its loss; labels are None where there are none."""
+    """`prepare` may also take the batch, on the device, and its loss; labels are None where there are none."""
     seen = []
 
     def prepare(predictions, labels, inputs, loss):
@@ -226,7 +226,7 @@ def test_without_labels_there_are_no_metrics(tmp_path):
 
 
 def test_batch_eval_metrics_changes_nothing(tmp_path):
-    """They are computed batch by batch anyway; so is `prediction_loss_only` what it says."""
+    """Metrics are computed batch by batch anyway; `prediction_loss_only` keeps its meaning."""
     plain = trainer(tmp_path, compute_metrics=accuracy()).evaluate()
     made = trainer(tmp_path, compute_metrics=accuracy(), batch_eval_metrics=True, eval_accumulation_steps=1)
     assert made.evaluate()["eval_MulticlassAccuracy"] == plain["eval_MulticlassAccuracy"]

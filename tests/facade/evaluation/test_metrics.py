@@ -146,7 +146,7 @@ def test_a_clock_that_is_set_back_does_not_turn_times_round(tmp_path, monkeypatc
 
 
 def test_a_start_time_of_a_script(monkeypatch):
-    """`time.time()` as in the reference; also after the clock was set back, when nobody knows how long it was."""
+    """`time.time()` as in the reference; also after the clock was set back."""
     monkeypatch.setattr(time, "time", lambda: 1000.0)
     assert speed_metrics("train", 1004.0, num_samples=4) == {"train_runtime": 0.0}
     moment = Moment()

@@ -100,7 +100,7 @@ def test_what_counts_as_a_library(tmp_path, monkeypatch):
 
 
 def answers(folder):
-    """What a training gives, and what the code says where it needs a library."""
+    """Output of a training, and the error where a library is missing."""
     given: dict[str, Any] = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that there is no psutil is said

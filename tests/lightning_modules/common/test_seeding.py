@@ -211,7 +211,7 @@ def test_wrong_files(tmp_path):
 
 @pytest.mark.parametrize("missing", ["python", "numpy", "cpu"])
 def test_missing_generators_are_named(missing, caplog):
-    """What is there is restored, what is not is said."""
+    """Present states are restored, missing ones are named."""
     state = ours.capture_rng_state(False)
     expected = dict(zip(["python", "numpy", "cpu"], draw(), strict=True))
     del state[missing], expected[missing]

@@ -75,7 +75,7 @@ MEANT = [
     ("directions", "minimise", "minimize"),
     ("backends", "nvcc", "nccl"),
 ]
-"""What was written, and what should be suggested."""
+"""Misspelt names and their suggestions."""
 
 NOT_MEANT = [
     ("intervals", "sometimes"),

@@ -1,4 +1,4 @@
-"""Batch samplers and loaders of other people are dealt out as `accelerate` deals them out."""
+"""Custom batch samplers and loaders are sharded as by `accelerate`."""
 
 import itertools
 
@@ -58,7 +58,7 @@ def ours(given, rank, world_size, **ways):
 @pytest.mark.parametrize("even_batches", [True, False])
 @pytest.mark.parametrize("split_batches", [True, False])
 @pytest.mark.parametrize("drop_last", [True, False])
-def test_batches_are_dealt_out_as_in_the_reference(even_batches, split_batches, drop_last):
+def test_batches_are_sharded_as_in_the_reference(even_batches, split_batches, drop_last):
     """Every number of samples up to several rounds, for two and for three processes."""
     ways = {"even_batches": even_batches, "split_batches": split_batches}
     for world_size, count in itertools.product((2, 3), range(1, 28)):
@@ -71,7 +71,7 @@ def test_batches_are_dealt_out_as_in_the_reference(even_batches, split_batches, 
 
 
 @pytest.mark.parametrize("count", range(1, 8))
-def test_batches_of_unknown_size_are_dealt_out_whole(count):
+def test_batches_of_unknown_size_are_sharded_whole(count):
     given = Lengths([[number] * (1 + number % 3) for number in range(count)])
     assert shares(ours, given, 3) == shares(theirs, given, 3)
 
@@ -179,7 +179,7 @@ class Stream(IterableDataset):
         return iter(torch.arange(7))
 
 
-def test_streams_are_dealt_out_too():
+def test_streams_are_sharded_too():
     batches = [
         [batch.tolist() for batch in rebuild_loader(DataLoader(Stream(), 2), rank=r, world_size=2)] for r in (0, 1)
     ]
@@ -187,7 +187,7 @@ def test_streams_are_dealt_out_too():
 
 
 def test_options_are_kept():
-    """What a loader was made with, but for the order of its samples."""
+    """Return the arguments of a loader, without the order of its samples."""
     collate = list
     given = DataLoader(DATA, batch_size=4, collate_fn=collate, generator=torch.Generator(), timeout=0)
     made = rebuild_loader(given)

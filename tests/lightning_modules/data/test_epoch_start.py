@@ -24,7 +24,7 @@ def scramble() -> None:
 
 
 def test_an_order_comes_again():
-    """Whether it is drawn from the global generator or from one of its own, and in a fresh loader."""
+    """The order is the same, drawn from the global generator or from one of its own, and in a fresh loader."""
     for own in (False, True):
         first = loader(own)
         order(first)  # not the first epoch

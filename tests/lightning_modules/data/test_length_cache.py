@@ -1,4 +1,4 @@
-"""What is measured once is not measured again, and is forgotten with its dataset."""
+"""Lengths are measured once, and forgotten with their dataset."""
 
 import gc
 import weakref

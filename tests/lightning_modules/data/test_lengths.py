@@ -1,18 +1,13 @@
 """Samples are grouped by length in the reference's order."""
 
-import os
-from collections import Counter
-
 import datasets
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import Dataset
 from transformers import BatchEncoding
 from transformers.trainer_pt_utils import LengthGroupedSampler as ReferenceSampler
 from transformers.trainer_pt_utils import get_length_grouped_indices as reference_indices
 
-from lightrainer.lightning_modules.data import lengths as module
 from lightrainer.lightning_modules.data.lengths import (
     LengthGroupedSampler,
     column_lengths,
@@ -176,53 +171,6 @@ def test_samples_that_cannot_be_measured(samples, seen):
 def test_neither_dataset_nor_lengths():
     with pytest.raises(ValueError, match="both None"):
         LengthGroupedSampler(2)
-
-
-forking = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
-
-
-class Located(list):
-    """Samples whose length says, at odd places and above every index, which process measured them."""
-
-    def __getitem__(self, index):
-        return {"input_ids": [0] * (len(self) + os.getpid() if index % 2 else index)}
-
-    def __iter__(self):
-        return (self[index] for index in range(len(self)))
-
-
-@forking
-@pytest.mark.parametrize(("samples", "workers", "processes"), [(600, 2, 2), (600, 0, 1), (100, 2, 1)])
-def test_large_datasets_are_measured_by_several_processes(monkeypatch, samples, workers, processes):
-    """In order, and without a draw from the global generator."""
-    monkeypatch.setattr(module, "WORTH_WORKERS", 500)
-    before = torch.get_rng_state()
-    lengths = sample_lengths(Located([None] * samples), "input_ids", workers=workers).tolist()
-    assert torch.equal(torch.get_rng_state(), before)
-    assert lengths[::2] == list(range(0, samples, 2))
-    assert len(set(lengths[1::2])) == processes
-    assert (samples + os.getpid() in lengths) == (processes == 1)
-
-
-class Endless(Dataset):
-    """It does not say where it ends, but by its length; the length of a sample says which process measured it."""
-
-    def __len__(self):
-        return 600
-
-    def __getitem__(self, index):
-        return {"input_ids": [0] * os.getpid()}
-
-
-@forking
-def test_several_processes_share_what_is_to_be_measured(monkeypatch):
-    """Each has about as much to wait for as the other."""
-    monkeypatch.setattr(module, "WORTH_WORKERS", 500)
-    measured = Counter(sample_lengths(Endless(), "input_ids", workers=2).tolist())
-    assert len(measured) == 2
-    assert os.getpid() not in measured
-    assert all(count >= 200 for count in measured.values())
-    assert set(sample_lengths(Endless(), "input_ids", workers=0)) == {os.getpid()}
 
 
 @pytest.mark.parametrize("form", ["plain", "torch", "selected", "transformed"])

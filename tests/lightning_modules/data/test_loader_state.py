@@ -100,7 +100,7 @@ def scramble() -> None:
 
 
 def used(batch):
-    """What a training step draws in between."""
+    """Draw as a training step does between batches."""
     return batch, noise()
 
 

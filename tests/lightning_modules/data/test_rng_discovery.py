@@ -102,7 +102,7 @@ def test_what_has_changed_is_left_out():
 
 
 class Tokenizer:
-    """What a masking collator asks of one."""
+    """The members of a tokenizer that a masking collator uses."""
 
     mask_token, mask_token_id, pad_token, pad_token_id = "<m>", 1, "<p>", 0
 

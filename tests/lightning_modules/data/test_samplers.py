@@ -1,4 +1,4 @@
-"""Every process gets the samples, in the order, that accelerate gives it."""
+"""Samples and their order in every process equal those of accelerate."""
 
 import itertools
 from types import SimpleNamespace
@@ -139,7 +139,7 @@ def test_comparison_of_orders_can_fail():
 
 
 @pytest.mark.parametrize("options", [{}, {"replacement": True, "num_samples": 13}])
-def test_like_takes_over_what_a_plain_sampler_was_told(options):
+def test_like_takes_the_options_of_a_plain_sampler(options):
     plain = RandomSampler(range(20), **options)
     assert list(SeedableRandomSampler.like(plain, 3)) == list(SeedableRandomSampler(range(20), seed=3, **options))
 
@@ -187,7 +187,7 @@ def test_a_batch_that_cannot_be_split_evenly():
 
 
 def dispatched(count, batch_size, world_size, drop_last, split_batches=False, map_style=False):
-    """What accelerate's main process hands out: its own code, told that it is process 0 of many.
+    """Return the batches that accelerate's main process sends, by its own code as process 0 of several.
 
     Returns:
         A list of batches for each rank, and the remainder.
@@ -270,7 +270,7 @@ def test_rounds_that_one_process_reads_for_all_equal_reference(world_size, drop_
 @pytest.mark.parametrize("split_batches", [False, True])
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_whole_rounds_of_a_stream_equal_reference(drop_last, split_batches):
-    """Where each process reads for itself the last round is filled up with all that began the stream."""
+    """Processes that read for themselves fill the last round with the start of the stream."""
     for count, share, world_size in itertools.product(range(1, 20), range(1, 4), (2, 3)):
         size = share * world_size if split_batches else share
         shards = [
@@ -309,7 +309,7 @@ def test_comparison_of_streams_can_fail():
 
 
 def test_stream_with_fewer_samples_than_processes_is_repeated():
-    """Nobody gets an empty batch."""
+    """No process gets an empty batch."""
     batches, last_round = our_shares(2, 3, 4, drop_last=False)
     assert batches == [[[0]], [[1]], [[0]], [[1]]]
     assert last_round == {2}
@@ -328,13 +328,13 @@ def test_stream_is_read_no_further_than_needed():
     assert shard.dataset.read == 4
 
 
-def test_stream_hears_of_its_epoch():
+def test_epoch_is_set_in_the_stream():
     stream = Stream(4)
-    heard = []
-    stream.set_epoch = heard.append
+    epochs = []
+    stream.set_epoch = epochs.append
     shard = IterableShard(stream, 1, rank=0, world_size=2)
     shard.set_epoch(3)
-    assert (shard.epoch, heard) == (3, [3])
+    assert (shard.epoch, epochs) == (3, [3])
 
 
 class DrawingStream(IterableDataset):
@@ -348,7 +348,7 @@ class DrawingStream(IterableDataset):
 
 
 def test_generator_of_a_stream_is_seeded_with_the_epoch():
-    """So all processes read the same stream, whatever their generators were; as accelerate's IterableDatasetShard."""
+    """All processes read the same stream from any generators, as with accelerate's IterableDatasetShard."""
     for epoch in range(3):
         shards = [IterableShard(DrawingStream(rank), 2, rank=rank, world_size=2) for rank in range(2)]
         theirs = [

@@ -1,4 +1,4 @@
-"""Which streams can go on where they were."""
+"""Streams that can resume from their position."""
 
 import pytest
 

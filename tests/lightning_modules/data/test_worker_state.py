@@ -119,7 +119,7 @@ def test_a_stream_goes_on_with_the_worker_whose_turn_it_is():
 
 
 def test_states_survive_another_interruption():
-    """What a resumed reading knows is what the first one knew, as long as nothing was read."""
+    """A resumed reading has the states of the first one until a batch is read."""
     _, state = read(loader(Draws()), 3)
     assert str(WorkerStates.known(state).state_dict(2)) == str(state)
     between = WorkerStates.known(state).between_epochs().state_dict(2)
@@ -127,7 +127,7 @@ def test_states_survive_another_interruption():
 
 
 def test_a_worker_that_draws_nothing_has_no_news():
-    """But once, as nobody knew before."""
+    """The first batch reports it once."""
 
     class Still(Draws):
         def __getitem__(self, index):

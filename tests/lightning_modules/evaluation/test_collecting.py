@@ -1,4 +1,4 @@
-"""What an evaluation collects is what the reference joins, but each value is copied once."""
+"""Collected values equal those that the reference joins, and each is copied once."""
 
 from collections import OrderedDict, UserDict, namedtuple
 from itertools import product
@@ -46,7 +46,7 @@ def batches_of(name, count=None):
 
 
 def collected(batches, to_host_after=(), concatenate=True):
-    """What our collector and the reference's make of the same batches."""
+    """Return the results of both collectors for the same batches."""
     ours, theirs = BatchCollector(concatenate), reference.EvalLoopContainer(concatenate, padding_index=-100)
     for index, batch in enumerate(batches):
         ours.add(batch)

@@ -61,7 +61,7 @@ def test_classes_in_the_second_dimension():
 
 
 def test_the_last_dimension_comes_first():
-    """Where both could be the classes, as in sequences of as many tokens as there are classes."""
+    """Both dimensions could be the classes, as in sequences of as many tokens as there are classes."""
     logits, labels = tokens(2, CLASSES)
     labels[labels == -100] = 0
     metric = classification.MulticlassAccuracy(CLASSES, average="micro")
@@ -95,7 +95,7 @@ def test_probabilities_only_where_they_matter():
 
 
 def test_class_numbers_as_predictions():
-    """What `preprocess_logits_for_metrics` makes of logits."""
+    """Logits reduced by `preprocess_logits_for_metrics`."""
     logits, labels = tokens()
     metric = classification.MulticlassAccuracy(CLASSES, average="micro")
     assert said(metric, logits.argmax(-1), labels) == said(metric.clone(), logits, labels)
@@ -149,7 +149,7 @@ def test_the_next_token():
     ids=lambda metric: type(metric).__name__,
 )
 def test_metrics_without_a_rule(metric):
-    """They would take logits for something else, or fail in a way that helps nobody."""
+    """Those metrics would misread logits, or fail without a remedy."""
     with pytest.raises(ValueError, match=rf"{type(metric).__name__} takes no logits and labels.*prepare=function"):
         input_kind(metric)
 

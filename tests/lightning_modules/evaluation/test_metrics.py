@@ -128,7 +128,7 @@ def test_a_function_may_give_one_value_or_none():
     ("own", "told", "expected"), [(None, False, 0), (None, True, 1), (True, False, 1), (False, True, 0)]
 )
 def test_labels_of_the_next_token(own, told, expected):
-    """What the metrics say of themselves comes before what is known of the model."""
+    """Attributes of the metrics take precedence over those of the model."""
     labels = torch.tensor([[0, 1, 2, 0, 1]])
     logits = torch.nn.functional.one_hot(labels.roll(-1, 1), CLASSES).float()  # each position says the next one
     metrics = BatchMetrics(of.MulticlassAccuracy(CLASSES, average="micro"), shift=own)
@@ -137,7 +137,7 @@ def test_labels_of_the_next_token(own, told, expected):
 
 
 def test_batches_in_which_no_label_counts():
-    """They change nothing; in a collection they also do not decide which metrics count together."""
+    """Results stay the same; in a collection they also do not decide which metrics count together."""
     nothing = (batch()[0], torch.full((6,), -100))
     for make in (
         lambda: of.MulticlassAccuracy(CLASSES),
@@ -201,7 +201,7 @@ class Judge:
 
 
 def test_a_function_is_given_all_batches_at_once():
-    """So it need not be a mean over samples; labels of -100 are left out, gradients and what was before are let go."""
+    """The loss need not be a mean over samples; labels of -100, gradients and earlier batches are left out."""
     batches = [batch(5, 1), batch(4, 2), (batch()[0], torch.full((6,), -100)), batch(1, 3)]
     logits, labels = (torch.cat(parts) for parts in zip(*batches[:2], batches[3], strict=True))
     judge = Judge()

@@ -42,7 +42,7 @@ STRUCTURES = {
 
 @pytest.fixture(params=[2**20, 1], ids=["", "row by row"])
 def chunk(request, monkeypatch):
-    """How many bytes are moved at a time: more than there are, or the least."""
+    """Bytes moved at a time: more than there are, or the least."""
     monkeypatch.setattr(module, "CHUNK", request.param)
 
 
@@ -59,7 +59,7 @@ def batches_of(name, count=None):
 
 @pytest.mark.parametrize("name", STRUCTURES)
 def test_equals_the_reference(chunk, name):
-    """However many rows were expected: the seven batches have 16."""
+    """The expected number of rows changes nothing: the seven batches have 16."""
     different = []
     for count in (2, 3, 5, 7):
         arrays = batches_of(name, count)
@@ -80,7 +80,7 @@ def test_the_comparison_can_fail():
 
 @pytest.mark.parametrize("widths", [(4, 4, 4), (4, 2, 4), (2, 4, 4), (4, 4, 2)], ids=str)
 def test_precisions_that_differ(widths):
-    """Where the lengths are equal the wider type wins, where they are not the first one, as in the reference."""
+    """With equal lengths the wider type wins, where they are not the first one, as in the reference."""
     arrays = [numbers(2, width, dtype=dtype) for width, dtype in zip(widths, ("<f4", "<f8", "<f4"), strict=True)]
     assert same(joined(arrays), functools.reduce(reference.nested_concat, arrays))
 
@@ -93,7 +93,7 @@ def test_padding_can_be_chosen(padding):
 
 
 def test_named_tuples():
-    """Which the reference cannot."""
+    """The reference cannot."""
     found = joined([Pair(np.ones(1), np.ones((1, 2))), Pair(np.ones(2), np.ones((2, 2)))])
     assert type(found) is Pair
     assert (found.first.shape, found.second.shape) == ((3,), (3, 2))
@@ -130,7 +130,7 @@ def test_what_cannot_be_joined_is_named(leaf):
 
 
 def test_an_array_can_be_used_again():
-    """What was handed over is not written to any more."""
+    """A returned result is not written to any more."""
     array = PreallocatedArray(rows=8)
     array.add(np.zeros((2, 3)))
     first = array.result()
@@ -193,7 +193,7 @@ print((most() - base) * 1024 / result.nbytes)
 
 
 def peak_memory(how, rows=None, wide=0):
-    """What a process of its own grows by, in sizes of the result: 128 MB, as smaller ones the C library may copy."""
+    """Growth of a process of its own, in sizes of the result: 128 MB, as smaller ones the C library may copy."""
     if not Path("/proc/self/status").exists():
         pytest.skip("the most memory that a process had is read where Linux says it")
     command = [sys.executable, "-c", PEAK, how, repr(rows), str(wide)]

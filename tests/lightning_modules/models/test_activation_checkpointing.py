@@ -223,7 +223,7 @@ def test_a_copy_runs_its_own_weights(copied):
 
 
 def test_reentrant_checkpoints_are_the_same_too():
-    """Where a layer's inputs need gradients, which the first one's do not."""
+    """Only if a layer's inputs need gradients; those of the first one do not."""
     model = made(Stack)
     checkpoint_activations(model, use_reentrant=True)
     for block in model.blocks[:1]:

@@ -1,4 +1,4 @@
-"""Where the settings of a generation come from, and what is said of those that cannot be."""
+"""Sources of the settings of a generation, and errors for invalid ones."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""What is learned about a model by looking at it, the same as the reference learns."""
+"""Facts read from a model equal those that the reference reads."""
 
 import functools
 import inspect
@@ -72,7 +72,7 @@ class SaysNo(TakesAnything):
 
 @pytest.mark.parametrize(("cls", "expected"), [(Net, False), (TakesAnything, True), (SaysYes, True), (SaysNo, False)])
 def test_who_can_be_told_the_number_of_items(cls, expected):
-    """What the model says itself goes before what its `forward` takes."""
+    """The model's own attributes take precedence over the signature of `forward`."""
     assert inspection.accepts_loss_kwargs(cls()) is expected
 
 

@@ -160,7 +160,7 @@ class Overriding(Trainer):
     ids=["the loss only", "without Liger", "metrics", "smoothing", "another loss", "an override", "another model"],
 )
 def test_an_evaluation_of_the_loss_alone_makes_no_logits(tmp_path, liger, options, skips):
-    """As in 5.23, but only where nobody else needs them and the model can do it."""
+    """As in 5.23, but only if no other part needs them and the model supports it."""
     options = {"use_liger_kernel": True, "model": Skipping(), **options}
     made = trainer(tmp_path, **options)
     metrics = made.evaluate()

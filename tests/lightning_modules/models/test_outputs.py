@@ -149,7 +149,7 @@ EXPECTED = "Expected is a mapping with the key `loss`, an object with the attrib
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_missing_loss_is_explained(outputs, returned):
-    """What came back, what went in, what was expected, and what to do."""
+    """The error names output, input, expectation and remedy."""
     with pytest.raises(ValueError, match="did not return a loss") as error:
         read_loss(outputs, {"input_ids": LOGITS, "mask": LOGITS})
     message = str(error.value)

@@ -261,7 +261,7 @@ def test_a_model_that_is_watched_can_be_copied_and_pickled():
 
 
 def test_training_is_not_disturbed():
-    """Gradients and random numbers are those of a model that nobody watches."""
+    """Gradients and random numbers are those of a model without the hooks."""
     found = []
     for watched in (False, True):
         model = Model(nn.Dropout(0.5))

@@ -41,7 +41,7 @@ def assert_same(mine, theirs, where=""):
 
 
 def answer(call, *args, **kwargs):
-    """What comes back, or the error; a warning is part of neither."""
+    """Return the result or the error of a call; warnings are ignored."""
     try:
         return call(*args, **kwargs)
     except (ValueError, TypeError, OverflowError, NotImplementedError) as error:

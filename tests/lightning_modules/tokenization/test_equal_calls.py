@@ -140,7 +140,7 @@ def test_the_way_back_equals_the_reference(kind):
 
 
 def test_lists_of_lists_are_cleaned_up_too():
-    """Where 5.3.0 forgets the attribute in `decode`; later versions (5.23) do not."""
+    """5.3.0 forgets the attribute in `decode`; later versions (5.23) do not."""
     mine, theirs = both("WordPiece", clean_up_tokenization_spaces=True)
     ids = mine("we 've it , he said .", add_special_tokens=False)["input_ids"]
     assert mine.decode([ids]) == [mine.decode(ids)] == theirs.batch_decode([ids])

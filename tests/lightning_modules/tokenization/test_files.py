@@ -215,7 +215,7 @@ BERT = {
     ids=lambda files: " and ".join(files),
 )
 def test_an_older_folder_leaves_it_to_the_class(tmp_path, files):
-    """Which tokens pad and mask, and that there are token types: the reference knows it by the class, we do too."""
+    """Pad and mask tokens, and token types, come from the class, as in the reference."""
     folder = folder_of(tmp_path, **files)
     if "tokenizer_config" not in files:
         (folder / "tokenizer_config.json").write_text("{}")

@@ -257,7 +257,7 @@ def test_what_cannot_be_permuted_is_said():
 
 @pytest.mark.filterwarnings("ignore:.*DataCollatorForSOP is deprecated:FutureWarning")
 def test_sentence_order_batches_equal_the_reference():
-    """Whose collator of 5.3.0 forgets its tokenizer, and is given it here by hand."""
+    """The collator of 5.3.0 forgets its tokenizer, which is set here by hand."""
     words = tokenizer()
     theirs, mine = reference.DataCollatorForSOP(words), ours.DataCollatorForSOP(words)
     theirs.tokenizer = words
