@@ -18,9 +18,12 @@ class SkippingBatchSampler(BatchSampler):
     blanks = 0
     """Number of empty batches before the first one, once, so that the right worker produces the first one."""
 
+    _batches: Iterator[list[int]] | None = None
+
     def peek(self) -> None:
         """Draw the first batch of an iteration that has not begun, and with it its order; it is still yielded."""
-        self._ahead += itertools.islice(self._batches, 1)
+        if self._batches is not None:  # with dispatch_batches only process 0 iterates
+            self._ahead += itertools.islice(self._batches, 1)
 
     def _take_skip(self) -> int:
         """Return `skip` and reset it, once iteration has begun: a DataLoader with workers makes two iterators."""

@@ -10,7 +10,7 @@ import contextlib
 import functools
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -82,7 +82,7 @@ def split(model: nn.Module, mesh: DeviceMesh) -> None:
     else:
         from torch.distributed.tensor.parallel import parallelize_module
 
-        ties, styles = _ties(model), {name: style.made() for name, style in _styles(model).items()}
+        ties, styles = _ties(model), {name: style.make() for name, style in _styles(model).items()}
         parallelize_module(model, mesh, styles)
         _tie(model, ties)
     _reduce_partial_gradients(model)
@@ -152,7 +152,7 @@ def _patterns(plan: Mapping[str, Any], named: Mapping[str, list[str]], style: st
 def _styles(model: nn.Module) -> dict[str, Style]:
     """Return the style of each module of the plan by name; modules with the same weight are sharded alike."""
     found = {name: as_style(style) for pattern, style in plan_of(model).items() for name in _matching(model, pattern)}
-    for names in _tied_modules(model):
+    for names in [[place.rpartition(".")[0] for place in places] for places in _ties(model)]:
         planned = [name for name in names if name in found]
         for name in names:
             if planned and name not in found:
@@ -184,12 +184,6 @@ def _unfit(model: nn.Module, size: int) -> list[str]:
         for name, style in _styles(model).items()
         if (fault := style.fault(model.get_submodule(name), size)) is not None
     ]
-
-
-def _tied_modules(model: nn.Module) -> Iterator[list[str]]:
-    """Yield names of the modules that share a parameter, for each that is shared."""
-    for places in _ties(model):
-        yield [place.rpartition(".")[0] for place in places]
 
 
 def _ties(model: nn.Module) -> list[list[str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -29,10 +30,6 @@ class Style:
     splits: str | None = None
     weight_dim: int | None = None
     layers: tuple[type[nn.Module], ...] = ()
-
-    def made(self) -> Any:
-        """Return the style of torch."""
-        return self.make()
 
     def fault(self, module: nn.Module, size: int) -> str | None:
         """Return the reason why a module cannot be sharded so over `size` processes; None if it can."""
@@ -94,26 +91,9 @@ def as_style(value: Any) -> Style:
     return STYLES[value] if isinstance(value, str) else Style(type(value).__name__, lambda: value)
 
 
-def _gathered() -> Any:
-    return ColwiseParallel(output_layouts=Replicate())
-
-
-def _rowwise_of_whole() -> Any:
-    return RowwiseParallel(input_layouts=Replicate())
-
-
-def _of_sequence() -> Any:
-    """Make the style that shards the sequence before the layer and gathers it after it."""
-    return WholeWeights(dim=1, shares_out=True)
-
-
-def _of_heads() -> Any:
-    """Make the style for inputs already sharded by heads, in the last dimension but one."""
-    return WholeWeights(dim=-2, shares_out=False)
-
-
-_COLUMNS = Style("colwise_gather_output", _gathered, None, 0, (nn.Linear,))
-_ROWS = Style("rowwise_split_input", _rowwise_of_whole, None, 1, (nn.Linear,))
+_of_whole = partial(RowwiseParallel, input_layouts=Replicate())
+_COLUMNS = Style("colwise_gather_output", partial(ColwiseParallel, output_layouts=Replicate()), None, 0, (nn.Linear,))
+_ROWS = Style("rowwise_split_input", _of_whole, None, 1, (nn.Linear,))
 
 STYLES: dict[str, Style] = {
     "colwise": Style("colwise", ColwiseParallel, "out_features", 0, (nn.Linear,)),
@@ -122,8 +102,11 @@ STYLES: dict[str, Style] = {
     "colwise_rep": _COLUMNS,
     "rowwise_split_input": _ROWS,
     "rowwise_rep": _ROWS,
-    "embedding_rowwise": Style("embedding_rowwise", _rowwise_of_whole, None, 0, (nn.Embedding,)),
-    "sequence_parallel": Style("sequence_parallel", _of_sequence),
-    "replicated_with_grad_allreduce": Style("replicated_with_grad_allreduce", _of_heads),
+    "embedding_rowwise": Style("embedding_rowwise", _of_whole, None, 0, (nn.Embedding,)),
+    "sequence_parallel": Style("sequence_parallel", partial(WholeWeights, dim=1, shares_out=True)),
+    # Its inputs are sharded by heads already, in the last dimension but one.
+    "replicated_with_grad_allreduce": Style(
+        "replicated_with_grad_allreduce", partial(WholeWeights, dim=-2, shares_out=False)
+    ),
 }
 """The styles by their names in `transformers`."""

@@ -119,10 +119,12 @@ def test_unused_parameters(tmp_path, default, given):
 
 def test_the_options_of_ddp_arrive(tmp_path):
     options = {"ddp_bucket_cap_mb": 7, "ddp_broadcast_buffers": False, "ddp_backend": "gloo", "ddp_timeout": 60}
+    options |= {"ddp_static_graph": True}
     strategy = translate(of_four(tmp_path, **options)).strategy.build()
     assert isinstance(strategy, DDPStrategy)
     assert strategy._ddp_kwargs["bucket_cap_mb"] == 7
     assert strategy._ddp_kwargs["broadcast_buffers"] is False
+    assert strategy._ddp_kwargs["static_graph"] is True
     assert strategy.process_group_backend == "gloo"
     assert strategy._timeout == datetime.timedelta(seconds=60)
 

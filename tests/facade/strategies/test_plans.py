@@ -5,7 +5,7 @@ import logging
 
 import pytest
 import torch
-from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy, ModelParallelStrategy
+from lightning.pytorch.strategies import FSDPStrategy, ModelParallelStrategy
 from test_plan import of_four
 from tiny import Tiny, arguments, trainer
 from torch import nn
@@ -206,12 +206,6 @@ def test_every_option_is_shown_in_a_row_of_its_group(tmp_path, changes, count):
 def test_the_command_line_shows_it_in_a_single_process(words, capsys):
     assert main(["plan", "--use_cpu", *words]) == 0
     assert ("FSDPStrategy" if "--fsdp" in words else "tensor_parallel_size=2") in capsys.readouterr().out
-
-
-def test_ddp_stays_as_it_is(tmp_path):
-    built = translate(of_four(tmp_path, ddp_static_graph=True, ddp_bucket_cap_mb=3)).strategy.build()
-    assert isinstance(built, DDPStrategy)
-    assert (built._ddp_kwargs["static_graph"], built._ddp_kwargs["bucket_cap_mb"]) == (True, 3)
 
 
 REFUSED_RUNS = [

@@ -1,6 +1,5 @@
 """The schedules give the reference's learning rates to the last bit, and exchange their states with it."""
 
-import inspect
 import io
 import logging
 import math
@@ -257,9 +256,3 @@ def test_numbers_that_cannot_be_are_named(name, key, value):
     for door in doors:
         with pytest.raises((ValueError, TypeError), match=rf"`{key}` is .*(it has to be|expected is a number)"):
             door()
-
-
-def test_the_signatures_are_those_of_the_functions():
-    assert list(inspect.signature(ours.SCHEDULES[SchedulerType.WARMUP_STABLE_DECAY]).parameters)[:3] == [
-        *("optimizer", "num_warmup_steps", "num_decay_steps")
-    ]
