@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import weakref
-from collections import OrderedDict
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -204,23 +203,11 @@ def _arrow_column(dataset: Any, column: str) -> Any:
     return dataset.with_format("arrow").select_columns([column])[:].column(column)
 
 
-_KEPT_ALIVE = 4
-
-
-class _Entry(NamedTuple):
-    samples: int
-    lengths: Any
-
-
 class LengthCache:
-    """Cache of lengths by dataset object and its number of samples.
-
-    Datasets are held by weak reference. Of those that have none, such as lists, the last few are kept alive here.
-    """
+    """Lengths of the few datasets that were measured last, by object and number of samples."""
 
     def __init__(self) -> None:
-        self._watched: dict[tuple[int, Any], tuple[weakref.ref[Any], _Entry]] = {}
-        self._held: OrderedDict[tuple[int, Any], tuple[Any, _Entry]] = OrderedDict()
+        self._entries: deque[tuple[Any, Any, int, Any]] = deque(maxlen=4)
 
     def get(self, dataset: Any, key: Any, measure: Callable[[], Any]) -> Any:
         """Return the lengths of a dataset, measuring them on a miss.
@@ -230,22 +217,12 @@ class LengthCache:
             key: what else the lengths depend on, such as the name of a column.
             measure: finds them out.
         """
-        name = (id(dataset), key)
-        found = self._watched.get(name) or self._held.get(name)
-        if found is not None and found[1].samples == len(dataset):
-            return found[1].lengths
-        entry = _Entry(len(dataset), measure())
-        try:
-            self._watched[name] = weakref.ref(dataset, lambda _: self._watched.pop(name, None)), entry
-        except TypeError:
-            self._hold(name, dataset, entry)
-        return entry.lengths
-
-    def _hold(self, name: tuple[int, Any], dataset: Any, entry: _Entry) -> None:
-        self._held[name] = dataset, entry
-        self._held.move_to_end(name)
-        while len(self._held) > _KEPT_ALIVE:
-            self._held.popitem(last=False)
+        for known, of, samples, lengths in self._entries:
+            if known is dataset and of == key and samples == len(dataset):
+                return lengths
+        lengths = measure()
+        self._entries.append((dataset, key, len(dataset), lengths))
+        return lengths
 
 
 def has_length(dataset: Any) -> bool:

@@ -58,7 +58,6 @@ _CLIP: dict[str, Any] = {
     **dict.fromkeys(("unk_token", "eos_token", "pad_token"), "<|endoftext|>"),
     "bos_token": "<|startoftext|>",
 }
-_FUNNEL = {**_XLNET, "unk_token": "<unk>"}
 
 _TYPES_SECOND = {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]}
 _TYPES_LAST = {"model_input_names": ["input_ids", "attention_mask", "token_type_ids"]}
@@ -91,7 +90,7 @@ _FAMILIES: dict[str, dict[str, Any]] = {
     "Gemma Siglip2": {**_GEMMA, **_LEFT},
     "Cohere": {**_COHERE, **_LEFT},
     "XLNet": {**_XLNET, **_LEFT},
-    "Funnel": _FUNNEL,
+    "Funnel": _XLNET,
     "CLIP": _CLIP,
     "OpenAIGPT": {"unk_token": "<unk>"},
 }

@@ -9,6 +9,7 @@ from transformers.trainer_pt_utils import LengthGroupedSampler as ReferenceSampl
 from transformers.trainer_pt_utils import get_length_grouped_indices as reference_indices
 
 from lightrainer.lightning_modules.data.lengths import (
+    LengthCache,
     LengthGroupedSampler,
     column_lengths,
     get_length_grouped_indices,
@@ -192,3 +193,16 @@ def test_a_column_of_lengths_is_read_as_a_column(form):
 def test_a_column_with_gaps_holds_no_lengths():
     with pytest.raises(ValueError, match=r"column 'n' .* 1 of its 3 values are missing"):
         column_lengths(datasets.Dataset.from_dict({"n": [1, None, 3]}), "n")
+
+
+def test_lengths_of_a_dataset_are_cached_until_it_grows():
+    """Another dataset or column is measured anew; of datasets only the last few are kept."""
+    cache, first, measured = LengthCache(), [1], []
+    for data, key in ((first, "a"), (first, "a"), ([1], "a"), (first, "b"), (first, "a")):
+        cache.get(data, key, lambda: measured.append(1))
+    assert len(measured) == 3
+    first.append(2)
+    assert cache.get(first, "a", lambda: "longer") == "longer"
+    for number in range(4):
+        cache.get([number], "a", lambda: None)
+    assert cache.get(first, "a", lambda: "measured again") == "measured again"

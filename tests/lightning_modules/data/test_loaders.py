@@ -206,13 +206,6 @@ def test_remainder_of_a_shared_stream_is_that_before_filling():
         assert loader.remainder == 3
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize("even_batches", [False, True])
-def test_length(rank, even_batches):
-    loader = build_loader(range(17), batch_size=4, rank=rank, world_size=2, even_batches=even_batches)
-    assert len(loader) == len(list(loader)) == 3 - (not even_batches and rank == 1)
-
-
 def test_empty_data_gives_no_batch():
     loader = build_loader([], batch_size=2)
     assert (list(loader), loader.end_of_loader, loader.epoch) == ([], False, 0)

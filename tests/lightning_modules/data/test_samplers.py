@@ -94,13 +94,6 @@ def test_comparison_of_shards_can_fail():
     assert list(our_batches(SequentialSampler(range(21)), 2, False, False, 3, 4)) != expected
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
-def test_length_is_the_number_of_batches(world_size):
-    for (count, *options), rank in itertools.product(EVERY_SHARDING, range(world_size)):
-        ours = our_batches(SequentialSampler(range(count)), *options, rank, world_size)
-        assert len(list(ours)) == len(ours), (count, *options, rank)
-
-
 @pytest.mark.parametrize("world_size", [1, 3])
 @pytest.mark.parametrize("even_batches", [False, True])
 def test_skip_passes_over_batches_once(world_size, even_batches):
