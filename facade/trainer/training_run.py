@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
+import weakref
+from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
 
 from ...callbacks import TrainerState
 from ...lightning_modules import checkpoints
 from ...lightning_modules.checkpoints import TRAINER_STATE_NAME
+from ...lightning_modules.common.weak_attribute import WeakAttribute
+from ...lightning_modules.models.activation_checkpointing import enable_activation_checkpointing
+from ...lightning_modules.models.liger import apply_liger_kernels
+from ...lightning_modules.models.neftune import neftune_hook
+from ...lightning_modules.models.special_tokens import align_special_tokens
+from ...lightning_modules.models.underflow_overflow import DebugUnderflowOverflow
+from ..arguments.checkpointing import checkpointing
+from ..arguments.enums import DebugOption
 from ..arguments.parallelism import samples_of_rank
 from ..distributed.consistency import require_same_training
 from ..evaluation.metrics import speed_metrics
@@ -18,8 +32,6 @@ from .overrides import is_own
 from .requirements import require_evaluation_data, require_training_data
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from ...lightning_modules.training.accumulation import WindowLoader
     from .trainer import Trainer
     from .trainer_module import TrainerModule
@@ -256,4 +268,72 @@ def warn_of_differences(stored: TrainerState, now: TrainerState, *, batch_size: 
         # The logger is the one that scripts know this by.
         logging.getLogger(checkpoints.__name__).warning(
             "Arguments that do not match those of the checkpoint, which stay in force:%s", "".join(changed)
+        )
+
+
+class ModelPreparation:
+    """Apply the arguments that change the computation of the model.
+
+    Args:
+        trainer: the Trainer.
+    """
+
+    trainer = WeakAttribute["Trainer"]()
+
+    def __init__(self, trainer: Trainer) -> None:
+        self.trainer = trainer
+        # Models whose changes persist after the training; weak, as a search releases models.
+        self._compiled: weakref.ref[nn.Module] | None = None
+        self._with_liger: weakref.ref[nn.Module] | None = None
+
+    def apply_liger_kernels(self) -> None:
+        """Apply Liger kernels once to a model, permanently; called before its signature is inspected."""
+        args, model = self.trainer.args, self.trainer.model
+        if args.use_liger_kernel and not _refers_to(self._with_liger, model):
+            apply_liger_kernels(model, args.liger_kernel_config)
+            self._with_liger = weakref.ref(model)
+
+    @contextlib.contextmanager
+    def until_end(self) -> Iterator[None]:
+        """Prepare the model for the block; temporary hooks are removed at its end."""
+        trainer, args, model = self.trainer, self.trainer.args, self.trainer.model
+        if args.mixed_precision == "fp16" and trainer._strategy.spread is None:  # sharded weights may be half
+            _require_scalable_weights(model)
+        if args.torch_empty_cache_steps is not None and args.device.type == "cpu":
+            logger.warning(
+                "torch_empty_cache_steps=%s has no effect here: torch keeps no cache of memory for the CPU.",
+                args.torch_empty_cache_steps,
+            )
+        with contextlib.ExitStack() as at_end:
+            if trainer.neftune_noise_alpha is not None:
+                at_end.callback(neftune_hook(model, trainer.neftune_noise_alpha).remove)
+            if DebugOption.UNDERFLOW_OVERFLOW in (args.debug or ()):
+                at_end.callback(DebugUnderflowOverflow(model).remove)
+            wanted, settings = checkpointing(args)
+            if wanted:
+                at_end.callback(enable_activation_checkpointing(model, **settings))
+            self._compile()
+            align_special_tokens(model, trainer.processing_class)
+            yield
+
+    def _compile(self) -> None:
+        """Compile the model in place, which keeps the object and its parameter names."""
+        args, model = self.trainer.args, self.trainer.model
+        if args.torch_compile and not _refers_to(self._compiled, model):
+            model.compile(backend=args.torch_compile_backend, mode=args.torch_compile_mode, **args.compile_options)
+            self._compiled = weakref.ref(model)
+
+
+def _refers_to(reference: weakref.ref[nn.Module] | None, model: nn.Module) -> bool:
+    return reference is not None and reference() is model
+
+
+def _require_scalable_weights(model: nn.Module) -> None:
+    trained = {name: one.dtype for name, one in model.named_parameters() if one.requires_grad}
+    half = [name for name, dtype in trained.items() if dtype is torch.float16]
+    if half:
+        raise ValueError(
+            f"fp16=True keeps weights in float32 and scales the loss, but {len(half)} of {len(trained)} trained "
+            f"parameters are float16, the first is {half[0]!r}: their gradients cannot be unscaled. Load the model "
+            "in float32 (dtype=torch.float32 in from_pretrained), or call model.float()."
         )

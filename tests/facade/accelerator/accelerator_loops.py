@@ -9,7 +9,7 @@ from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 
 
 def read(a, loader):
-    """What a loop over a loader sees, and what it hears of where it stands."""
+    """Batches of a loop over a loader, and its position."""
     state, seen = a.gradient_state, []
     for batch in loader:
         seen.append([batch, state.end_of_dataloader, state.in_dataloader, a.gather_for_metrics(batch)])

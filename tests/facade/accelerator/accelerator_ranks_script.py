@@ -124,7 +124,7 @@ def trained(folder: Path, *, apart: bool = False, **changes: Any) -> Watched:
 
 
 def in_a_training(folder: Path, way: str) -> dict[str, Any]:
-    """What was seen in a training, and of its model afterwards."""
+    """Observations in a training, and of its model afterwards."""
     trainer = trained(folder / way, **WAYS.get(way, {}))
     accelerator, seen = trainer.accelerator, trainer.seen
     seen["losses"] = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]

@@ -12,7 +12,7 @@ SECONDS = 180  # it takes fifteen; two processes that wait for each other for ev
 
 @pytest.fixture(scope="session")
 def two_ranks(tmp_path_factory):
-    """What the two processes of `accelerator_ranks_script.py` wrote, and where."""
+    """Results of the two processes of `accelerator_ranks_script.py`, and their folder."""
     pytest.importorskip("accelerate")
     folder = tmp_path_factory.mktemp("accelerator")
     finished_ranks(HERE / "accelerator_ranks_script.py", str(folder), log=folder / "log", seconds=SECONDS)

@@ -93,7 +93,7 @@ def scaled_gradients(accelerator):
 
 @pytest.mark.parametrize("how", ["clipped", "asked for", "asked for an optimizer", "asked for twice", "in a list"])
 def test_the_scale_is_taken_out_of_gradients(tmp_path, how):
-    """Once, however often somebody asks; the control is what was there before."""
+    """Unscaled once, however often it is called; the control has the gradients before."""
     accelerator = Accelerator(arguments(tmp_path, fp16=True))
     model, optimizer = scaled_gradients(accelerator)
     assert model.weight.grad.item() == 3.0 * 65536.0
@@ -145,7 +145,7 @@ def test_samples_that_only_fill_up_the_last_batch_do_not_count(accelerator, ends
 
 @pytest.mark.parametrize("reduction", ["sum", "mean", "max"])
 def test_reducing_copies(accelerator, reduction):
-    """What was given stays as it is, and what comes back can be changed."""
+    """The input is not changed, and the result is a copy."""
     given = {"a": torch.tensor([1.0, 2.0])}
     found = accelerator.reduce(given, reduction=reduction)
     assert torch.equal(found["a"], given["a"])
@@ -153,7 +153,7 @@ def test_reducing_copies(accelerator, reduction):
     assert torch.equal(given["a"], torch.tensor([1.0, 2.0]))
 
 
-def test_what_cannot_be_reduced(accelerator, caplog):
+def test_invalid_reductions(accelerator, caplog):
     """The reference takes any other word for a sum; its scale counts on TPUs only, there as here."""
     with pytest.raises(ValueError, match="reduction='median' must be one of sum, mean, max"):
         accelerator.reduce(torch.ones(1), reduction="median")
@@ -177,7 +177,7 @@ def test_preparing_gives_back_what_it_was_given(accelerator):
     assert accelerator.prepare_model(model, evaluation_mode=True) is model
 
 
-def test_what_is_missing_says_so(accelerator):
+def test_missing_members(accelerator):
     """With its name, and `hasattr` may ask."""
     assert not hasattr(accelerator, "save_state")
     with pytest.raises(AttributeError, match=r"has no 'register_for_checkpointing': .* give yours state_dict"):

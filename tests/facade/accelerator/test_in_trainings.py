@@ -44,7 +44,7 @@ def test_weights_are_whole(two_ranks, single, way, key):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_what_is_prepared_and_unwrapped(two_ranks, way):
+def test_prepared_and_unwrapped_models(two_ranks, way):
     for rank in two_ranks[1]:
         seen = rank[way]
         assert seen["wrapped"]

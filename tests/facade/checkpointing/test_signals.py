@@ -171,7 +171,7 @@ def heard(of):
     return seen
 
 
-def test_who_listens_to_what(tmp_path):
+def test_plain_trainers_to_what(tmp_path):
     """Where checkpoints are written; it can be turned on and off between two trainings, and shows in no list."""
     made = trainer(tmp_path)
     assert heard(made) == set(), "save_strategy is 'no'"

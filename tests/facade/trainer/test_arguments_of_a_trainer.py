@@ -77,7 +77,7 @@ def test_an_argument_changed_after_construction_takes_effect(tmp_path, name):
     assert from_the_start != usual
 
 
-def test_what_is_not_there_yet_is_refused_also_when_it_is_set_later(tmp_path):
+def test_missing_features_set_later_are_refused(tmp_path):
     made = trainer(tmp_path)
     made.args.debug = ["tpu_metrics_debug"]
     with pytest.raises(NotImplementedError, match="debug"):
@@ -85,7 +85,7 @@ def test_what_is_not_there_yet_is_refused_also_when_it_is_set_later(tmp_path):
 
 
 @pytest.mark.parametrize(("name", "value"), [("logging_steps", -1), ("lr_scheduler_type", "lineal"), ("optim", "adam")])
-def test_what_cannot_be_is_refused_also_when_it_is_set_later(tmp_path, name, value):
+def test_invalid_values_set_later_are_refused(tmp_path, name, value):
     made = trainer(tmp_path)
     setattr(made.args, name, value)
     with pytest.raises(ValueError, match=str(value)):
@@ -124,7 +124,7 @@ def test_the_arguments_are_never_changed(tmp_path):
     assert vars(args) == attributes
 
 
-def test_what_was_passed_is_not_changed(tmp_path):
+def test_passed_objects_are_not_changed(tmp_path):
     """Neither samples nor lists and dicts of the user."""
     data, callbacks = points(), [PrinterCallback()]
     kept = [{name: tensor.clone() for name, tensor in item.items()} for item in data]

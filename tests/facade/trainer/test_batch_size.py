@@ -86,7 +86,7 @@ def train(folder, model, **changes):
 @pytest.mark.parametrize("first", [1, 4, 9], ids=lambda first: f"from pass {first} on")
 @pytest.mark.usefixtures("keeping")
 def test_it_ends_as_a_run_with_half_the_batch_and_twice_the_accumulation(tmp_path, first):
-    """Bit for bit, whenever the memory runs out: weights, optimizer, logs, generators, buffers that nobody saves."""
+    """Bit for bit, whenever the memory runs out: weights, optimizer, logs, generators, unsaved buffers."""
     found = train(
         tmp_path / "found",
         limited(4, first),
@@ -112,7 +112,7 @@ def test_it_ends_as_a_run_with_half_the_batch_and_twice_the_accumulation(tmp_pat
 
 
 def test_negative_control_a_run_with_the_large_batch_ends_elsewhere(tmp_path):
-    """What is compared above does tell runs apart."""
+    """The comparison above distinguishes runs."""
     large = train(tmp_path / "large", limited(8), per_device_train_batch_size=8)
     small = train(tmp_path / "small", limited(8), per_device_train_batch_size=4, gradient_accumulation_steps=2)
     assert not same(weights(large.model), weights(small.model))

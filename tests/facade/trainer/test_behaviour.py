@@ -48,7 +48,7 @@ def test_a_model_init_starts_from_the_same_weights_each_time(tmp_path):
 
 
 def test_gradients_of_the_past_do_not_count(tmp_path):
-    """What a script or an interrupted training left in `.grad` is not part of the first step."""
+    """Leftovers in `.grad`, of a script or an interrupted training, are not part of the first step."""
     clean = trainer(tmp_path)
     clean.train()
     made = trainer(tmp_path)
@@ -94,7 +94,7 @@ def test_predicting_in_the_middle_of_a_training(tmp_path):
 
 
 def modes(api, cls, folder, eval_steps):
-    """Whether the model is in training mode, as every event sees it and after every call."""
+    """The mode of the model in every event and after every call."""
     seen = []
 
     class Looking(api.TrainerCallback):
@@ -132,7 +132,7 @@ def test_the_model_is_in_the_mode_in_which_the_reference_has_it(tmp_path, eval_s
 
 
 def test_each_training_step_puts_every_part_of_the_model_in_training_mode(tmp_path):
-    """A part that somebody left in evaluation mode, in whatever callback, would silently train without dropout."""
+    """A module left in evaluation mode by a callback would silently train without dropout."""
     seen = []
     forget = At("on_step_begin", lambda of, *_: of.model.dropout.eval())
     made = trainer(

@@ -1,4 +1,4 @@
-"""Which columns the model takes, and what is said of the others."""
+"""Columns that the model takes, and messages about the others."""
 
 import logging
 
@@ -38,12 +38,12 @@ class Everything(nn.Module):
         (Everything(), [], ["input_ids", "rest", "attention_mask", "labels", "more", "label", "label_ids"]),
     ],
 )
-def test_what_the_model_takes(model, label_names, expected):
+def test_columns_of_the_model(model, label_names, expected):
     """The arguments of its `forward`, then what collators turn into labels; each once, in a fixed order."""
     assert signature_columns(model, label_names) == expected
 
 
-def test_what_a_table_is(datasets):
+def test_tables(datasets):
     made = table(datasets, "x")
     assert is_table(made)
     assert is_table(made.with_format("torch"))
@@ -51,7 +51,7 @@ def test_what_a_table_is(datasets):
 
 
 def test_a_table_is_told_without_the_library(monkeypatch):
-    """Where nobody has imported it, nothing can be of its kind."""
+    """Before `datasets` is imported nothing is a table."""
     import sys
 
     monkeypatch.delitem(sys.modules, "datasets", raising=False)

@@ -9,7 +9,7 @@ from tiny import Tiny, points, trainer
 
 @pytest.fixture(params=["5.3.0", "5.23.0"])
 def later(request, monkeypatch):
-    """Whether the version that is followed is the later one."""
+    """Return whether the followed version is the later one."""
     monkeypatch.setenv("LIGHTRAINER_FOLLOW", request.param)
     return request.param != "5.3.0"
 

@@ -1,4 +1,4 @@
-"""A Trainer that nobody holds is freed at once, with its model and optimizer, as in the reference."""
+"""An unreferenced Trainer is freed at once, with its model and optimizer, as in the reference."""
 
 import gc
 import weakref
@@ -32,7 +32,7 @@ def resume(trainer):
 
 @pytest.fixture
 def no_collector():
-    """What only the garbage collector would find stays."""
+    """Reference cycles stay until the garbage collector runs."""
     gc.disable()
     yield
     gc.enable()

@@ -1,4 +1,4 @@
-"""What libraries that subclass the Trainer take for granted, without them; `docs/user/libraries.md` says which do.
+"""Behaviour that libraries with subclasses of the Trainer rely on; `docs/user/libraries.md` names the libraries.
 
 Each test does what one of them does, and looks at what becomes of it. The trainings of the libraries themselves are in
 `tests/libraries`.
@@ -376,7 +376,7 @@ def test_something_around_the_whole_loop(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["_wrap_model", "_run_epoch"])
-def test_what_would_never_be_called_is_refused_by_name(tmp_path, name):
+def test_overrides_that_are_never_called_are_refused(tmp_path, name):
     cls = type("Overriding", (Trainer,), {name: lambda self, *rest: None})
     with pytest.raises(NotImplementedError, match=f"Overriding overrides private steps.*\n- {name}: "):
         trainer(tmp_path, cls)

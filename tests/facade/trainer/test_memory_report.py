@@ -37,7 +37,7 @@ def report(tracker, stage):
     return metrics
 
 
-def test_what_stays_is_the_delta(tracker):
+def test_kept_memory_is_the_delta(tracker):
     tracker.start("train")
     kept = allocate()
     found = report(tracker, "train")
@@ -47,7 +47,7 @@ def test_what_stays_is_the_delta(tracker):
     assert kept.sum() == BIG * MEGABYTES
 
 
-def test_what_was_given_back_is_the_peak(tracker, watchers):
+def test_released_memory_is_the_peak(tracker, watchers):
     tracker.start("eval")
     (watch,) = watchers()
     begin, end = watch._peak, time.monotonic() + 60
@@ -88,14 +88,14 @@ def test_metrics_that_are_there_stay(tracker):
     assert len(metrics) == 3
 
 
-def test_nothing_is_measured_when_nobody_asks(watchers):
+def test_nothing_is_measured_by_default(watchers):
     tracker = MemoryTracker(skip=True)
     tracker.start("train")
     assert watchers() == []
     assert report(tracker, "train") == {}
 
 
-def test_what_is_missing_is_said(monkeypatch, caplog):
+def test_a_missing_library_is_named(monkeypatch, caplog):
     monkeypatch.setitem(sys.modules, "psutil", None)
     tracker = MemoryTracker(skip=False)
     tracker.start("train")

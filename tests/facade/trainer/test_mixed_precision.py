@@ -68,7 +68,7 @@ def test_a_callback_of_lightning_changes_nothing(tmp_path, precision, optim, acc
 
 
 @pytest.mark.parametrize("name", ["bf16", "fp16"])
-def test_what_the_launcher_asks_for(tmp_path, monkeypatch, name):
+def test_precision_of_the_launcher(tmp_path, monkeypatch, name):
     """As if it were the argument."""
     asked = trainer(tmp_path, **{name: True})
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", name)
@@ -83,7 +83,7 @@ def test_what_the_launcher_asks_for(tmp_path, monkeypatch, name):
 
 
 def test_gradients_are_unscaled_where_callbacks_and_overrides_see_them(tmp_path):
-    """Before `on_pre_optimizer_step`, also when clipping is somebody else's, done twice, or not done."""
+    """Before `on_pre_optimizer_step`, also when clipping is overridden, done twice, or left out."""
 
     class ByValue(Trainer):
         def _clip_grad_norm(self, model):

@@ -1,4 +1,4 @@
-"""What a model may return, and what is said of one that returns something else."""
+"""Outputs that a model may return, and errors for others."""
 
 import re
 from collections import OrderedDict, namedtuple
@@ -136,7 +136,7 @@ UNUSABLE = {
 
 
 @pytest.mark.parametrize("name", UNUSABLE)
-def test_what_cannot_be_used(tmp_path, name):
+def test_unusable_outputs(tmp_path, name):
     """The message says what the model returned, and what is expected; nothing is written."""
     form, word = UNUSABLE[name]
     with pytest.raises((ValueError, TypeError)) as error:

@@ -141,7 +141,7 @@ def test_learning_rate_monitor(tmp_path, interval, steps):
 
 
 def test_device_stats_monitor(tmp_path):
-    """What the device is at comes into the logs, for training and evaluation."""
+    """The device statistics are logged, for training and evaluation."""
     pytest.importorskip("psutil")
     made = trainer(tmp_path, callbacks=[DeviceStatsMonitor()], logging_steps=2, eval_strategy="epoch")
     made.train()
@@ -387,7 +387,7 @@ def test_the_others_train_evaluate_predict_and_go_on(tmp_path, name):
         assert same(trained, weights(resumed.model))
 
 
-def test_what_callbacks_log_through_the_module(tmp_path):
+def test_logs_of_callbacks_through_the_module(tmp_path):
     """`module.log` in a callback of the user's own comes into the logs; without callbacks there is no logger at all."""
 
     class Logging(Callback):

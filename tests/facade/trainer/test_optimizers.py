@@ -178,7 +178,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("changes", "words"), REFUSED, ids=str)
-def test_what_does_not_go_with_steps_in_the_backward_pass(tmp_path, stand_ins, changes, words):
+def test_conflicts_with_steps_in_the_backward_pass(tmp_path, stand_ins, changes, words):
     made = trainer(tmp_path, optim_target_modules="all-linear", **changes)
     before = weights(made)
     with pytest.raises(ValueError, match=f"optim='{changes['optim']}' steps in each backward pass.*{words}"):

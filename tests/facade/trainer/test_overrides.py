@@ -98,7 +98,7 @@ def test_it_exists(name):
 
 
 @pytest.mark.parametrize("name", sorted(LATER))
-def test_what_comes_later_is_not_there_in_name_only(name):
+def test_methods_of_later_versions_are_called(name):
     assert not hasattr(Trainer, name)
 
 
@@ -141,7 +141,7 @@ def counting(names):
 
 @pytest.fixture(scope="module")
 def calls(tmp_path_factory):
-    """What was called in each phase of a script."""
+    """Methods called in each phase of a script."""
     cls = counting(name for name in (*DOCUMENTED, *INTERNAL) if name not in LATER)
     folder = tmp_path_factory.mktemp("calls")
     saving = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2}
@@ -355,7 +355,7 @@ def forked(of):
 
 @pytest.mark.parametrize("way", [Forked, ForkedByCast, "in the object", "in the class"])
 def test_a_context_around_the_loss(tmp_path, way, monkeypatch):
-    """Whichever of the two methods is replaced, and wherever."""
+    """Either of the two methods may be replaced, in a class or an object."""
     made = trainer(
         tmp_path,
         Trainer if isinstance(way, str) else way,

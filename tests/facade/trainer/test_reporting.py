@@ -1,4 +1,4 @@
-"""What a Trainer tells: logs, metrics, files, warnings, and the plan."""
+"""Logs, metrics, files, warnings and the plan of a Trainer."""
 
 import json
 import logging
@@ -279,7 +279,7 @@ def memory(metrics):
 
 
 def test_the_memory_report_after_a_training_that_failed(tmp_path):
-    """What comes afterwards is measured as ever, and nothing goes on measuring meanwhile."""
+    """Later stages are measured as usual, and no measurement keeps running."""
     pytest.importorskip("psutil")
 
     def fail(*_):

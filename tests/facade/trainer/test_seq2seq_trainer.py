@@ -100,7 +100,7 @@ def test_sequences_of_different_lengths_are_filled_up(tmp_path):
     ],
     ids=str,
 )
-def test_who_decides_how_to_generate(tmp_path, arguments, call, expected):
+def test_precedence_of_generation_settings(tmp_path, arguments, call, expected):
     """A call before the arguments, the arguments before the generation config, and that before the model's own."""
     extra = {"processing_class": SimpleNamespace(pad_token_id=PAD)}
     trainer = seq2seq_trainer(tmp_path, trainer={**METRICS, **extra}, **arguments)
@@ -257,7 +257,7 @@ def test_the_padding_token_is_found(processing_class, config, generation, expect
     assert padding_token(processing_class, SimpleNamespace(config=config, generation_config=generation)) == expected
 
 
-def test_a_padding_token_that_nobody_knows_is_asked_for(tmp_path):
+def test_an_unknown_padding_token_is_an_error(tmp_path):
     trainer = seq2seq_trainer(tmp_path, generation_config={"max_length": 8})
     with pytest.raises(ValueError, match=r"no token for it is known.*generation_config of Plain\. Set pad_token_id"):
         trainer.predict(pairs(3), max_length=4)

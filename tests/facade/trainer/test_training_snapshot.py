@@ -1,4 +1,4 @@
-"""What a training changes can be set back, to the bit."""
+"""A snapshot restores all that a training changes, bit for bit."""
 
 import copy
 import random

@@ -1,4 +1,4 @@
-"""What a user reads of a training: announcements, interrupts, errors in his own code."""
+"""Messages of a training: announcements, interrupts, errors in user code."""
 
 import logging
 import os
@@ -66,7 +66,7 @@ def test_a_traceback_is_whole_where_it_is_asked_for_and_where_the_error_is_ours(
     assert [frame for frame in frames_of(caught.value) if "/lightning/" in frame.filename]
 
 
-def test_who_asks_for_information_hears_of_the_training_and_not_of_lightning(tmp_path, caplog):
+def test_level_info_shows_the_training_without_lightning(tmp_path, caplog):
     """No products, no devices, no names of files in the making, nothing twice."""
     with caplog.at_level(logging.INFO, "lightrainer"):
         made = trainer(tmp_path, save_strategy="steps", save_steps=4, max_steps=8)
@@ -83,7 +83,7 @@ def test_who_asks_for_information_hears_of_the_training_and_not_of_lightning(tmp
 
 @pytest.mark.parametrize(("number", "ending"), [(signal.SIGTERM, SystemExit), (signal.SIGINT, KeyboardInterrupt)])
 @pytest.mark.parametrize("event", ["on_step_end", "on_prediction_step"])
-def test_who_interrupts_is_told_where_the_checkpoint_is(tmp_path, caplog, capsys, number, ending, event):
+def test_an_interrupt_names_the_checkpoint(tmp_path, caplog, capsys, number, ending, event):
     """And sees no summary as if all was done, and no frames of loops."""
     send = At(event, lambda *_: os.kill(os.getpid(), number), 3 if event == "on_step_end" else 4)
     made = trainer(

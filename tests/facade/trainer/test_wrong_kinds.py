@@ -76,7 +76,7 @@ def data_with(**column):
     ids=["text", "None", "missing"],
 )
 def test_a_column_that_the_model_lacks(tmp_path, data, why, keep):
-    """Which one, what the batch has, and what became of it."""
+    """The error names the column, those of the batch, and the reason."""
     match = rf"Tiny\.forward\(\) needs x, but the batch has: labels\. {why}"
     refused(tmp_path, train, match, train_dataset=data, remove_unused_columns=keep)
     refused(tmp_path, evaluate, match, eval_dataset=data, remove_unused_columns=keep)

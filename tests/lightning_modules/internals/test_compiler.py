@@ -74,7 +74,7 @@ def unloaded(monkeypatch):
 
 @pytest.fixture
 def breaks(monkeypatch):
-    """What torch's optimizers asked of the compiler: two breaks of the graph for each step."""
+    """Calls of the compiler by torch's optimizers: two graph breaks for each step."""
     asked = []
     monkeypatch.setattr(torch._dynamo, "graph_break", lambda: asked.append(1))
     return asked

@@ -111,7 +111,7 @@ def module():
 
 
 def epoch(number):
-    """What is to happen in an epoch of three windows: each is read when its step is due, not before."""
+    """The events of an epoch of three windows: each is read when its step is due, not before."""
     steps = []
     for index, window in enumerate(([0, 1], [2, 3], [4])):
         batches = [10 * number + batch for batch in window]

@@ -1,4 +1,4 @@
-"""Optimizer steps without Lightning's wrapper: only where nobody would notice, and counted all the same."""
+"""Optimizer steps in the fast loop are counted as in Lightning's."""
 
 import pytest
 import torch
@@ -54,5 +54,5 @@ def test_steps_are_counted_with_and_without_the_wrapper():
     [({}, True), ({"callbacks": [Listening()]}, False), ({"by_us": False}, False)],
     ids=["bare", "a callback", "a precision plugin of Lightning"],
 )
-def test_who_listens(options, expected):
+def test_plain_trainers(options, expected):
     assert fast_path.is_plain(make_trainer(**options)) is expected

@@ -97,7 +97,7 @@ def test_steps_are_lightnings_where_models_are_averaged():
     assert not fast_path.has_plain_steps(make_trainer(plugins=[fast_path.FastPrecision()], strategy=strategy))
 
 
-def test_what_nobody_profiles_is_not_measured():
+def test_without_a_profiler_nothing_is_measured():
     """Lightning's profiler makes a context for each block; here all have the one that does nothing."""
     trainer = lean_trainer()
     assert trainer.profiler.profile("a") is trainer.profiler.profile("b")

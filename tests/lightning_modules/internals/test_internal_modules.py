@@ -1,4 +1,4 @@
-"""What the modules take from Lightning's inside means what we take it for."""
+"""Private names of Lightning in modules mean what we expect."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What Lightning does around a `fit` that a script must not feel: announcements, leftovers, warnings, hooks."""
+"""Side effects of Lightning around a `fit` are kept from the script: messages, leftovers, warnings, hooks."""
 
 import gc
 import logging
@@ -34,7 +34,7 @@ NAMES = ("lightning.pytorch", "lightning.fabric")
 
 @pytest.fixture
 def heard(monkeypatch):
-    """What Lightning's loggers say from INFO on."""
+    """Messages of Lightning's loggers from INFO on."""
     handler = Heard()
     for name in NAMES:
         monkeypatch.setattr(logging.getLogger(name), "level", logging.INFO)
@@ -206,7 +206,7 @@ def test_batches_of_a_lean_module_stay_where_they_are(verb):
 
 
 def test_lean_module_registers_its_model_only(monkeypatch):
-    """Whatever else is set takes the short way, as Lightning sets some names all the time."""
+    """Other attributes are set directly, as Lightning sets some in each step."""
     module, slow = LeanModel(), []
     usual = torch.nn.Module.__setattr__
     monkeypatch.setattr(torch.nn.Module, "__setattr__", lambda self, *args: slow.append(args[0]) or usual(self, *args))
@@ -261,7 +261,7 @@ class Logs(Callback):
 
 @pytest.mark.parametrize("verb", ["fit", "validate"])
 def test_callbacks_can_log_in_light_steps(verb):
-    """What `step_lightly` leaves out for modules alone is there for them."""
+    """With callbacks `step_lightly` leaves nothing out."""
     results = []
     for light in (True, False):
         trainer = make_trainer(callbacks=[Logs()])

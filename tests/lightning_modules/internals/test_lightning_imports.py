@@ -25,7 +25,7 @@ def test_lightning_alone_loads_transformers(tmp_path):
     assert last_line(program, tmp_path) == "True"
 
 
-def test_what_was_deferred_is_the_real_thing_when_it_is_used(tmp_path):
+def test_deferred_names_resolve_when_used(tmp_path):
     program = """
 import lightrainer.lightning_modules.internals.lightning_internals
 from torchmetrics.functional.text import bert

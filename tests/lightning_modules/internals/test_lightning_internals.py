@@ -191,7 +191,7 @@ def place_of(trainer):
 
 
 def reporting(module):
-    """What `module` does with a batch of an evaluation."""
+    """Record the evaluation batches of `module`."""
 
     def evaluate_batch(batch):
         module.seen_in_evaluation = (module.training, torch.is_inference_mode_enabled(), float(batch))

@@ -92,7 +92,7 @@ def test_a_batch_counts_as_soon_as_its_step_is_taken(fitted):
     assert fitted.epochs == [(1, 0), (2, 0)]
 
 
-def test_what_is_written_is_what_lightning_writes(fitted):
+def test_written_states_are_those_of_lightning(fitted):
     """In the middle of the second epoch, at the end of a step: all counters that stand in ours."""
     place, theirs = fitted.batches[4]
     assert place == (1, 2)
@@ -205,7 +205,7 @@ class GoingOn(Linear):
         ("on_validation_end", ["ends", 0, 1, 2, "validates", "ends"]),
     ],
 )
-def test_what_follows_a_batch_is_done_once(tmp_path, hook, rest):
+def test_the_end_of_a_batch_runs_once(tmp_path, hook, rest):
     """Not at all, or once too often, if Lightning was left to guess it; at the end of an epoch too."""
     runs = []
     for start in (None, tmp_path / "saved.ckpt"):

@@ -20,7 +20,7 @@ class Model(nn.Module):
         self.seen = []
 
     def forward(self, x, labels=None):
-        """What this does."""
+        """Cast as this package."""
         self.seen.append(torch.is_autocast_enabled("cpu"))
         hidden = self.layer(x)
         return {"hidden": hidden, "more": (hidden, [hidden.double(), hidden.argmax(), "text", None])}
@@ -31,7 +31,7 @@ def bfloat16():
 
 
 def rounded(model, x):
-    """What bfloat16 makes of the layer."""
+    """The output of the layer in bfloat16."""
     with bfloat16():
         return model.layer(x).float()
 
@@ -172,7 +172,7 @@ def test_a_skipped_step_is_told(bad, unscale):
 
 
 def test_an_optimizer_that_looks_at_the_gradients_itself_is_asked_each_time():
-    """It leaves the weights alone; nobody needs to wait for the device to know."""
+    """A skipped step leaves the weights alone, without a synchronisation."""
     scaler, optimizer = made(torch.optim.AdamW, fused=True)
     assert step_of(scaler, optimizer, math.inf, 1) == 0.0
     assert not scaler.step_was_skipped

@@ -48,7 +48,7 @@ def read(batches, count):
 
 
 def make(loader, accumulation=3, sized=True, windows=None):
-    """Windows over a loader; over a stream, whose length nobody knows, if it is not `sized`."""
+    """Windows over a loader; over a stream of unknown length if it is not `sized`."""
     needed = -(-loader.count // accumulation)
     return WindowLoader(
         loader,
@@ -228,7 +228,7 @@ def test_window_is_a_list_with_two_facts():
 
 
 class Shuffled:
-    """Somebody else's loader, which draws its order from torch's global generator and knows nothing about itself."""
+    """A foreign loader without state, which draws its order from torch's global generator."""
 
     def __iter__(self):
         return iter(torch.randperm(10).tolist())

@@ -131,5 +131,5 @@ def test_gradients_are_averaged_in_buckets(monkeypatch):
         assert torch.equal(parameter.grad, torch.full_like(parameter, 0.5))
     assert torch.equal(embedding.weight.grad.to_dense()[1], torch.full((2,), 0.5))
     assert parameters[-1].grad is None
-    assert unused.grad is None  # nobody has one
+    assert unused.grad is None  # no process has one
     assert sizes == [7 + 1, 5 * 2, 7, 30, 2, 2]
