@@ -27,7 +27,7 @@ from ...lightning_modules.data.lengths import (
 )
 from ...lightning_modules.data.loaders import build_loader
 from ...lightning_modules.data.rebalancing import BatchRebalanceSampler
-from ...lightning_modules.data.workers import attached_worker, ignore_signals
+from ...lightning_modules.data.worker_state import attached_worker, ignore_signals
 from ..arguments.parallelism import copies_of_batches, data_rank
 from ..evaluation.results import TrainingLength
 from .checks import require_dataset

@@ -20,7 +20,7 @@ from transformers import trainer_jit_checkpoint
 from lightrainer import get_last_checkpoint
 from lightrainer.callbacks import JITCheckpointCallback, TrainerControl, jit_checkpoint
 from lightrainer.lightning_modules.checkpoints import problems
-from lightrainer.lightning_modules.data.workers import ignore_signals
+from lightrainer.lightning_modules.data.worker_state import ignore_signals
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the trainings are forked, or get signals of POSIX")
 HERE = Path(__file__).parents[1]

@@ -112,7 +112,7 @@ def test_a_worker_ends_with_its_parent():
     """Killed, so that nothing of it could tell the worker."""
     program = (
         "import os, sys, time\n"
-        "from lightrainer.lightning_modules.data.workers import end_with_parent\n"
+        "from lightrainer.lightning_modules.data.worker_state import end_with_parent\n"
         "if os.fork() == 0:\n"
         "    end_with_parent()\n"
         "    print(os.getpid(), flush=True)\n"
