@@ -61,10 +61,10 @@ _TERA_FLOPS: tuple[tuple[str, float, float, float], ...] = (
 
 
 def peak_flops(device_name: str, kind: str, *, tf32: bool = True) -> float | None:
-    """The FLOP/s of dense matrix products that a device cannot exceed; None where it, or the type, is not known.
+    """Return the peak FLOP/s of a device in dense matrix products; None where device or type is unknown.
 
     Args:
-        device_name: what `torch.cuda.get_device_name()` says.
+        device_name: as `torch.cuda.get_device_name()` returns it.
         kind: the type of the numbers: `float32`, `float16` or `bfloat16`.
         tf32: whether float32 may be multiplied as TF32.
     """

@@ -19,7 +19,7 @@ def going_on(owner: Any, what: str) -> Iterator[None]:
 
     Args:
         owner: the callback; it warns once of each `what`.
-        what: what cannot be written or shown.
+        what: the thing that is written or shown, for the message.
     """
     try:
         yield
@@ -31,7 +31,7 @@ def going_on(owner: Any, what: str) -> Iterator[None]:
 
 
 def number_of(value: Any) -> float | None:
-    """A logged value as a number, numbers of NumPy and torch too; None for everything else.
+    """Return a logged value as a number, NumPy and torch scalars included; None for everything else.
 
     Integers that no float can hold are infinite.
     """
@@ -46,10 +46,10 @@ def number_of(value: Any) -> float | None:
 
 
 def numbers_in(log_history: Any) -> Iterator[tuple[float, dict[str, float]]]:
-    """The step of each entry, and its numbers by name; entries without a step are left out.
+    """Yield the step of each entry with its numbers by name; entries without a step are left out.
 
     Args:
-        log_history: of a `TrainerState`; what a script or an older version has put there may be anything.
+        log_history: of a `TrainerState`; entries of scripts or older versions may have any type.
     """
     for entry in log_history or ():
         step = number_of(entry.get("step")) if isinstance(entry, Mapping) else None
@@ -61,10 +61,10 @@ def numbers_in(log_history: Any) -> Iterator[tuple[float, dict[str, float]]]:
 
 
 def text_of(value: Any, most: int = 200) -> str:
-    """A value as text for people, cut where it is long; what cannot be written is named by its type."""
+    """Return a value as text, cut where it is long; a value without a text is named by its type."""
     try:
         text = str(value)
-    except Exception:  # integers of thousands of digits, objects that cannot show themselves
+    except Exception:  # integers of thousands of digits, objects whose `__str__` fails
         return f"<{type(value).__name__}>"
     return text if len(text) <= most else f"{text[:most]}…"
 
@@ -79,7 +79,7 @@ def split_history(log_history: Iterable[dict[str, Any]]) -> tuple[list[dict[str,
 
     Args:
         log_history: of a `TrainerState`. A training ends with the entry that has `train_runtime`; steps that are logged
-            after it are those of one that went on. What is no mapping is left out.
+            after it are those of one that was resumed. Entries that are no mappings are left out.
 
     Returns:
         The entries of the training, and those after it.
@@ -98,7 +98,7 @@ def split_history(log_history: Iterable[dict[str, Any]]) -> tuple[list[dict[str,
 def add_to_logs(logs: dict[str, Any], state: TrainerState, values: dict[str, float]) -> None:
     """Add values to the logs of an `on_log`: for the callbacks that come later, and in the history.
 
-    A callback that does this says `adds_to_logs = True`, so that the handler calls it before those that only read.
+    Such a callback sets `adds_to_logs = True`, so that the handler calls it before those that only read.
 
     Args:
         logs: what `on_log` was given.

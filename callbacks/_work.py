@@ -54,7 +54,7 @@ class Stretch:
 
 
 def _samples_in_epoch(loader: Any, at_once: int) -> int | None:
-    """Samples in one pass over the data; None where its size is not known."""
+    """Return the samples in one pass over the data; None where its size is unknown."""
     batches, samples = length(loader), length(getattr(loader, "dataset", None))
     if not batches or not samples:
         return None
@@ -62,7 +62,7 @@ def _samples_in_epoch(loader: Any, at_once: int) -> int | None:
 
 
 def length(sized: Any) -> int | None:
-    """The `len` of something, or `None` where it is not known."""
+    """Return the `len` of an object; None where it has none."""
     try:
         return len(sized)
     except (TypeError, AttributeError, NotImplementedError):
@@ -75,7 +75,7 @@ def is_compiled(args: Any, model: Any) -> bool:
 
 
 def clock(seconds: float) -> str:
-    """Seconds as `1:02:03` or `02:03`; a question mark where they are not known."""
+    """Return seconds as `1:02:03` or `02:03`; a question mark where they are unknown."""
     if not math.isfinite(seconds) or seconds < 0:
         return "?"
     minutes, rest = divmod(round(seconds), 60)

@@ -20,12 +20,12 @@ class EMACallback(TrainerCallback):
     """No counterpart in transformers: keeps an exponential moving average of the weights.
 
     After every `update_every`-th step each trained weight's average becomes `decay * average + (1 - decay) * weight`.
-    It stays on the device of the weight, in float32 if the weight has fewer digits, and nothing waits for the device.
+    It stays on the device of the weight, in float32 if the weight is less precise, and the device is not synchronized.
     Buffers, such as the statistics of batch normalization, are not averaged. The training itself is not changed by a
     bit. Checkpoints hold the average (in `callback_states.pt`), and a training that is resumed goes on with it exactly.
 
     Args:
-        decay: how much of the average stays at an update, from 0 to below 1.
+        decay: share of the average kept at an update, from 0 to below 1.
         warmup: begin with less: at most (1 + n) / (10 + n) at the n-th update, counted from 0, so that the first
             weights do not stay in the average for long.
         update_every: steps between two updates.
@@ -52,9 +52,9 @@ class EMACallback(TrainerCallback):
         require_number("decay", decay)
         require_number("update_every", update_every, whole=True)
         if not 0 <= decay < 1:
-            raise ValueError(f"decay is {decay!r}: it is the share of the average that stays, from 0 to below 1.")
+            raise ValueError(f"decay is {decay!r}: it has to be from 0 to below 1.")
         if update_every < 1:
-            raise ValueError(f"update_every is {update_every!r}: it is a number of steps, 1 or more.")
+            raise ValueError(f"update_every is {update_every!r}: it has to be 1 or more.")
         self.decay = decay
         self.warmup = warmup
         self.update_every = update_every
@@ -113,7 +113,7 @@ class EMACallback(TrainerCallback):
         """Copy the average into a model, which has weights of the same names.
 
         Raises:
-            RuntimeError: there is no average yet.
+            RuntimeError: training has not begun.
         """
         if not self.averages:
             raise RuntimeError("There is no average of weights before a training has begun.")
@@ -121,7 +121,7 @@ class EMACallback(TrainerCallback):
 
     @contextlib.contextmanager
     def applied_to(self, model: Any) -> Iterator[None]:
-        """Let a model have the average inside of a `with`, for example to save it, and its own weights after it."""
+        """Give a model the average inside a `with`, for example to save it, and its own weights after it."""
         weights = dict(model.named_parameters())
         swap = _Swap(None, {name: weights[name] for name in self.averages}, self.averages)
         swap.change()
@@ -252,7 +252,7 @@ def _is_averaged(weight: Any) -> bool:
 
 
 def _precise(weight: Any) -> Any:
-    """A copy of a weight, with at least the digits of float32."""
+    """Return a copy of a weight, in float32 or a more precise type."""
     import torch
 
     return weight.detach().to(torch.promote_types(weight.dtype, torch.float32), copy=True)

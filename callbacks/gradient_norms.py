@@ -19,8 +19,7 @@ class GradientNormCallback(TrainerCallback):
 
     It is the 2-norm of the layer's gradients in the step that is logged, before they are clipped, so the squares of
     all layers add up to the square of `grad_norm` in the same log. Norms are computed on the device, in steps that
-    `logging_steps` says will be logged (in every step where the log is due by something else), and fetched when the log
-    is written.
+    `logging_steps` will log (in every step where another setting decides), and fetched when the log is written.
 
     Args:
         layer_of: the name of a parameter -> the name of its layer, or `None` to leave the parameter out. By default the
@@ -36,7 +35,7 @@ class GradientNormCallback(TrainerCallback):
         self._step = -1
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Forget the training before."""
+        """Forget the norms of an earlier training."""
         self._norms = None
 
     def on_pre_optimizer_step(
@@ -66,7 +65,7 @@ class GradientNormCallback(TrainerCallback):
 
 
 def layer_name(parameter: str) -> str:
-    """The layer to which a parameter belongs: its name up to the first number, or else its module's.
+    """Return the layer of a parameter: its name up to the first number, or else its module's name.
 
     `transformer.h.0.attn.weight` belongs to `transformer.h.0`, `lm_head.weight` to `lm_head`.
     """

@@ -87,17 +87,16 @@ class _OwnManager(CheckpointManager):
 
 
 class JITCheckpointCallback(TrainerCallback):
-    """As the class of that name in `transformers`, but a run that a signal stops does not end like one that is done.
+    """As the class of that name in `transformers`, but a run stopped by a signal does not end like a finished one.
 
     From `on_train_begin` on, a signal asks for a checkpoint at the end of the step: one with everything that is due at
-    that step, so that a resumed run has the numbers of one that was never stopped. Then training stops. Nothing is
-    waited for first (in the reference three seconds), further signals change nothing but for a second SIGINT (Ctrl-C),
-    which interrupts at once, and the handlers that were there before are there again after the training, however it
-    ends.
+    that step, so that a resumed run has the numbers of one that was never stopped. Then training stops. It does
+    not wait first (the reference waits three seconds); a second SIGINT (Ctrl-C) interrupts at once, other signals are
+    ignored; and the previous handlers are restored after the training, however it ends.
 
-    With several processes it does not matter which of them gets the signal. Each tells the others, at every step or,
-    where steps are short, every few milliseconds, without waiting for their answer until the next step. So all of them
-    stop at the same one, a step or a few later.
+    With several processes it does not matter which of them gets the signal. All exchange signals at every step or,
+    where steps are short, every few milliseconds, and get the result at the next step. So all of them stop at the same
+    one, a step or a few later.
 
     The callback itself sets `should_save` and `should_training_stop`, so it works with any loop that has these events.
     `Trainer.train` does two things more: it calls `stop_listening`, and `pass_on` at the very end.

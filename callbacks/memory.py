@@ -21,12 +21,12 @@ class MemoryCallback(TrainerCallback):
 
     - `host_memory_gib`: main memory that the process holds now (resident set).
     - `device_memory_peak_gib`: the most that tensors held on the accelerator since the process began, where there is
-      one. The peak is only read, never set back, as others may be measuring too.
+      one. The peak is never reset, as other code may be measuring too.
 
-    Nothing waits for a device.
+    The device is not synchronized.
 
     Raises:
-        ImportError: the main memory cannot be told without psutil, and that is not installed.
+        ImportError: the system needs psutil for the main memory, and it is not installed.
     """
 
     adds_to_logs = True
@@ -39,19 +39,19 @@ class MemoryCallback(TrainerCallback):
             )
 
     def on_log(self, args: Any, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any) -> None:
-        """Add what is in use."""
+        """Add the memory in use."""
         if is_training_log(logs):
             add_to_logs(logs, state, memory_in_use())
 
 
 def memory_in_use() -> dict[str, float]:
-    """The values that `MemoryCallback` logs, as far as they can be told."""
+    """Return the values that `MemoryCallback` logs, as far as they are known."""
     found = {"host_memory_gib": host_memory(), "device_memory_peak_gib": _device_peak()}
     return {name: round(value / _GIB, 4) for name, value in found.items() if value is not None}
 
 
 def host_memory() -> int | None:
-    """Bytes of main memory that this process holds; from psutil, or else from Linux."""
+    """Return the bytes of main memory that this process holds, from psutil or else from Linux."""
     if is_installed("psutil"):
         import psutil
 
@@ -64,7 +64,7 @@ def host_memory() -> int | None:
 
 
 def _device_peak() -> int | None:
-    """The most bytes that tensors held on the present accelerator; None where none is in use."""
+    """Return the peak of bytes in tensors on the accelerator; None where none is in use."""
     torch = sys.modules.get("torch")
     for kind in ("cuda", "xpu"):
         module = getattr(torch, kind, None)

@@ -21,31 +21,29 @@ _NAMED = 5
 
 
 class NaNGuardError(FloatingPointError):
-    """A loss, or gradients, that are NaN or infinite, where `NaNGuardCallback` was told to raise."""
+    """Raised for NaN or infinite losses or gradients by `NaNGuardCallback(action="raise")`."""
 
 
 class NaNGuardCallback(TrainerCallback):
     """No counterpart in transformers: leaves out an optimizer step whose loss or gradients are NaN or infinite.
 
-    Looked at are the gradients as the optimizer would get them, summed over the micro-batches, and the losses that the
-    model returned. All processes decide the same. A step that is left out counts as one, in `global_step` and for the
-    schedule, but weights, optimizer state and running statistics (those of batch norm) stay what they were, to the bit.
-    Each one is said in a warning, with the losses and the names of parameters; where gradients are clipped by their
-    norm, one NaN has become a NaN in all of them by then.
+    Checks the gradients as the optimizer would get them, summed over the micro-batches, and the losses that the model
+    returned; all ranks decide the same. A skipped step counts in `global_step` and for the schedule, but weights,
+    optimizer state and running statistics (those of batch norm) are unchanged, bit for bit. A warning names each one,
+    with losses and parameters; clipping by norm has spread one NaN to all of them by then.
 
-    Under fp16, infinite gradients are the way in which the loss scale is found, and such steps are left out anyway:
-    there only the losses count.
+    Under fp16, infinite gradients adjust the loss scale, and the scaler skips such steps anyway: there only the losses
+    count.
 
-    This reads all gradients once, and waits for the device once a step, which a training without it does not. It has to
-    be every step: one later, the weights are NaN.
+    This reads all gradients once, and synchronizes the device once a step. It has to be every step: one later, the
+    weights are NaN.
 
     Args:
-        action: what happens then: "stop" ends the training in good order, "raise" with an error, "skip" goes on with
-            the next step.
-        patience: with "skip", how many steps in a row may be left out before the training ends; None for any number.
+        action: "stop" ends the training normally, "raise" with an error, "skip" continues with the next step.
+        patience: with "skip", steps in a row that may be skipped before the training ends; None for any number.
 
     Attributes:
-        skipped: the steps that were left out in this training, the one that ended it included.
+        skipped: the skipped steps of this training, the one that ended it included.
 
     Raises:
         ValueError: there is no such action, or the patience is no positive number.
@@ -70,7 +68,7 @@ class NaNGuardCallback(TrainerCallback):
     def on_train_begin(
         self, args: Any, state: TrainerState, control: TrainerControl, model: Any = None, **kwargs: Any
     ) -> None:
-        """Look at what the model returns from now on."""
+        """Record the losses that the model returns from now on."""
         self._let_go()
         self.skipped, self._in_a_row = [], 0
         if model is None:
@@ -95,7 +93,7 @@ class NaNGuardCallback(TrainerCallback):
         optimizer: Any = None,
         **kwargs: Any,
     ) -> None:
-        """Look at losses and gradients, and if they are no numbers, leave the optimizer nothing to do.
+        """Check losses and gradients, and drop the gradients if any is bad, so that the optimizer does nothing.
 
         Raises:
             NaNGuardError: with the action "raise".
@@ -146,7 +144,7 @@ class NaNGuardCallback(TrainerCallback):
             logger.warning("%s", said)
 
     def _note_loss(self, module: Any, inputs: Any, output: Any) -> None:
-        """The forward hook; the loss stays on the device."""
+        """Record the loss, as a forward hook; it stays on the device."""
         loss = _loss_of(output) if module.training else None
         if loss is not None:
             self._losses.append(loss.detach())
@@ -183,7 +181,7 @@ def _transport(device: torch.device) -> torch.device:
 
 
 def _values(tensor: Any) -> torch.Tensor:
-    """The numbers that this process has of a tensor, which may be sparse, or spread over processes."""
+    """Return this rank's numbers of a tensor, which may be sparse or sharded."""
     local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     return local.coalesce().values() if local.is_sparse else local
 
@@ -216,7 +214,7 @@ def _said(step: int, losses: list[torch.Tensor], bad: list[str]) -> str:
 
 
 def _loss_of(output: Any) -> torch.Tensor | None:
-    """The loss in what a model returned: in a mapping, as an attribute, the first of a tuple, or the output itself."""
+    """Return the loss in a model's output: in a mapping, an attribute, the first of a tuple, or the output itself."""
     import torch
 
     found = output.get("loss") if hasattr(output, "get") else getattr(output, "loss", None)
@@ -227,7 +225,7 @@ def _loss_of(output: Any) -> torch.Tensor | None:
 
 
 def _running_statistics(model: Any) -> Iterator[torch.Tensor]:
-    """Buffers that forward passes change."""
+    """Yield the buffers that forward passes change."""
     for module in model.modules():
         if getattr(module, "track_running_stats", False):
             for name in ("running_mean", "running_var", "num_batches_tracked"):

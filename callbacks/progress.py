@@ -120,7 +120,7 @@ class ProgressCallback(TrainerCallback):
         return tqdm(dynamic_ncols=True, **options)
 
     def _fitting(self, beside: dict[str, str]) -> dict[str, str]:
-        """Leave out what would take the room of bar, steps and remaining time."""
+        """Drop values for which bar, steps and remaining time leave no room."""
         shown = getattr(self.training_bar, "format_dict", {})
         if not shown.get("ncols"):
             return beside
@@ -132,7 +132,7 @@ class ProgressCallback(TrainerCallback):
         return state.is_world_process_zero
 
     def _speed(self, args: Any, state: TrainerState, loader: Any) -> dict[str, str]:
-        """The speed since the last log or pause, to be shown; nothing if no step was done."""
+        """Return the speed since the last log or pause, to be shown; nothing if no step was done."""
         stretch = self._stretch
         if not stretch.end(args, state, loader):
             return {}

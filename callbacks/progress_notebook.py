@@ -127,7 +127,7 @@ class _View:
         return self.bars[-1]
 
     def draw(self, now: bool = True) -> None:
-        """Show how things stand, if not `now` then only after a while: drawing takes longer than a step may."""
+        """Draw the output, if not `now` then only after a while: drawing takes longer than a step may."""
         moment = time.monotonic()
         if not now and moment < self._not_before:
             return
@@ -163,7 +163,7 @@ class _Bar:
         self.draw(now=True)
 
     def draw(self, now: bool) -> None:
-        """Show how things stand."""
+        """Draw the output."""
         self.view.draw(now)
 
     def close(self) -> None:
@@ -173,7 +173,7 @@ class _Bar:
         self.draw(now=True)
 
     def html(self) -> str:
-        """The bar, and in a line beside it everything that is known."""
+        """Return the bar, with the values beside it in one line."""
         elapsed, done = time.monotonic() - self._began, self.n - self.initial
         left = float("nan") if self.total is None or not done else elapsed / done * (self.total - self.n)
         of = "" if self.total is None else f"/{self.total}"
@@ -195,7 +195,7 @@ class _Table:
 
     @property
     def columns(self) -> list[str]:
-        """The names, in the order in which they came."""
+        """Return the names, in the order in which they came."""
         return list(dict.fromkeys(name for row in self.rows for name in row))
 
     def add(self, row: dict[str, Any]) -> None:
@@ -215,7 +215,7 @@ class _Table:
             self.add(row)
 
     def html(self) -> str:
-        """The last rows as a table, and how many there are before them."""
+        """Return the last rows as a table, with the number of earlier ones."""
         if not self.rows:
             return ""
         columns, shown = self.columns, self.rows[-_MOST_ROWS:]
@@ -232,13 +232,13 @@ class _Table:
 
 
 def _losses(state: TrainerState) -> dict[str, Any]:
-    """The last training loss, which may have been logged some steps before."""
+    """Return the last training loss, which may have been logged some steps before."""
     logged = (entry["loss"] for entry in reversed(state.log_history) if isinstance(entry, dict) and "loss" in entry)
     return {"Training Loss": next(logged, "No log")}
 
 
 def _titles(metrics: dict[str, Any]) -> dict[str, Any]:
-    """The metrics of an evaluation, by names that people read; times and speeds are left out."""
+    """Return the metrics of an evaluation under readable names, without times and speeds."""
     shown = {}
     for name, value in metrics.items():
         _, _, rest = str(name).partition("_")
@@ -249,7 +249,7 @@ def _titles(metrics: dict[str, Any]) -> dict[str, Any]:
 
 
 def default_progress_callback() -> type[ProgressCallback]:
-    """The bar for where this runs: in a notebook a table, with `NotebookProgressCallback`, elsewhere that of tqdm."""
+    """Return `NotebookProgressCallback` in a notebook, elsewhere the bar of tqdm."""
     return NotebookProgressCallback if is_in_notebook() else ProgressCallback
 
 

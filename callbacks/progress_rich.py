@@ -54,7 +54,7 @@ class RichProgressCallback(ProgressCallback):
 
 
 class _Screen:
-    """The part of the screen where the bars are; it is given back when the last one is closed."""
+    """Display of the bars, which stops when the last one is closed."""
 
     def __init__(self, console: Any) -> None:
         from rich import get_console, progress
@@ -77,18 +77,18 @@ class _Screen:
         self.bars = 0
 
     def room(self, name: str, total: int | None) -> int:
-        """Columns that are left beside a bar."""
+        """Return the columns that are left beside a bar."""
         count = 2 * len(str(total or 0)) + 1
         return self.width - len(name) - self.bar_width - count - 2 * len("0:00:00") - len("<") - 6
 
     def enter(self) -> None:
-        """Take the part of the screen, if this is the first bar."""
+        """Start the display, if this is the first bar."""
         self.bars += 1
         if self.bars == 1:
             self.progress.start()
 
     def leave(self) -> None:
-        """Give it back, if this was the last one."""
+        """Stop the display, if this was the last bar."""
         self.bars -= 1
         if self.bars == 0:
             self.progress.stop()

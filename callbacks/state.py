@@ -201,7 +201,7 @@ class TrainerState:
                 setattr(self, name, math.ceil(max_steps * interval) if interval < 1 else interval)
 
     def init_training_references(self, trainer: Any, max_steps: int, num_train_epochs: int, trial: Any) -> None:
-        """As `transformers.TrainerState.init_training_references`: what is known when training begins.
+        """As `transformers.TrainerState.init_training_references`: set the values known when training begins.
 
         Args:
             trainer: has `hp_name`, `_trial`, `is_local_process_zero()` and `is_world_process_zero()`.

@@ -15,7 +15,7 @@ def keeps_state(callback: Any) -> bool:
 
 
 def state_dicts(callbacks: Iterable[Any]) -> dict[str, list[dict[str, Any]]]:
-    """The states of those callbacks that keep one, by the name of their class, in their order."""
+    """Return the states of those callbacks that keep one, by the name of their class, in their order."""
     states: dict[str, list[dict[str, Any]]] = {}
     for callback in callbacks:
         if keeps_state(callback):

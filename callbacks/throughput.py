@@ -14,15 +14,15 @@ logger = logging.getLogger(__name__)
 
 
 class ThroughputCallback(TrainerCallback):
-    """No counterpart in transformers: adds the speed of the last steps, and how much of the device it uses.
+    """No counterpart in transformers: adds the speed of the last steps, and the share of the device's peak.
 
     Added to each log of the training, over all processes:
 
     - `samples_per_second`, `steps_per_second`
-    - `tokens_per_second`: where the model is given tokens, that is, whole numbers in two dimensions, as its main input.
-      With `include_num_input_tokens_seen` what that counts.
+    - `tokens_per_second`: where the model's main input is tokens, that is, whole numbers in two dimensions.
+      With `include_num_input_tokens_seen` those that it counts.
     - `flops_per_second`: floating point operations, forward and backward.
-    - `mfu`: these as a share of what the devices can do at most, 0 to 1 (model FLOPs utilization: Chowdhery et al.
+    - `mfu`: these as a share of the devices' peak, 0 to 1 (model FLOPs utilization: Chowdhery et al.
       2022, PaLM, appendix B). Only where the peak is known.
 
     Time and steps count from the latest log, evaluation or checkpoint, so evaluating and saving are left out. The
@@ -158,7 +158,7 @@ class ThroughputCallback(TrainerCallback):
         return speeds
 
     def _estimate(self, state: TrainerState) -> float:
-        """Operations of one step, as the model estimates them; 0 where it does not."""
+        """Return the operations of one step, as the model estimates them; 0 where it does not."""
         steps, flos = self._estimated
         self._estimated = (state.global_step, state.total_flos)
         return (state.total_flos - flos) / max(state.global_step - steps, 1)
@@ -217,7 +217,7 @@ class _Inputs:
             self._hooks = [before, after]
 
     def take(self) -> tuple[int, int]:
-        """The numbers and the tokens that the model was given since the last time."""
+        """Return the numbers and the tokens that the model was given since the last call."""
         taken = (self._size, self._tokens)
         self._size = self._tokens = 0
         return taken
@@ -231,12 +231,12 @@ class _Inputs:
                     self._tokens += tensor.numel()
 
     def _after(self, module: Any, args: Any, output: Any) -> None:
-        if output is None and self.on_failure is not None:  # it raised an error: nothing may go on watching
+        if output is None and self.on_failure is not None:  # it raised an error, and has to run unwatched
             self.on_failure()
 
 
 def _main_input(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The tensor that says how much there is to do: the model's main input, or else the first one."""
+    """Return the tensor whose size measures the work: the model's main input, or else the first one."""
     name = getattr(module, "main_input_name", "input_ids")
     batch = {**args[0], **kwargs} if args and hasattr(args[0], "keys") else kwargs
     candidates = [batch.get(name), *(arg for arg in args), *batch.values()]
@@ -244,7 +244,7 @@ def _main_input(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
 
 
 def _rounded(value: float) -> float:
-    """Six digits: more are chance, and hard to read."""
+    """Round to six digits: more are noise."""
     return float(f"{value:.6g}")
 
 

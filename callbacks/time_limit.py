@@ -24,15 +24,15 @@ _CLOCK = re.compile(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+(?:\.\d+)?)")
 
 
 class TimeLimitCallback(TrainerCallback):
-    """No counterpart in transformers: stops the training when its time is up, and saves a checkpoint first.
+    """No counterpart in transformers: saves a checkpoint and stops the training when its time is up.
 
-    The time is looked at when a step has ended. What is due at that step is done as ever, so that a training that goes
-    on from the checkpoint has the numbers of one that was never stopped; leave some time for that and for the saving.
+    The time is checked after each step. Everything due at that step still happens, so that a training resumed from the
+    checkpoint has the numbers of an uninterrupted one; leave some time for that and for the saving.
     The checkpoint is complete also under `save_only_model`, and neither `save_strategy="best"` nor `save_total_limit=1`
     prevents or removes it.
 
-    With several processes, all stop at the same step: each tells the others when its own clock says so, without waiting
-    for an answer until the next step.
+    With several processes, all stop at the same step: each reports when its own clock has run out, and gets the others'
+    reports at the next step.
 
     Args:
         limit: seconds, a `timedelta`, or a text: "2h", "1h 30m", "90 min", "1:30:00", "1-12:00:00" (with days), "45:00"
@@ -92,11 +92,11 @@ class TimeLimitCallback(TrainerCallback):
         self._leave_others()
 
     def state_dict(self) -> dict[str, Any]:
-        """The seconds of training so far, for a checkpoint."""
+        """Return the seconds of training so far, for a checkpoint."""
         return {"seconds": self._before + self._this_run()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on counting from a checkpoint."""
+        """Continue counting from a checkpoint."""
         self._before = float(state_dict["seconds"])
 
     def _this_run(self) -> float:
@@ -126,7 +126,7 @@ class TimeLimitCallback(TrainerCallback):
 
 
 def seconds_of(limit: float | str | timedelta) -> float:
-    """A length of time in seconds; see `TimeLimitCallback` for what may be given."""
+    """Return a length of time in seconds; `TimeLimitCallback` lists the forms."""
     if isinstance(limit, bool) or not isinstance(limit, (int, float, str, timedelta)):
         raise TypeError(f"limit is {limit!r} ({type(limit).__name__}): give seconds, a timedelta, or a text. {_SO}")
     seconds = limit.total_seconds() if isinstance(limit, timedelta) else _read(limit)

@@ -29,11 +29,11 @@ class LightningBridge(BridgeCore, Callback):
 
     Args:
         callbacks: TrainerCallbacks, or classes that can be constructed without arguments.
-        model: what events get as `model`; by default the module's attribute `model` where that has all parameters,
+        model: passed to events as `model`; by default the module's attribute `model` where that has all parameters,
             otherwise the LightningModule.
-        processing_class: what events get under this name.
-        name: tells two bridges of one Lightning Trainer apart in checkpoints.
-        settings: what Lightning has no setting for, and callbacks read as `args`: `output_dir`,
+        processing_class: passed to events under this name.
+        name: distinguishes two bridges of one Lightning Trainer in checkpoints.
+        settings: those that Lightning lacks, and callbacks read as `args`: `output_dir`,
             `metric_for_best_model`, `logging_steps`, `eval_strategy`, `save_strategy` and others, see `SETTINGS`.
             With a strategy that is given here, the bridge evaluates or saves at these steps beside what Lightning does.
 
@@ -56,7 +56,7 @@ class LightningBridge(BridgeCore, Callback):
         return f"LightningBridge{self._name}"
 
     def state_dict(self) -> dict[str, Any]:
-        """State, control and stateful callbacks, in plain values."""
+        """Return state, control and stateful callbacks, in plain values."""
         exportable = [*self.callback_handler.callbacks, self.control]
         self.state.stateful_callbacks = collect_states(one for one in exportable if is_exportable(one))
         tensors = state_dicts(self.callback_handler.callbacks)
@@ -77,7 +77,7 @@ class LightningBridge(BridgeCore, Callback):
     # Hooks of Lightning, in the order in which they are called.
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """`on_init_end`, once."""
+        """Fire `on_init_end`, once."""
         self._connect(trainer, pl_module)
         self.state.is_local_process_zero, self.state.is_world_process_zero = (
             trainer.local_rank == 0,
@@ -88,7 +88,7 @@ class LightningBridge(BridgeCore, Callback):
             self._tell("on_init_end")
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """`on_train_begin`."""
+        """Fire `on_train_begin`."""
         if not self._loaded:
             self.state, self.control = TrainerState(), TrainerControl()
         self._loaded = False
@@ -103,13 +103,13 @@ class LightningBridge(BridgeCore, Callback):
         self._obey_stop(trainer)
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-        """`on_epoch_begin`."""
+        """Fire `on_epoch_begin`."""
         self._catch_up()
         self._in_epoch, self._batches_in_epoch, self._leaves_epoch = True, 0, False
         self._tell("on_epoch_begin")
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        """`on_step_begin`, before the first micro-batch of a step."""
+        """Fire `on_step_begin`, before the first micro-batch of a step."""
         self._validation.settle(trainer)
         self._catch_up()
         if not self._in_epoch:  # a training that goes on in mid-epoch
@@ -125,14 +125,14 @@ class LightningBridge(BridgeCore, Callback):
         self._awaits_pre_step = self._awaits_step = True
 
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
-        """`on_pre_optimizer_step` under manual optimization; otherwise clipping comes first."""
+        """Fire `on_pre_optimizer_step` under manual optimization; otherwise clipping comes first."""
         if self._flow.will_log(self.args, self.state, trainer.global_step + 1):
             self._reports.note_norm(trainer, pl_module)
         if not pl_module.automatic_optimization:
             self._about_to_step(optimizer)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """`on_substep_end`, or `on_step_end` and what the control asks for."""
+        """Fire `on_substep_end`, or `on_step_end`, and obey the control."""
         self._batches_in_epoch += 1
         self._reports.add_loss(trainer, pl_module, outputs)
         if trainer.global_step == self._steps_before:
@@ -142,7 +142,7 @@ class LightningBridge(BridgeCore, Callback):
         self._look_at_metrics(trainer)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """`on_epoch_end` and what the control asks for."""
+        """Fire `on_epoch_end`, and obey the control."""
         self._catch_up()
         self._in_epoch = self._in_step = False
         self.control.should_training_stop = self.control.should_training_stop or trainer.should_stop
@@ -155,7 +155,7 @@ class LightningBridge(BridgeCore, Callback):
         self._obey_stop(trainer)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """`on_train_end`, after the last log."""
+        """Fire `on_train_end`, after the last log."""
         self._catch_up()
         self._note_best_checkpoint(trainer)
         self._log(self._reports.at_the_end(trainer, self.state.global_step))
@@ -167,12 +167,12 @@ class LightningBridge(BridgeCore, Callback):
         self._evaluation_begins(trainer, trainer.val_dataloaders)
 
     def on_validation_batch_end(self, trainer: Any, *args: Any, **kwargs: Any) -> None:
-        """`on_prediction_step`."""
+        """Fire `on_prediction_step`."""
         if not trainer.sanity_checking:
             self._tell("on_prediction_step")
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
-        """`on_log` and `on_evaluate`; in a training the checkpoint that had to wait for it."""
+        """Fire `on_log` and `on_evaluate`; in a training, write the checkpoint that waited for the evaluation."""
         if trainer.sanity_checking:
             return
         metrics = as_evaluation(self._reports.changed(trainer.callback_metrics))
@@ -191,27 +191,27 @@ class LightningBridge(BridgeCore, Callback):
         self._obey_stop(trainer)
 
     def on_test_start(self, trainer: Any, pl_module: Any) -> None:
-        """As with validation."""
+        """Set aside the metrics logged before, as for a validation."""
         self._evaluation_begins(trainer, trainer.test_dataloaders)
 
     def on_test_batch_end(self, trainer: Any, *args: Any, **kwargs: Any) -> None:
-        """`on_prediction_step`."""
+        """Fire `on_prediction_step`."""
         self._tell("on_prediction_step")
 
     def on_test_end(self, trainer: Any, pl_module: Any) -> None:
-        """`on_predict`, with the metrics."""
+        """Fire `on_predict`, with the metrics."""
         self._predicted(as_evaluation(self._reports.changed(trainer.callback_metrics), "test"))
 
     def on_predict_start(self, trainer: Any, pl_module: Any) -> None:
-        """As with validation."""
+        """Set aside the metrics logged before, as for a validation."""
         self._evaluation_begins(trainer, trainer.predict_dataloaders)
 
     def on_predict_batch_end(self, trainer: Any, *args: Any, **kwargs: Any) -> None:
-        """`on_prediction_step`."""
+        """Fire `on_prediction_step`."""
         self._tell("on_prediction_step")
 
     def on_predict_end(self, trainer: Any, pl_module: Any) -> None:
-        """`on_predict`; Lightning computes no metrics."""
+        """Fire `on_predict`, without metrics: Lightning computes none."""
         self._predicted({})
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:

@@ -79,7 +79,7 @@ class Interception:
         self._undo: list[Callable[[], Any]] = []
 
     def method(self, owner: Any, name: str, around: Callable[..., Any]) -> None:
-        """Let `around(original, *args, **kwargs)` stand for a method of this one object."""
+        """Replace a method of this one object by `around(original, *args, **kwargs)`."""
         original, before = getattr(owner, name), vars(owner).get(name)
 
         @functools.wraps(original)

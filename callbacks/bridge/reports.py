@@ -16,13 +16,13 @@ _TRAINING = re.compile(r"^(?:training|train)[_/]")
 
 
 def as_evaluation(metrics: dict[str, Any], prefix: str = "eval") -> dict[str, float]:
-    """`val_loss`, `val/loss` and `loss` become `eval_loss`; what is no single number is left out."""
+    """Rename `val_loss`, `val/loss` and `loss` to `eval_loss`; keep single numbers only."""
     renamed = {f"{prefix}_{_EVALUATION.sub('', name)}": value for name, value in _once(metrics).items()}
     return _numbers(renamed)
 
 
 def as_training(metrics: dict[str, Any]) -> dict[str, float]:
-    """`train_loss` and `train/loss` become `loss`."""
+    """Rename `train_loss` and `train/loss` to `loss`; keep single numbers only."""
     return _numbers({_TRAINING.sub("", name): value for name, value in _once(metrics).items()})
 
 
@@ -32,7 +32,7 @@ def as_metric_for_best_model(name: str | None) -> str | None:
 
 
 def _once(metrics: dict[str, Any]) -> dict[str, Any]:
-    """Without the second and third name that Lightning gives to what is logged for the step and for the epoch."""
+    """Drop the second and third name that Lightning gives to values logged for both step and epoch."""
     doubles = {name for name in metrics if name.rpartition("_")[2] in ("step", "epoch")}
     return {name: v for name, v in metrics.items() if name not in doubles or name.rpartition("_")[0] not in metrics}
 
@@ -68,7 +68,7 @@ class Reports:
         self._of_epochs: set[str] = set()
 
     def add_loss(self, trainer: Any, module: Any, outputs: Any) -> None:
-        """Take in the loss of a micro-batch; Lightning has divided it by the number of those in a step."""
+        """Add the loss of a micro-batch; Lightning has divided it by the number of those in a step."""
         loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
         if loss is None or not hasattr(loss, "detach"):
             return
@@ -80,7 +80,7 @@ class Reports:
             self._counts[place] += 1
 
     def note_norm(self, trainer: Any, module: Any) -> None:
-        """Norm of all gradients; none where a process has only a part of them."""
+        """Record the norm of all gradients, unless gradients are sharded."""
         from torch.nn.utils import get_total_norm
 
         if type(trainer.strategy).__name__ not in _SHARDED:
@@ -88,26 +88,26 @@ class Reports:
             self.grad_norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
 
     def of_training(self, trainer: Any) -> dict[str, Any]:
-        """Loss, norm and learning rate since the last log, under documented names."""
+        """Return loss, norm and learning rate since the last log, under documented names."""
         logs = {"loss": self._mean(trainer, 0), "grad_norm": self.grad_norm, "learning_rate": self.learning_rate}
         self._sums[0], self._counts[0], self.grad_norm = None, 0, None
         return {name: value for name, value in logs.items() if value is not None}
 
     def at_the_end(self, trainer: Any, steps: int) -> dict[str, Any]:
-        """Time, speed and mean loss of the whole training."""
+        """Return time, speed and mean loss of the whole training."""
         runtime = time.perf_counter() - self.started
         logs = {"train_runtime": round(runtime, 4), "train_steps_per_second": round(steps / max(runtime, 1e-9), 3)}
         loss = self._mean(trainer, 1)
         return logs if loss is None else {**logs, "train_loss": loss.item()}
 
     def changed(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """The metrics that were logged since the last call: Lightning keeps them all, and the old ones as they were."""
+        """Return the metrics logged since the last call; Lightning keeps older ones too, unchanged."""
         new = {name: value for name, value in metrics.items() if self._known.get(name) is not value}
         self._known = dict(metrics)
         return {name: value for name, value in new.items() if name not in self._of_epochs}
 
     def of_epoch(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """The metrics that were logged for the whole epoch: those that are others than they were after its last batch.
+        """Return the metrics logged for the whole epoch: those that changed after its last batch.
 
         `loss`, which is logged by steps, is `loss_epoch` there.
         """
@@ -151,7 +151,7 @@ def planned_epochs(trainer: Any, max_steps: int) -> int:
 
 
 def epochs_done(trainer: Any, batches_done: int, max_steps: int) -> float:
-    """Epochs with the fraction of the current one; of a stream, as in the Trainer API, the whole training is one."""
+    """Return the epochs with the fraction of the current one; for a stream, the whole training is one epoch."""
     batches = trainer.num_training_batches
     if not 0 < batches < math.inf:
         batches = max_steps * trainer.accumulate_grad_batches
@@ -182,7 +182,7 @@ class BridgeCheckpoints:
         return path
 
     def note(self) -> None:
-        """Lightning is about to write a checkpoint."""
+        """Note that Lightning is about to write a checkpoint."""
         self.was_written_by_another = self.was_written_by_another or not self.is_writing
 
     def _rotate(self, trainer: Any, state: TrainerState, limit: int | None) -> None:

@@ -17,11 +17,11 @@ logger = logging.getLogger(__name__)
 
 
 class LoggerCallback(TrainerCallback):
-    """As the callbacks of `transformers.integrations`, with one answer for all to what happens when a tracker fails.
+    """As the callbacks of `transformers.integrations`, with one policy for failures of trackers.
 
     A run is opened when training begins, or at the first log outside of training, by the first process of all, once.
-    A run that cannot be opened is an error, before the first step. Later nothing that a tracker cannot take (a network
-    that is away, a full disk) ends the training: it is warned of once, and when training ends it is said how often.
+    A run that cannot be opened is an error, before the first step. Later failures (a broken network,
+    a full disk) do not end the training: the first gives a warning, and the end of training their number.
 
     To make one, define `_available`, `_start`, `_report` and, where a run has to be closed, `_finish`.
 
@@ -93,7 +93,7 @@ class LoggerCallback(TrainerCallback):
         logs: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Send what is logged."""
+        """Send the logs."""
         if not logs:
             return
         if not self._initialized:

@@ -23,7 +23,7 @@ PATIENCE = 5.0
 
 
 def is_kubeflow_there() -> bool:
-    """Tell whether this process belongs to a job of Kubeflow that takes reports, and shall give them."""
+    """Return whether this process belongs to a Kubeflow job that accepts reports, and reports are enabled."""
     return SERVER in os.environ and os.environ.get("DISABLE_KUBEFLOW_INTEGRATION", "").upper() != "TRUE"
 
 
@@ -42,7 +42,7 @@ class KubeflowCallback(TrainerCallback):
     def on_train_begin(
         self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl | None:
-        """Report that nothing is done yet."""
+        """Report 0 %."""
         self._metrics, self._started = {}, time.monotonic()
         self._report(state, 0, None, {"total_steps": state.max_steps} if state.max_steps else {})
 
@@ -71,7 +71,7 @@ class KubeflowCallback(TrainerCallback):
     def on_train_end(
         self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl | None:
-        """Report that all is done."""
+        """Report 100 %."""
         self._report(state, 100, 0.0, self._metrics)
 
     def _report(self, state: TrainerState, percent: int, left: float | None, metrics: dict[str, Any]) -> None:

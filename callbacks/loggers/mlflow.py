@@ -176,7 +176,7 @@ class DagsHubCallback(MLflowCallback):
 
 
 def _repository(uri: str | None) -> tuple[str, str]:
-    """Owner and name of the repository behind a tracking URI."""
+    """Return owner and name of the repository of a tracking URI."""
     parts = urlsplit(uri or "").path.strip("/").split("/")
     if len(parts) < 2:
         raise RuntimeError(

@@ -44,7 +44,7 @@ class AzureMLCallback(LoggerCallback):
             self.azureml_run = import_module("azureml.core.run").Run.get_context()
 
     def _leave(self, state: TrainerState) -> None:
-        """Trials share the run: it is Azure's."""
+        """Keep the run open: trials share the run of Azure."""
 
     def _report(self, args: Any, state: TrainerState, logs: dict[str, Any]) -> None:
         for name, value in self._numbers(logs).items():
@@ -58,7 +58,7 @@ class CodeCarbonCallback(LoggerCallback):
     power. `tracker.final_emissions_data` has the figures.
 
     Environment variables are those of codecarbon (`CODECARBON_LOG_LEVEL`, `CODECARBON_MEASURE_POWER_SECS`, ...). With
-    `CODECARBON_COUNTRY_ISO_CODE`, such as "FRA", the network is not asked where the machine stands.
+    `CODECARBON_COUNTRY_ISO_CODE`, such as "FRA", the location of the machine is not looked up over the network.
 
     Raises:
         MissingTrackerError: an ImportError; codecarbon is not installed.
@@ -66,7 +66,7 @@ class CodeCarbonCallback(LoggerCallback):
     """
 
     platform = "codecarbon"
-    advice = "CODECARBON_COUNTRY_ISO_CODE, such as FRA, spares the question where this machine stands."
+    advice = "CODECARBON_COUNTRY_ISO_CODE, such as FRA, avoids the look-up of this machine's location."
 
     def __init__(self) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ class CodeCarbonCallback(LoggerCallback):
         logs: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Nothing: it measures by itself."""
+        """Do nothing: codecarbon measures by itself."""
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Stop, and write the figures."""
@@ -150,7 +150,7 @@ class CometCallback(PredictionLogger):
 
     @property
     def run_id(self) -> str | None:
-        """The key of the experiment, to be set as `COMET_EXPERIMENT_KEY` when it is resumed."""
+        """Return the key of the experiment, to be set as `COMET_EXPERIMENT_KEY` when it is resumed."""
         return None if self._experiment is None else self._experiment.get_key()
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:

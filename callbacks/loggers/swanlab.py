@@ -58,7 +58,7 @@ class SwanLabCallback(PredictionLogger):
             self._swanlab.config.update({"peft_model_trainable_params": trainable, "peft_model_all_param": everything})
 
     def _is_running(self) -> bool:
-        """Older versions answer None where there is no run, newer ones raise."""
+        """Return whether there is a run; without one older versions return None, newer ones raise."""
         try:
             return self._swanlab.get_run() is not None
         except RuntimeError:
@@ -82,7 +82,7 @@ class SwanLabCallback(PredictionLogger):
 
 @contextmanager
 def _without_variable(name: str) -> Iterator[None]:
-    """Newer versions of swanlab read something else from it, and fail."""
+    """Unset a variable in the block: newer versions of swanlab read something else from it, and fail."""
     value = os.environ.pop(name, None)
     try:
         yield

@@ -24,12 +24,12 @@ def rewrite_logs(logs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without_summary(logs: Mapping[str, Any]) -> dict[str, Any]:
-    """The logs of a step, under the names of `rewrite_logs`."""
+    """Return the logs of a step, under the names of `rewrite_logs`."""
     return rewrite_logs({name: value for name, value in logs.items() if name not in SUMMARY})
 
 
 def number(value: Any) -> float | int | None:
-    """A number of Python, also of an array of numpy or torch that holds just one; None for anything else."""
+    """Return a Python number, also of an array of one element; None for anything else."""
     if isinstance(value, (int, float)):
         return value
     if hasattr(value, "item") and getattr(value, "size", None) is not None:
@@ -45,7 +45,7 @@ def is_number(value: Any) -> bool:
 
 
 def description(args: Any, model: Any) -> dict[str, Any]:
-    """The arguments of a run, without tokens, the configuration of its model, and that of its adapters."""
+    """Return the arguments of a run, without tokens, with the configurations of its model and adapters."""
     described: dict[str, Any] = {}
     adapters = getattr(model, "peft_config", None)
     if adapters is not None:
@@ -54,7 +54,7 @@ def description(args: Any, model: Any) -> dict[str, Any]:
 
 
 def config_of(model: Any) -> dict[str, Any]:
-    """The configuration of a model as a dict; empty where it has none."""
+    """Return the configuration of a model as a dict; empty where it has none."""
     config: Any = getattr(model, "config", None)
     if isinstance(config, Mapping):
         return dict(config)
@@ -71,7 +71,7 @@ def parameter_count(model: Any) -> int | None:
 
 
 def flattened(values: Mapping[str, Any], separator: str = ".") -> dict[str, Any]:
-    """One level: `{"a": {"b": 1}}` becomes `{"a.b": 1}`. An empty dict stays what it is."""
+    """Flatten to one level: `{"a": {"b": 1}}` becomes `{"a.b": 1}`. Empty dicts stay."""
     return dict(_leaves(values, "", separator))
 
 
@@ -84,7 +84,7 @@ def _leaves(values: Mapping[str, Any], prefix: str, separator: str) -> Iterator[
 
 
 def checkpoint_folder(args: Any, state: Any) -> str:
-    """The folder of the checkpoint that has just been written, also that of a trial of a search."""
+    """Return the folder of the checkpoint just written, also in a trial of a search."""
     name = f"checkpoint-{state.global_step}"
     folder = os.path.join(args.output_dir, name)
     if state.is_hyper_param_search and not os.path.isdir(folder):

@@ -55,7 +55,7 @@ class WandbCallback(PredictionLogger):
     - `WANDB_LOG_MODEL`: "checkpoint", "end" or "false", the default; see `WandbLogModel`.
     - `WANDB_WATCH`: "gradients", "parameters", "all" or "false", the default: histograms of them, every
       `logging_steps` steps or every 100 if those are fewer.
-    - `WANDB_DISABLED`: true lets wandb do nothing at all.
+    - `WANDB_DISABLED`: true disables wandb.
 
     A run that exists already is used. The run stays open when training ends, for what comes after it; wandb closes it
     at the end of the program.
@@ -79,7 +79,7 @@ class WandbCallback(PredictionLogger):
 
     @property
     def run_id(self) -> str | None:
-        """The id of the run, to be set as `WANDB_RUN_ID` when it is resumed."""
+        """Return the id of the run, to be set as `WANDB_RUN_ID` when it is resumed."""
         return getattr(self._wandb.run, "id", None)
 
     def _upload(self, args: Any, state: TrainerState, folder: str) -> None:
@@ -97,7 +97,7 @@ class WandbCallback(PredictionLogger):
         processing_class: Any = None,
         **kwargs: Any,
     ) -> None:
-        """Keep the model as an artifact, if `WANDB_LOG_MODEL` says so."""
+        """Keep the model as an artifact, where `WANDB_LOG_MODEL` enables it."""
         if self._initialized and self._log_model.is_enabled:
             with self._training_goes_on("the model"), tempfile.TemporaryDirectory() as folder:
                 self._write_model(state, model, processing_class, folder)
@@ -157,7 +157,7 @@ class WandbCallback(PredictionLogger):
         self._wandb.run.log_artifact(artifact, aliases=[alias])
 
     def _summary(self) -> dict[str, Any]:
-        """The newest value of each metric."""
+        """Return the newest value of each metric."""
         newest = dict(self._wandb.summary)
         return {k: v for k, v in newest.items() if isinstance(v, (int, float)) and not k.startswith("_")}
 

@@ -91,12 +91,12 @@ class RunReportCallback(_DrawingCallback):
     Drawn over the steps are losses, metrics of evaluations, learning rate, gradient norm, throughput, memory, and what
     a script logs of its own. The page is one file that fetches nothing, for large and small screens, light and dark.
     It is written after evaluations and checkpoints, as often as costs at most 2 % of the time, and when training ends,
-    each time whole or not at all; by the first process of all. What is drawn is `state.log_history`, so a resumed
-    training has the curves of the whole one. Values that are not finite are marked and named.
+    atomically, by process 0. It shows `state.log_history`, so a resumed training has the curves of the whole one.
+    Values that are not finite are marked and named.
 
     Throughput and memory are added to the logs (`samples_per_second`, `tokens_per_second`, `steps_per_second`,
-    `host_memory_gib`, `device_memory_peak_gib`) where no `ThroughputCallback` and `MemoryCallback` does so. No device
-    is waited for.
+    `host_memory_gib`, `device_memory_peak_gib`) unless a `ThroughputCallback` or `MemoryCallback` does so. The device
+    is not synchronized.
 
     Args:
         folder: where the files go; `output_dir` if not given, in a search for hyperparameters a subfolder of it with

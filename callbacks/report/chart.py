@@ -35,12 +35,12 @@ class Scale:
 
     @property
     def ticks(self) -> list[float]:
-        """Round values to be written beside the axis."""
+        """Return round values to be written beside the axis."""
         return _powers(self.low, self.high) if self.is_logarithmic else round_values(self.low, self.high)
 
     @property
     def labels(self) -> list[tuple[float, str]]:
-        """The positions of these values, and their texts."""
+        """Return the positions of the ticks, and their texts."""
         return [(self.place(tick), short(tick)) for tick in self.ticks if 0 <= self.place(tick) <= 1]
 
     def _stretched(self, value: float) -> float:
@@ -48,7 +48,7 @@ class Scale:
 
 
 def fitting(values: list[float], *, from_zero: bool = False, may_be_logarithmic: bool = False) -> Scale:
-    """The scale on which values are seen well; logarithmic where they are hundredfold apart, and that is allowed."""
+    """Return a scale for the values; logarithmic where that is allowed and they are hundredfold apart."""
     low, high = min(values), max(values)
     if may_be_logarithmic and low > _SMALLEST and high / low > 100:
         return Scale(low / 1.15, high * 1.15, is_logarithmic=True)
@@ -58,7 +58,7 @@ def fitting(values: list[float], *, from_zero: bool = False, may_be_logarithmic:
 
 
 def round_values(low: float, high: float, about: int = 5) -> list[float]:
-    """Some five multiples of 1, 2 or 5 times a power of ten."""
+    """Return some five multiples of 1, 2 or 5 times a power of ten."""
     if not high > low:
         return [low]
     raw = (high - low) / about
@@ -76,7 +76,7 @@ def _powers(low: float, high: float) -> list[float]:
 
 
 def short(value: float, digits: int = 4) -> str:
-    """A number for people: `12.3k`, `0.0213`, `5e-5`, `NaN`, `∞`."""
+    """Format a number in few characters: `12.3k`, `0.0213`, `5e-5`, `NaN`, `∞`."""
     if not math.isfinite(value):
         return "NaN" if math.isnan(value) else "∞" if value > 0 else "-∞"
     size = abs(value)
@@ -191,7 +191,7 @@ def _notes(curve: Curve, *, several: bool) -> list[str]:
 
 
 def _legend(panel: Panel) -> str:
-    """The names of the curves with their last values; of a single one just the value."""
+    """Return the names of the curves with their last values; of a single one just the value."""
     entries = []
     for index, curve in enumerate(panel.curves):
         last = short(curve.points[-1][1])
@@ -201,7 +201,7 @@ def _legend(panel: Panel) -> str:
 
 
 def _data(panel: Panel, across: Scale) -> str:
-    """The points, for the script that shows the values under the pointer."""
+    """Return the points, for the script that shows the values under the pointer."""
     curves = []
     for curve in panel.curves:
         points = sorted([*thinned(curve.finite, MOST_POINTS), *curve.others[:MOST_POINTS]])

@@ -41,12 +41,12 @@ class Curve:
 
     @property
     def finite(self) -> Points:
-        """The points that can be drawn."""
+        """Return the points that can be drawn."""
         return [(step, value) for step, value in self.points if abs(value) <= LARGEST]
 
     @property
     def others(self) -> Points:
-        """The points that cannot: NaN, infinities, and what is so large that an axis would be infinite."""
+        """Return the points that cannot be drawn: NaN, infinities, and values beyond `LARGEST`."""
         return [(step, value) for step, value in self.points if not abs(value) <= LARGEST]
 
 
@@ -65,7 +65,7 @@ class Panel:
 
 
 def panels(log_history: Iterable[dict[str, Any]]) -> list[Panel]:
-    """The charts of a run, those that every run has first; charts without a point are left out."""
+    """Return the charts of a run, those that every run has first, without empty ones."""
     curves = _curves(log_history)
     made = [
         Panel("Loss", list(_losses(curves)), may_be_logarithmic=True),
@@ -81,12 +81,12 @@ def panels(log_history: Iterable[dict[str, Any]]) -> list[Panel]:
 
 
 def by_name(log_history: Iterable[dict[str, Any]], name: str) -> Points:
-    """The curve of one name in the logs."""
+    """Return the curve of one name in the logs."""
     return _curves(log_history).get(name, [])
 
 
 def thinned(points: Points, most: int) -> Points:
-    """At most about so many points: of each stretch the lowest and the highest, so that no peak gets lost."""
+    """Return at most about so many points: of each stretch the lowest and the highest, so that no peak gets lost."""
     if len(points) <= most:
         return points
     size = math.ceil(len(points) / (most // 2))
@@ -99,7 +99,7 @@ def thinned(points: Points, most: int) -> Points:
 
 
 def smoothed(points: Points, *, is_logarithmic: bool = False) -> Points:
-    """The mean of each of many points and its neighbours, a twentieth of all; fewer at the ends, which then bend less.
+    """Return running means over a twentieth of the points; over fewer at the ends, which then bend less.
 
     Args:
         points: finite ones.
@@ -119,7 +119,7 @@ def smoothed(points: Points, *, is_logarithmic: bool = False) -> Points:
 
 
 def _curves(log_history: Iterable[dict[str, Any]]) -> dict[str, Points]:
-    """Every number in the logs by its name; what was logged last for a step counts."""
+    """Return every number in the logs by its name; the last value logged for a step counts."""
     found: dict[str, dict[float, float]] = {}
     for step, values in numbers_in(split_history(log_history)[0]):
         if "train_runtime" in values:  # the end of a training sums it up
@@ -149,7 +149,7 @@ def _metrics(curves: dict[str, Points]) -> list[Panel]:
 
 
 def _layers(curves: dict[str, Points]) -> list[Curve]:
-    """Of many layers those at the same distance from one another, the first and the last among them."""
+    """Return a curve for each layer; of many, evenly spaced ones with the first and the last."""
     names = [name for name in curves if name.startswith("grad_norm/")]
     if len(names) > _MOST_LAYERS:
         names = [names[round(i * (len(names) - 1) / (_MOST_LAYERS - 1))] for i in range(_MOST_LAYERS)]

@@ -74,7 +74,7 @@ class HubSession:
         return Repository(full, secret(token or args.hub_token), revision or args.hub_revision)
 
     def create_repository(self, token: str | None, private: bool | None = None) -> None:
-        """See `Trainer.init_hf_repo`."""
+        """Create the repository; see `Trainer.init_hf_repo`."""
         named = self.host.args.hub_model_id
         name = named or self.output_name
         if replaced("create_repo") is None:
