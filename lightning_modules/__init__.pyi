@@ -51,8 +51,8 @@ from .search.shared_study import OptunaPruningCallback as OptunaPruningCallback
 from .search.shared_study import optimize_together as optimize_together
 from .tasks.data_module import DataModule as DataModule
 from .tasks.loss_module import LossModule as LossModule
-from .tasks.resumable import ResumableModule as ResumableModule
-from .tasks.resumable import ResumingCallback as ResumingCallback
+from .tasks.resuming import ResumableModule as ResumableModule
+from .tasks.resuming import ResumingCallback as ResumingCallback
 from .tasks.seq2seq_module import Seq2SeqModule as Seq2SeqModule
 from .tasks.task_modules import CausalLMModule as CausalLMModule
 from .tasks.task_modules import SequenceClassificationModule as SequenceClassificationModule

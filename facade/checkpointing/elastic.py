@@ -36,7 +36,7 @@ _DEFAULTS: dict[str, Any] = {
     "asked": None,
     "group": None,
 }
-"""Defaults for positions that plain Lightning wrote, see `lightning_modules.tasks.resumable`."""
+"""Defaults for positions that plain Lightning wrote, see `lightning_modules.tasks.resuming`."""
 
 
 class StoredPositions:

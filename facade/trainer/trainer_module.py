@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from ...lightning_modules.internals import lightning_internals
 from ...lightning_modules.models.inspection import accepted_arguments
-from ...lightning_modules.tasks.resumable import add_process_states
+from ...lightning_modules.tasks.resuming import add_process_states
 from ...lightning_modules.training.accumulation import Window, WindowLoader
 from ...lightning_modules.training.out_of_memory import explain
 from ..arguments.enums import DebugOption

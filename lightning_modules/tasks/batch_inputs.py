@@ -1,6 +1,6 @@
-"""What a LossModule makes of a batch: inputs and labels where it has no names, and the samples of it that count.
+"""Inputs, labels and samples of a batch.
 
-The last batch of an evaluation may hold repetitions that only fill up the round of several processes.
+The last batch of an evaluation may hold repeated samples, which only complete the round of several processes.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def as_arguments(inputs: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, An
 
 
 def needs_all(model: nn.Module, batch: Any) -> bool:
-    """Tell whether `forward` cannot do without any part of a batch without names, so that none of them is a label."""
+    """Return whether `forward` requires every part of a batch without names, so that none of them is a label."""
     parameters = inspect.signature(base_of_adapter(model).forward).parameters.values()
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     needed = [one for one in parameters if one.kind in positional and one.default is one.empty]
@@ -56,15 +56,15 @@ def needs_all(model: nn.Module, batch: Any) -> bool:
 
 
 def count_targets(loss_fn: Any, labels: Any, device: torch.device) -> torch.Tensor | None:
-    """Count what a loss function takes the mean of: class numbers that it does not ignore, values, or samples.
+    """Count the items of a mean loss: class numbers that are not ignored, values, or samples.
 
     Args:
-        loss_fn: a function, taken for a mean, or a module of torch, whose `reduction` says what it is.
-        labels: what it compares with.
-        device: where the count is wanted.
+        loss_fn: a function, whose result counts as a mean, or a module of torch with a `reduction`.
+        labels: of the batch.
+        device: of the result.
 
     Returns:
-        A number on the device, without waiting for it; None where the loss is no mean.
+        A number on the device, without synchronisation; None if the loss is not a mean.
     """
     reduction = getattr(loss_fn, "reduction", "mean")
     if reduction not in ("mean", "batchmean"):
@@ -89,10 +89,10 @@ def describe_batch(batch: Any) -> str:
 
 
 def samples_that_count(loader: Any, batch: Any, rank: int, world_size: int) -> int | None:
-    """Return how many samples of this batch are no repetitions; None for all of them, or where that is not known.
+    """Return the number of samples of this batch that are not repeated; None for all, or if it is unknown.
 
     Args:
-        loader: gave the batch; known is it of an `EpochLoader` over a dataset with a length.
+        loader: of the batch; known for an `EpochLoader` over a dataset with a length.
         batch: the batch.
         rank: index of this process.
         world_size: number of processes.
@@ -106,7 +106,7 @@ def samples_that_count(loader: Any, batch: Any, rank: int, world_size: int) -> i
 
 
 def cut_batch(batch: Any, samples: int) -> Any:
-    """Return the first samples of a batch, in a mapping, in order or alone: of all that has one entry for each."""
+    """Return the first samples of a batch, a mapping, a sequence or a tensor, of every part with an entry for each."""
     size = find_batch_size(batch)
     if isinstance(batch, Mapping):
         return {name: _cut(value, samples, size) for name, value in batch.items()}

@@ -20,20 +20,20 @@ from ..data.lengths import LengthGroupedSampler, column_lengths, is_table, sampl
 from ..data.loaders import build_loader
 from ..internals.lightning_import import BatchSizeFinder, LightningDataModule, callbacks_of
 from ..internals.lightning_internals import deal_out_samples, deals_out_samples, made_by_cli
-from .resumable import ResumableModule, ResumingCallback
+from .resuming import ResumingCallback
 
 __all__ = ["DataModule"]
 
 _KEEP_ALL_COLUMNS = "name those to keep: columns=[...]"
 
-# Heard as Lightning's own announcements are.
+# A child of Lightning's logger, for the same handlers and level.
 _logger = logging.getLogger("lightning.pytorch.lightrainer")
 
 _PLAIN = """
     batch_size eval_batch_size shuffle group_by_length length_column input_column columns seed drop_last
     num_workers pin_memory persistent_workers prefetch_factor dispatch_batches split_batches
 """
-"""Arguments that are plain values: they are noted as hyperparameters."""
+"""Arguments that are plain values, kept as hyperparameters."""
 
 _STAGES = ("train", "val", "test", "predict")
 _SEVERAL = ("val_dataset", "test_dataset")
@@ -134,12 +134,12 @@ class DataModule(LightningDataModule):
         self._train_loader: EpochLoader | None = None
         self._pending: dict[str, Any] | None = None
         self._deals_out: bool | None = None
-        if type(self).setup is DataModule.setup:  # others may have their datasets later
+        if type(self).setup is DataModule.setup:  # subclasses may set their datasets in `setup`
             for stage in _STAGES:
                 self._has(stage)
 
     def setup(self, stage: str) -> None:
-        """Make the datasets that are given as functions, and see to the sampling and the resumption."""
+        """Make the datasets that are given as functions, and set up sampling and resumption."""
         super().setup(stage)
         for each in _STAGES:
             name = f"{each}_dataset"
@@ -151,8 +151,8 @@ class DataModule(LightningDataModule):
         if self._deals_out is None:
             self._deals_out = deals_out_samples(trainer)
         deal_out_samples(trainer, self._deals_out and stage == "predict")
-        callbacks, alone = self._callbacks(), not isinstance(trainer.lightning_module, ResumableModule)
-        if alone and not any(isinstance(callback, ResumingCallback) for callback in callbacks):
+        callbacks = self._callbacks()
+        if not any(isinstance(callback, ResumingCallback) for callback in callbacks):
             callbacks.append(ResumingCallback())
 
     def teardown(self, stage: str) -> None:
@@ -209,7 +209,7 @@ class DataModule(LightningDataModule):
         return DataLoader(dataset, batch_size=self._eval_batch_size, collate_fn=collate, **self._workers())
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the reading of the training data stands, in tensors and plain values, for `load_state_dict`.
+        """Return the position in the training data, in tensors and plain values, for `load_state_dict`.
 
         Empty while a trainer runs: its checkpoints have it from every process already.
         """
@@ -218,7 +218,7 @@ class DataModule(LightningDataModule):
         return {"position": pack({"loader": self._train_loader.state_dict(), "rng": capture_host_rng()})}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Let the next loader of training data go on from a `state_dict`; a running trainer sees to that by itself."""
+        """Let the next loader of training data resume from a `state_dict`; a running trainer does so by itself."""
         if state_dict and not self._is_running():
             self._pending = unpack(state_dict["position"])
 
@@ -227,9 +227,9 @@ class DataModule(LightningDataModule):
         return self.batch_size if self.eval_batch_size is None else self.eval_batch_size
 
     def _has(self, stage: str) -> None:
-        """Look to Lightning as if there were no method for a stage without data, so that it does without the stage.
+        """Hide the method of a stage without data from Lightning, so that it skips the stage.
 
-        But not to the search for a batch size: it calls the method for validation, be there one or not.
+        But not from the search for a batch size, which calls the method for validation in any case.
         """
         name, searching = f"{stage}_dataloader", any(isinstance(one, BatchSizeFinder) for one in self._callbacks())
         if stage != "train" and getattr(self, f"{stage}_dataset") is None and not searching:
@@ -241,7 +241,7 @@ class DataModule(LightningDataModule):
         return [] if self.trainer is None else callbacks_of(self.trainer)
 
     def _first_samples(self, stream: IterableDataset) -> list[Any]:
-        """Return what `overfit_batches` needs of a stream, which may begin with others each time."""
+        """Return the samples that `overfit_batches` repeats, as a stream may begin with others each time."""
         wanted: Any = getattr(self.trainer, "overfit_batches", 0)
         return list(itertools.islice(iter(stream), int(wanted) * self.batch_size * self._place()[1]))
 
@@ -284,7 +284,7 @@ class DataModule(LightningDataModule):
     def _columns(self, dataset: Any) -> tuple[Any, Callable[[list[Any]], Any]]:
         """Return the dataset and the collator without the columns that the model, or `columns`, leaves out.
 
-        What the model leaves out is logged, but not by workers, which would repeat it in every epoch.
+        Columns that the model leaves out are logged, but not by workers, which would repeat it in every epoch.
         """
         columns, module = self.columns, None if self.trainer is None else self.trainer.lightning_module
         if columns is None:
@@ -320,7 +320,7 @@ class DataModule(LightningDataModule):
         return 1 if self.trainer is None else self.trainer.accumulate_grad_batches
 
     def _take_up(self, loader: EpochLoader) -> None:
-        """Go on from a state that somebody has loaded by hand."""
+        """Resume from a state that the user has loaded."""
         pending, self._pending = self._pending, None
         if pending is not None:
             loader.load_state_dict(pending["loader"], lambda: restore_host_rng(pending["rng"]))
@@ -339,7 +339,7 @@ def _require_no_list(dataset: Any, name: str) -> None:
 
 
 def _is_dataset(value: Any) -> bool:
-    """Tell whether it is a dataset rather than a sample: of a class of datasets, or a list of samples with columns."""
+    """Return whether it is a dataset, not a sample: of a class of datasets, or a list of samples with columns."""
     rows = isinstance(value, list) and bool(value) and isinstance(value[0], Mapping)
     return rows or isinstance(value, Dataset) or is_table(value)
 

@@ -25,13 +25,13 @@ from .batch_inputs import (
     split_labels,
 )
 from .model_module import ModelSource
-from .optimized_module import OptimizerModule
+from .optimizer_module import OptimizerModule
 from .step_window import batches_per_step
 
 __all__ = ["LossFunction", "LossModule"]
 
 LossFunction = nn.Module | Callable[[Any, Any], torch.Tensor] | dict[str, Any] | None
-"""Called with what the model returned and the labels; or {"class_path": ..., "init_args": {...}} of a module."""
+"""Called with the output of the model and the labels; or {"class_path": ..., "init_args": {...}} of a module."""
 
 _not_compiled: Any = torch.compiler.disable
 
@@ -143,7 +143,7 @@ class LossModule(OptimizerModule):
         )
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Return what the model returns."""
+        """Return the output of the model."""
         return self._require_model()(*args, **kwargs)
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
@@ -164,8 +164,8 @@ class LossModule(OptimizerModule):
     def predict_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Any:
         """Return the predictions for a batch: the output of the model, without the loss where it returns its own.
 
-        The model is given what it is given in the training, but all of a tuple whose parts `forward` cannot do without:
-        they have no labels among them.
+        The model is called as in the training, but with all of a tuple if `forward` requires every part, as none of
+        them is a label then.
         """
         named = isinstance(batch, Mapping)
         if not named and needs_all(self.model, batch):
@@ -177,11 +177,11 @@ class LossModule(OptimizerModule):
         return self.predictions_of(outputs) if self.loss_fn is None else outputs
 
     def compute_loss(self, batch: Any, items: torch.Tensor | None = None) -> tuple[torch.Tensor, Any]:
-        """As `Trainer.compute_loss`: the loss of a batch, and what the model returned; the place to override.
+        """As `Trainer.compute_loss`: the loss of a batch, and the output of the model; the method to override.
 
         Args:
             batch: see the class.
-            items: how many labels of it count, where the model wants to know; else None.
+            items: number of labels that count, if the model takes it; else None.
 
         Returns:
             The loss, a mean over this batch, and the outputs.
@@ -204,7 +204,7 @@ class LossModule(OptimizerModule):
         return smoother(alone, labels, shift_labels=self._predicts_next_token(), num_items_in_batch=counted), outputs
 
     def call_model(self, batch: Any, *, without: Sequence[str] = (), **further: Any) -> Any:
-        """Return what the model returns for a batch.
+        """Return the output of the model for a batch.
 
         Args:
             batch: see the class.
@@ -218,15 +218,15 @@ class LossModule(OptimizerModule):
         return self.model(*arguments, **{**named, **further})
 
     def model_inputs(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what of a batch with names the model is given: all of it."""
+        """Return the arguments of the model in a batch with names: all of it."""
         return dict(batch)
 
     def positional_inputs(self, batch: Any, *, labels: bool) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return what of a batch without names the model is given: all of it, in order.
+        """Return the arguments of the model in a batch without names: all of it, in order.
 
         Args:
             batch: a tuple, a list, or one tensor.
-            labels: the last of several is given too.
+            labels: include the last of several parts.
 
         Returns:
             Positional and keyword arguments.
@@ -235,7 +235,7 @@ class LossModule(OptimizerModule):
         return ((*inputs, last), {}) if labels and last is not None else as_arguments(inputs)
 
     def read_loss(self, outputs: Any, batch: Any, items: torch.Tensor | None) -> torch.Tensor:
-        """Return the loss in what the model returned, where labels are not smoothed."""
+        """Return the loss in the output of the model, if labels are not smoothed."""
         return read_loss(outputs, describe_batch(batch), self._LOSS_ADVICE)
 
     def on_train_epoch_start(self) -> None:
@@ -264,7 +264,7 @@ class LossModule(OptimizerModule):
         self._log_metrics("test")
 
     def predictions_of(self, outputs: Any) -> Any:
-        """Return the predictions in what the model returned: all but the loss, and what its config leaves out."""
+        """Return the predictions in the output of the model: all but the loss, and keys that its config ignores."""
         return predictions_in(outputs, _not_predicted(self.model))
 
     def _set_metrics(self, metrics: Any, train_metrics: Any) -> None:
@@ -277,7 +277,7 @@ class LossModule(OptimizerModule):
     def _evaluated(self, stage: str, batch: Any, loader: int) -> torch.Tensor:
         counting = self._counting(stage, batch, loader)
         if counting is not None:
-            batch = cut_batch(batch, max(counting, 1))  # every process takes part in every step
+            batch = cut_batch(batch, max(counting, 1))  # every process takes every step
         loss, outputs = self.compute_loss(batch, self._items(batch))
         self._note_evaluated(stage, batch, loader, loss, outputs, counting)
         return loss
@@ -302,7 +302,7 @@ class LossModule(OptimizerModule):
         self._count(stage, loader, batch, loss, outputs, counts=counting != 0)
 
     def _counting(self, stage: str, batch: Any, index: int) -> int | None:
-        """Return the samples of a batch that are no repetitions, where there are any."""
+        """Return the number of samples of a batch that are not repeated, if some are."""
         loaders = self._loaders(stage)
         if isinstance(loaders, (Mapping, list, tuple)):
             loaders = list(loaders.values() if isinstance(loaders, Mapping) else loaders)[index]
@@ -322,15 +322,15 @@ class LossModule(OptimizerModule):
         return labels[0] if len(labels) == 1 else labels
 
     def _named_labels(self, batch: Any) -> Any:
-        """Return the column `labels`, which the Trainer API counts and smooths whatever `label_names` says."""
+        """Return the column `labels`, which the Trainer API counts and smooths for all `label_names`."""
         return batch.get("labels") if isinstance(batch, Mapping) else self._labels(batch)
 
     def _compares_with_input(self) -> bool:
-        """Tell whether a batch without labels is its own."""
+        """Return whether a batch without labels is compared with itself."""
         return self.loss_fn is not None
 
     def _require_labels(self, batch: Any) -> Any:
-        """Return what `loss_fn` compares with."""
+        """Return the labels, which `loss_fn` needs."""
         labels = self._labels(batch)
         if labels is None or (isinstance(labels, tuple) and any(part is None for part in labels)):
             raise ValueError(
@@ -370,17 +370,17 @@ class LossModule(OptimizerModule):
             self.log_dict(numbers, prog_bar=True, sync_dist=True, add_dataloader_idx=False)
 
     def _items(self, batch: Any) -> torch.Tensor | None:
-        """Return how many labels count, where the model wants to be told."""
+        """Return the number of labels that count, if the model takes it."""
         labels = self._named_labels(batch) if self.loss_fn is None else None
         return self._count_labels(labels) if isinstance(labels, torch.Tensor) and self._wants_items() else None
 
     def _items_of_loss(self, batch: Any, items: torch.Tensor | None, outputs: Any) -> torch.Tensor | None:
-        """Return how many items the loss of a batch is the mean of; None where the model alone knows.
+        """Return the number of items whose mean is the loss of a batch; None if only the model knows.
 
         Args:
             batch: see the class.
-            items: what the model was told.
-            outputs: what it returned.
+            items: the number that the model was given.
+            outputs: of the model.
         """
         return items if self.loss_fn is None else count_targets(self.loss_fn, self._labels(batch), self.device)
 
@@ -389,15 +389,15 @@ class LossModule(OptimizerModule):
         return (labels[..., 1:] if shifted else labels).ne(-100).sum()
 
     def _divisor(self, items: torch.Tensor) -> torch.Tensor:
-        """Where one batch of several has no item that counts its loss is 0, not 0 / 0."""
+        """Return at least 1 for a batch of several, so that the loss of one without items is 0, not 0 / 0."""
         return items.clamp(min=1) if self._is_part_of_step() else items
 
     def _is_part_of_step(self) -> bool:
-        """Tell whether an optimizer step takes several batches, in this process or others."""
+        """Return whether an optimizer step has several batches, in this process or others."""
         return self.trainer.training and self.trainer.world_size * batches_per_step(self.trainer) > 1
 
     def _wants_items(self) -> bool:
-        if self._asked[0] != id(self.model):  # asked once: this is wanted at every step
+        if self._asked[0] != id(self.model):  # cached, as every step needs it
             self._asked = (id(self.model), accepts_loss_kwargs(base_of_adapter(self.model)))
         return self._asked[1]
 
@@ -422,13 +422,13 @@ class LossModule(OptimizerModule):
 
 
 def _not_predicted(model: nn.Module) -> list[str]:
-    """Outputs that are no predictions, as the model's config says."""
+    """Return the outputs that are not predictions, by the model's config."""
     config = getattr(model, "config", None)
     return [] if config is None else list(getattr(config, "keys_to_ignore_at_inference", ["past_key_values"]))
 
 
 def _as_function(loss_fn: Any) -> Any:
-    """Return the loss function itself; errors for what can be none."""
+    """Return the loss function, made of its description; refuse values that cannot be one."""
     if is_description(loss_fn):
         loss_fn = build_described(loss_fn, nn.Module, "loss_fn")
     if loss_fn is None:

@@ -1,4 +1,4 @@
-"""A LightningModule that has a model: given, or made when it is needed; saved and loaded; sharded."""
+"""A LightningModule around a model, given or made when needed: saving, loading, sharding."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..internals.lightning_internals import made_by_cli
 from ..models.inspection import base_of_adapter, signature_columns, unwrap_model
 from ..models.neftune import neftune_hook
 from ..optim.module_optimizers import to_plain_setting
-from .resumable import ResumableModule
+from .resuming import ResumableModule
 
 __all__ = ["ModelModule", "ModelSource"]
 
@@ -26,11 +26,11 @@ ModelSource = Callable[[], nn.Module] | nn.Module | dict[str, Any] | None
 
 
 class ModelModule(ResumableModule):
-    """The part of `LossModule` that knows its model.
+    """The part of `LossModule` that makes, saves, loads and shards its model.
 
     Args:
         model: see `LossModule`.
-        label_names: where the labels are in a batch.
+        label_names: names of the labels in a batch.
         neftune_noise_alpha: see `LossModule`.
         shard_layers: see `LossModule`.
     """
@@ -66,8 +66,8 @@ class ModelModule(ResumableModule):
 
         Args:
             model_class: a class with `from_pretrained`, such as `AutoModelForCausalLM`, or its dotted path.
-            name_or_path: what its `from_pretrained` takes first: a folder, or a name on the Hub.
-            model_kwargs: what else it takes.
+            name_or_path: a folder, or a name on the Hub.
+            model_kwargs: more arguments of its `from_pretrained`.
             kwargs: arguments of the module.
 
         Raises:
@@ -88,7 +88,7 @@ class ModelModule(ResumableModule):
         """Save the model alone: through its own `save_pretrained` if it has one, else as `model.safetensors`.
 
         Args:
-            folder: made if it is not there. Several processes all call this; the first one writes.
+            folder: made if needed. All processes call this; the first one writes.
         """
         from ..distributed.sharding import is_sharded, whole_state_dict
 
@@ -100,7 +100,7 @@ class ModelModule(ResumableModule):
             save_weights(model, folder, state_dict=state)
 
     def configure_model(self) -> None:
-        """Make the model if that is still to be done, and shard it under Lightning's `ModelParallelStrategy`."""
+        """Make the model, unless it is there, and shard it under Lightning's `ModelParallelStrategy`."""
         if self.model is None and self.model_source is not None:
             made = self.model_source
             made = build_described(made, nn.Module, "model") if is_description(made) else made()
@@ -121,7 +121,7 @@ class ModelModule(ResumableModule):
         if self.neftune_noise_alpha:
             self._noise = neftune_hook(unwrap_model(self.model), self.neftune_noise_alpha)
         config: Any = getattr(self.model, "config", None)
-        if getattr(config, "use_cache", False):  # keys and values of a training are of no use to anybody
+        if getattr(config, "use_cache", False):  # a training does not need keys and values
             config.use_cache, self._cached = False, config
 
     def on_fit_end(self) -> None:
@@ -131,11 +131,11 @@ class ModelModule(ResumableModule):
 
     @property
     def input_columns(self) -> list[str]:
-        """The columns of the data that the model takes, labels among them; `DataModule` leaves out all others."""
+        """Return the columns of the data that the model takes, with labels; `DataModule` leaves out all others."""
         return signature_columns(base_of_adapter(self._require_model()), self.label_names)
 
     def keep_hyperparameters(self, **values: Any) -> None:
-        """Note plain values as `hparams`; for `__init__`. Under `LightningCLI` its configuration is noted instead.
+        """Keep plain values as `hparams`; for `__init__`. Under `LightningCLI` its configuration is kept instead.
 
         Args:
             values: optimizers and schedules in any form, a description of the model, plain values.
@@ -147,7 +147,7 @@ class ModelModule(ResumableModule):
         self.save_hyperparameters({**source, **values})
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Write down configs among the hyperparameters as plain values: nothing has to be unpickled to read them."""
+        """Save configs among the hyperparameters as plain values, so that nothing is unpickled to read them."""
         super().on_save_checkpoint(checkpoint)
         kept = checkpoint.get(self.CHECKPOINT_HYPER_PARAMS_KEY) or {}
         for name, value in kept.items():
@@ -186,7 +186,7 @@ class ModelModule(ResumableModule):
 
 
 def _require_own_way(module: ModelModule, given: Any) -> None:
-    """No model is fine where a subclass makes it."""
+    """Refuse a missing model, unless a subclass makes it."""
     if given is None and type(module).configure_model is not ModelModule.configure_model:
         return
     raise TypeError(

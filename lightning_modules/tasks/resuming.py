@@ -1,4 +1,4 @@
-"""What a training under `lightning.Trainer` needs to go on exactly, and when: for modules and for a callback."""
+"""Exact resumption of trainings under `lightning.Trainer`: a callback, and a LightningModule that brings it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,20 @@ from typing import Any
 
 import torch.distributed as dist
 
+from ..checkpoints.folder_io import FolderReader
 from ..common.safe_serialization import UnsafeValueError, from_plain, to_plain
 from ..common.seeding import capture_host_rng, capture_rng_state, restore_host_rng, restore_rng_state
 from ..common.torch_files import pack, unpack
 from ..data.epoch_loader import EpochLoader
-from ..internals.lightning_import import Trainer, TrainerFn
+from ..internals.lightning_import import (
+    Callback,
+    LightningModule,
+    Strategy,
+    TorchCheckpointIO,
+    Trainer,
+    TrainerFn,
+    callbacks_of,
+)
 from ..internals.loop_states import (
     IN_WINDOWS,
     METRICS,
@@ -30,35 +39,37 @@ from ..internals.loop_states import (
 from ..training.accumulation import WindowLoader
 from .step_window import load_step, step_so_far
 
-__all__ = ["Resuming", "add_process_states", "data_state", "is_fitted"]
+__all__ = ["ResumableModule", "ResumingCallback", "add_process_states", "data_state"]
 
 _log = logging.getLogger(__name__)
 
 
-class Resuming:
-    """Brings loops, random generators and an `EpochLoader` to where a checkpoint says they were.
+class ResumingCallback(Callback):
+    """Resume a training exactly: loops, random generators of every process, and the position in an `EpochLoader`.
 
-    Its methods are called at the hooks of Lightning that have their names. A checkpoint may be written at any of them:
-    `place_of` reads from Lightning's counters what is done, `settle` and `go_on_inside` let Lightning do the rest.
+    `DataModule` and `ResumableModule` add it by themselves. A checkpoint may be written at any hook: `place_of` reads
+    the position from Lightning's counters, `settle` and `go_on_inside` let Lightning's loops do the rest.
     """
 
     def __init__(self) -> None:
         self._resumed: dict[str, Any] | None = None
         self._metrics: dict[str, Any] = {}
         self._place = Place(0, 0)
-        self._kept: dict[str, Any] | None = None
+        self._generators: dict[str, Any] | None = None
         self._before_validation: dict[str, Any] | None = None
 
-    def on_save_checkpoint(self, trainer: Trainer, checkpoint: dict[str, Any]) -> None:
-        """Add the state of every process, and the metrics that plateau schedules go by."""
-        if PROCESS_STATES in checkpoint or "optimizer_states" not in checkpoint:
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Add the state of every process, and the metrics that plateau schedules depend on."""
+        if not _is_fitted(trainer) or PROCESS_STATES in checkpoint or "optimizer_states" not in checkpoint:
             return
         repeated = None if place_in_loops(trainer).validated else self._before_validation
         add_process_states(checkpoint, trainer, rng=repeated)
         checkpoint[METRICS] = {name: value.detach().cpu() for name, value in trainer.callback_metrics.items()}
 
-    def on_load_checkpoint(self, trainer: Trainer, checkpoint: dict[str, Any]) -> None:
-        """Note the state of this process, and settle the loops."""
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Keep the state of this process until the training starts, and settle the loops."""
+        if not _is_fitted(trainer):
+            return
         states, rank = checkpoint.get(PROCESS_STATES) or {}, trainer.global_rank
         if states and rank not in states:
             _log.warning("The checkpoint has no state of process %s: its random numbers will be others.", rank)
@@ -68,8 +79,8 @@ class Resuming:
         self._place = place_of(fit_loop)
         settle(fit_loop, self._place)
 
-    def on_train_start(self, trainer: Trainer) -> None:
-        """Go to the position in the data."""
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Go to the position in the data, and restore the generators."""
         resumed, self._resumed = self._resumed, None
         loader, place = _epoch_loader(trainer), self._place
         if loader is not None:
@@ -99,26 +110,26 @@ class Resuming:
         else:
             begin_reading_anew(trainer)  # a loader of torch draws when its iteration begins
 
-    def on_train_epoch_start(self, trainer: Trainer) -> None:
-        """Give the loader its epoch: one that Lightning has cut short does not know that it has ended.
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Set the epoch of the loader, which does not notice the end of an epoch that Lightning cuts short.
 
-        With `overfit_batches` it stays in the first one, whose batches come again and again.
+        With `overfit_batches` it stays in the first one, whose batches are repeated.
         """
         loader = _epoch_loader(trainer)
         epoch = 0 if getattr(trainer, "overfit_batches", 0) else trainer.current_epoch
         if loader is not None and epoch != loader.epoch:
             loader.set_epoch(epoch)
 
-    def on_train_batch_start(self, trainer: Trainer) -> None:
-        """Restore the generators where a batch had to be read once more to get here."""
-        self._bring_generators_back()
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        """Restore the generators after a batch was read a second time."""
+        self._restore_generators()
 
-    def on_validation_start(self, trainer: Trainer) -> None:
-        """Note the generators: a validation that is interrupted is begun again."""
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Keep the generators, as an interrupted validation is repeated."""
         self._before_validation = capture_rng_state(trainer.world_size > 1)
 
-    def on_validation_end(self, trainer: Trainer) -> None:
-        """Forget them."""
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Drop them."""
         self._before_validation = None
 
     def _go_to_batch(self, trainer: Trainer, loader: EpochLoader, stored: dict[str, Any]) -> None:
@@ -127,30 +138,57 @@ class Resuming:
         if state is None:
             loader.skip(self._place.done)
         else:
-            loader.load_state_dict(state, self._bring_generators_back)
+            loader.load_state_dict(state, self._restore_generators)
         begin_reading_anew(trainer, None if state is None else [tuple(item) for item in stored.get("read", ())])
 
     def _keep_generators(self) -> None:
-        self._kept = capture_host_rng()
+        self._generators = capture_host_rng()
 
-    def _bring_generators_back(self) -> None:
-        state, self._kept = self._kept, None
+    def _restore_generators(self) -> None:
+        state, self._generators = self._generators, None
         if state is not None:
             restore_host_rng(state)
 
 
-def is_fitted(trainer: Trainer) -> bool:
-    """Tell whether the trainer trains, or is about to."""
-    return trainer.state.fn == TrainerFn.FITTING
+class ResumableModule(LightningModule):
+    """A LightningModule whose checkpoints hold the random generators and the position in an `EpochLoader` too.
+
+    So `fit(module, ckpt_path=...)` gives the numbers of a training that was never interrupted, in mid-epoch too.
+    Loaders of other kinds resume as Lightning lets them. Overrides of the methods below call `super()`.
+    """
+
+    def configure_callbacks(self) -> Any:
+        """Return a `ResumingCallback`, unless the trainer has one."""
+        callbacks = super().configure_callbacks()
+        is_there = any(isinstance(callback, ResumingCallback) for callback in callbacks_of(self.trainer))
+        return callbacks if is_there else [*callbacks, ResumingCallback()]  # type: ignore[misc] - a list
+
+    def setup(self, stage: str) -> None:
+        """Let `ckpt_path` be a folder too, where Lightning would read and write its own files."""
+        super().setup(stage)
+        strategy = self.trainer.strategy
+        reads_files = type(strategy).load_checkpoint is Strategy.load_checkpoint
+        if reads_files and type(strategy.checkpoint_io) is TorchCheckpointIO:
+            strategy.checkpoint_io = FolderReader(self.trainer)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Give tied weights that a safetensors file stores once all their names, as Lightning asks for all."""
+        super().on_load_checkpoint(checkpoint)
+        checkpoint.setdefault("callbacks", {})  # without it Lightning calls no callback
+        own, stored = self.state_dict(keep_vars=True), checkpoint["state_dict"]
+        by_tensor = {id(value): name for name, value in own.items() if name in stored}
+        for name, value in own.items():
+            if name not in stored and id(value) in by_tensor:
+                stored[name] = stored[by_tensor[id(value)]]
 
 
 def add_process_states(checkpoint: dict[str, Any], trainer: Trainer, rng: dict[str, Any] | None = None) -> None:
-    """Put what `PROCESS_STATES` stands for into what Lightning is about to write, unless that is weights only.
+    """Add the state of every process to a checkpoint of Lightning, unless that has weights only.
 
     Args:
         checkpoint: as Lightning makes it.
         trainer: fits.
-        rng: the generators, if not as they are now.
+        rng: the generators; by default their present states.
     """
     if "optimizer_states" not in checkpoint:
         return
@@ -163,10 +201,10 @@ def add_process_states(checkpoint: dict[str, Any], trainer: Trainer, rng: dict[s
 
 
 def data_state(trainer: Trainer) -> dict[str, Any] | None:
-    """As the facade's `data_state_*.pth`: where a training stands in an `EpochLoader`; None for loaders of other kinds.
+    """Return the position of a training in an `EpochLoader`, as in `data_state_*.pth`; None for other loaders.
 
-    Under "inside" is what the facade, which reads whole windows itself, does not use: the place in Lightning's own
-    count, the batches that Lightning has read ahead, and what batches have left of a step that is still to be taken.
+    The facade, which reads whole windows itself, does not use "inside": the position in Lightning's own count, the
+    batches that Lightning has read ahead, and the gradients of a step that is not complete.
     """
     loader = trainer.train_dataloader
     windowed = isinstance(loader, WindowLoader)
@@ -202,6 +240,10 @@ def data_state(trainer: Trainer) -> dict[str, Any] | None:
         return to_plain({**state, "loader": None, "inside": {}})
 
 
+def _is_fitted(trainer: Trainer) -> bool:
+    return trainer.state.fn == TrainerFn.FITTING
+
+
 def _layout(trainer: Trainer, loader: EpochLoader, accumulation: int) -> dict[str, int]:
     batch_size = loader.samples_per_round // trainer.world_size
     return {"world_size": trainer.world_size, "batch_size": batch_size, "accumulation": accumulation}
@@ -217,10 +259,7 @@ def _position(place: Place) -> list[int]:
 
 
 def _stored_data(trainer: Trainer, place: Place, written: Any) -> dict[str, Any]:
-    """Return the state of the data, if it is of a training that dealt out its data in the same way, at the same place.
-
-    It may be one of the facade.
-    """
+    """Return the state of the data, which may be one of the facade, if its layout and its position are the same."""
     loader = _epoch_loader(trainer)
     if written is None or loader is None:
         return {}

@@ -1,4 +1,4 @@
-"""A LightningModule that trains on pairs of sequences, and generates where it is evaluated."""
+"""A LightningModule that trains on pairs of sequences, and generates in evaluations."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Seq2SeqModule(TaskModule):
 
     Args:
         model: see `LossModule`; has a method `generate`.
-        generation: keyword arguments of `generate`, such as `{"max_new_tokens": 40, "num_beams": 4}`; what is left out
-            is as the model's own `generation_config` says.
+        generation: keyword arguments of `generate`, such as `{"max_new_tokens": 40, "num_beams": 4}`; others are
+            those of the model's own `generation_config`.
         pad_token_id: fills up sequences, by default what the model's config says.
         kwargs: further arguments of `TaskModule` and `LossModule`. Metrics of the training are updated with the most
             likely token at each position, given the right ones before it.
@@ -50,12 +50,12 @@ class Seq2SeqModule(TaskModule):
         self.keep_hyperparameters(generation=self.generation, pad_token_id=pad_token_id)
 
     def predict_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> torch.Tensor:
-        """Token ids for a batch, (samples, length)."""
+        """Return token ids for a batch, (samples, length)."""
         return self.generate(batch)
 
     @torch.no_grad()
     def generate(self, batch: Any, **options: Any) -> torch.Tensor:
-        """Token ids for a batch.
+        """Return token ids for a batch.
 
         Args:
             batch: columns that the model's `generate` does not take, such as labels, are left out. Inputs without names
@@ -104,7 +104,7 @@ class Seq2SeqModule(TaskModule):
         return {**dict(zip(names, arguments, strict=False)), **named}
 
     def _without_start(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Return labels do not have the token that starts a sequence."""
+        """Remove the token that starts a sequence, which labels do not have."""
         places = (getattr(self.model, "generation_config", None), getattr(self.model, "config", None))
         starts = [getattr(place, "decoder_start_token_id", None) for place in places]
         start = next((token for token in starts if token is not None), None)

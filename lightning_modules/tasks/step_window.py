@@ -1,4 +1,4 @@
-"""Weigh all items of an optimizer step the same under automatic optimization, however batches are accumulated.
+"""Weigh all items of an optimizer step the same under automatic optimization and accumulation.
 
 Lightning divides the loss of each batch by `accumulate_grad_batches`. So a token in a batch with few of them counts
 more than others, and the last, shorter step of an epoch counts less than other steps. The Trainer API has neither: the
@@ -29,7 +29,7 @@ def batches_per_step(trainer: Trainer) -> int:
 
 
 def ends_step(trainer: Trainer) -> bool:
-    """Tell whether Lightning takes an optimizer step after the batch that is in work."""
+    """Return whether Lightning takes an optimizer step after the current batch."""
     progress = trainer.fit_loop.epoch_loop.batch_progress
     ready = progress.current.ready
     over = progress.is_last_batch or ready >= trainer.num_training_batches
@@ -39,7 +39,7 @@ def ends_step(trainer: Trainer) -> bool:
 class StepWindow:
     """The batches of one optimizer step, so far.
 
-    Nothing here waits for the device.
+    Nothing here synchronises with the device.
 
     Attributes:
         loss: the mean of their losses, each item counting the same.
@@ -62,8 +62,8 @@ class StepWindow:
         Args:
             loss: its loss, the mean of its items in this process.
             items: how many items of it count, over all processes; None where each batch counts the same.
-            share: those of this process, times the number of processes, for their gradients are averaged; None if there
-                is only one.
+            share: those of this process, times the number of processes, as gradients are averaged; None in a single
+                process.
         """
         loss, self.batches = loss.detach(), self.batches + 1
         if items is None:
@@ -83,11 +83,11 @@ class StepWindow:
         return loss if self._items is None else loss * (self._last / self._unit).to(loss.dtype)
 
     def finish(self, parameters: Iterable[nn.Parameter], divisor: int) -> None:
-        """Make of the sums of gradients the gradient of the mean loss of the step, and begin the next one.
+        """Turn the sums of gradients into the gradient of the mean loss of the step, and begin the next one.
 
         Args:
             parameters: those that are trained.
-            divisor: what the loss of each batch was divided by.
+            divisor: of the loss of each batch.
         """
         factor: Any = divisor / self.batches
         if self._items is not None:
@@ -98,14 +98,14 @@ class StepWindow:
 
 
 def step_so_far(trainer: Trainer) -> dict[str, Any]:
-    """Return what batches have left of a step that is still to be taken: gradients of this process, `StepWindow`."""
+    """Return the state of an incomplete step: gradients of this process, and the `StepWindow`."""
     module = trainer.lightning_module
     window = getattr(module, "window", None)
     named = ((name, parameter.grad) for name, parameter in module.named_parameters())
     gradients = {name: own_part(gradient) for name, gradient in named if gradient is not None}
     if not gradients:
         _log.warning(
-            "A checkpoint is written inside of a step of %s batches, and %s does not tell their gradients: a training "
+            "A checkpoint is written inside of a step of %s batches, and %s hides their gradients: a training "
             "resumed from it takes that step with those of the later batches alone. Save after whole steps.",
             trainer.accumulate_grad_batches,
             type(trainer.strategy).__name__,
@@ -114,7 +114,7 @@ def step_so_far(trainer: Trainer) -> dict[str, Any]:
 
 
 def load_step(module: Any, step: dict[str, Any]) -> None:
-    """Take up what `step_so_far` returned.
+    """Restore the result of `step_so_far`.
 
     Args:
         module: a LightningModule.

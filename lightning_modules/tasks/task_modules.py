@@ -52,7 +52,7 @@ class TaskModule(LossModule):
 
     @property
     def num_labels(self) -> int | None:
-        """How many classes there are, where that is known."""
+        """Return the number of classes; None if it is unknown."""
         if self.num_labels_given is not None:
             return self.num_labels_given
         return getattr(getattr(self.model, "config", None), "num_labels", None)
@@ -67,7 +67,7 @@ class TaskModule(LossModule):
             self._set_metrics(usual or None, train_metrics if usual or train_metrics is not True else None)
 
     def usual_metrics(self) -> dict[str, Any]:
-        """Metrics that are taken where none are given."""
+        """Return the metrics of the task, used where none are given."""
         return {}
 
     def loss_of_logits(self, logits: torch.Tensor, labels: torch.Tensor, items: torch.Tensor | None) -> torch.Tensor:
@@ -129,13 +129,8 @@ class CausalLMModule(TaskModule):
 
     Logs `val_perplexity`, exact over all tokens, where no other metrics are given.
 
-    Args:
-        model: see `TaskModule`.
-        kwargs: further arguments of `TaskModule` and `LossModule`.
+    Its arguments are those of `TaskModule` and `LossModule`.
     """
-
-    def __init__(self, model: ModelSource = None, **kwargs: Any) -> None:
-        super().__init__(model, **kwargs)
 
     def usual_metrics(self) -> dict[str, Any]:
         """Return the perplexity."""
@@ -156,23 +151,18 @@ class CausalLMModule(TaskModule):
 
 
 class SequenceClassificationModule(TaskModule):
-    """As `LossModule`, for models that sort whole sequences, or give each a number, or several labels.
+    """As `LossModule`, for models that classify whole sequences, or give each a number, or several labels.
 
     Logs `val_accuracy` where there are no other metrics and the number of classes is known; `val_mse` for numbers.
     As in models of `transformers`, labels that are whole numbers are classes, others are numbers if there is one of
-    them, and several labels of 0 and 1 each otherwise; unless `model.config.problem_type` says what they are.
+    them, and several labels of 0 and 1 each otherwise; `model.config.problem_type` overrides this.
 
-    Args:
-        model: see `TaskModule`.
-        kwargs: further arguments of `TaskModule` and `LossModule`.
+    Its arguments are those of `TaskModule` and `LossModule`.
     """
-
-    def __init__(self, model: ModelSource = None, **kwargs: Any) -> None:
-        super().__init__(model, **kwargs)
 
     @property
     def problem_type(self) -> str | None:
-        """What the model's config says that the labels are, in the words of `transformers`."""
+        """Return the kind of labels in the model's config, in the words of `transformers`."""
         said = getattr(getattr(self.model, "config", None), "problem_type", None)
         return "regression" if said is None and self.num_labels == 1 else said
 
@@ -188,7 +178,7 @@ class SequenceClassificationModule(TaskModule):
         return {"accuracy": classification.MulticlassAccuracy(classes, average="micro")}
 
     def loss_of_logits(self, logits: torch.Tensor, labels: torch.Tensor, items: torch.Tensor | None) -> torch.Tensor:
-        """Cross entropy, squared error, or binary cross entropy, as the labels are."""
+        """Return the cross entropy, squared error, or binary cross entropy, as the labels are."""
         numbers = labels.is_floating_point()
         if self.problem_type == "regression" or (numbers and self.problem_type is None and logits.shape[-1] == 1):
             return functional.mse_loss(logits.reshape(labels.shape), labels.to(logits.dtype))
@@ -202,21 +192,16 @@ class SequenceClassificationModule(TaskModule):
 
 
 class TokenClassificationModule(TaskModule):
-    """As `LossModule`, for models that sort each token; labels of -100 do not count.
+    """As `LossModule`, for models that classify each token; labels of -100 do not count.
 
     Logs `val_accuracy` and `val_f1` (mean over the classes) where there are no other metrics and the number of classes
     is known.
 
-    Args:
-        model: see `TaskModule`.
-        kwargs: further arguments of `TaskModule` and `LossModule`.
+    Its arguments are those of `TaskModule` and `LossModule`.
     """
 
-    def __init__(self, model: ModelSource = None, **kwargs: Any) -> None:
-        super().__init__(model, **kwargs)
-
     def usual_metrics(self) -> dict[str, Any]:
-        """Accuracy and F1."""
+        """Return accuracy and F1."""
         classes = self.num_labels
         if classes is None or classes < 2:
             return {}

@@ -113,7 +113,7 @@ class TestAccumulation:
 
     def test_an_optimizer_that_steps_in_the_backward_pass_cannot_accumulate(self, monkeypatch):
         monkeypatch.setattr(
-            "lightrainer.lightning_modules.tasks.optimized_module.steps_in_backward", lambda optimizer: True
+            "lightrainer.lightning_modules.tasks.optimizer_module.steps_in_backward", lambda optimizer: True
         )
         with pytest.raises(ValueError, match="steps in every backward pass and cannot accumulate"):
             fitted(accumulate_grad_batches=2)

@@ -65,7 +65,7 @@ class OptimizerModule(ModelModule):
 
     @property
     def learning_rate(self) -> float | None:
-        """The full learning rate, which `Tuner.lr_find` reads and sets; None where only a function knows it."""
+        """Return the full learning rate, which `Tuner.lr_find` sets, too; None if a function makes the optimizer."""
         return learning_rate_of(self.optimizer_config)
 
     @learning_rate.setter
@@ -92,23 +92,23 @@ class OptimizerModule(ModelModule):
         return {"optimizer": optimizer, "lr_scheduler": schedule}
 
     def on_fit_start(self) -> None:
-        """Let the schedule follow groups that callbacks have restored, before its state is loaded."""
+        """Add groups that callbacks have restored to the schedule, before its state is loaded."""
         super().on_fit_start()
         self._schedule_added_groups()
 
     def on_train_epoch_start(self) -> None:
-        """Begin a step, with groups that callbacks may have added."""
+        """Begin a step, and add groups of callbacks to the schedule."""
         super().on_train_epoch_start()
         self.window.clear()
         self._schedule_added_groups()
 
     def backward(self, loss: torch.Tensor, *args: Any, **kwargs: Any) -> None:
-        """Torch's own, with every item of the step counting the same; or that of an optimizer that steps in it."""
+        """Run the backward pass, in which every item of the step counts the same, and some optimizers step."""
         if self._in_backward is not None:
             self._in_backward.fused_backward(loss, self._in_backward.param_groups[0]["lr"])
             return
         super().backward(self.window.weighted(loss), *args, **kwargs)
-        if self.window.batches and ends_step(self.trainer):  # not where somebody else computes losses, or steps
+        if self.window.batches and ends_step(self.trainer):  # not if a subclass computes losses or steps by itself
             self.window.finish(self.parameters(), batches_per_step(self.trainer))
 
     def configure_gradient_clipping(
@@ -127,7 +127,7 @@ class OptimizerModule(ModelModule):
         precision = self.trainer.precision_plugin
         if not gradient_clip_val:
             return
-        if not _clips_plainly(type(precision)):  # of a sharded model it alone knows the parts
+        if not _clips_plainly(type(precision)):  # it shards the model
             self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
             return
         scaler = getattr(precision, "scaler", None)
@@ -139,7 +139,7 @@ class OptimizerModule(ModelModule):
             clip_gradients(self.parameters(), float(gradient_clip_val))
 
     def _schedule_added_groups(self) -> None:
-        """Let groups of callbacks such as BackboneFinetuning follow the schedule, from the rate they were given on."""
+        """Apply the schedule to groups of callbacks such as BackboneFinetuning, from their first rate on."""
         for config in self.trainer.lr_scheduler_configs:
             schedule = config.scheduler
             if not isinstance(schedule, LambdaLR):
@@ -156,7 +156,7 @@ class OptimizerModule(ModelModule):
         steps = self.trainer.estimated_stepping_batches
         if not 0 <= steps < math.inf:
             raise ValueError(
-                "The schedule has to know how long the training is, and nothing says so: give the Trainer max_steps, "
+                "The schedule needs the length of the training, which is unknown: give the Trainer max_steps, "
                 "or the schedule total_steps."
             )
         return int(steps)
