@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-from ._others import Others, processes
+from ._signal_exchange import SignalExchange, processes
 from .base import TrainerCallback
 from .state import TrainerControl, TrainerState, ends_epoch
 
@@ -135,7 +135,7 @@ class JITCheckpointCallback(TrainerCallback):
         self._listening_in: int | None = None
         self._interrupted = False
         self._speaks = True
-        self._others: Others | None = None
+        self._exchange: SignalExchange | None = None
         self._saved: tuple[int, bool] | None = None
         self._at_epoch_end = False
         self._by_signal = True
@@ -222,7 +222,7 @@ class JITCheckpointCallback(TrainerCallback):
         if self.received == signal.SIGINT and self.save is not None:
             handler = self._previous.get(signal.SIGINT, signal.default_int_handler)
             if handler is signal.default_int_handler:
-                self._say(state)
+                self._warn(state)
                 self._give_up()
                 raise KeyboardInterrupt
 
@@ -237,7 +237,7 @@ class JITCheckpointCallback(TrainerCallback):
             return
         self._saved = (state.global_step, True)
         if self._asked() and not self.leaving and (self._at_epoch_end or not ends_epoch(state, control)):
-            self._say(state)
+            self._warn(state)
             self.leaving = control.should_training_stop = True
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
@@ -250,7 +250,7 @@ class JITCheckpointCallback(TrainerCallback):
         if self._asked(now=True) and not self.leaving:
             self.leaving = True
             if self._saved != (state.global_step, True):
-                self._say(state)
+                self._warn(state)
                 self.save_now(state)
         self.stop_listening()
 
@@ -258,7 +258,7 @@ class JITCheckpointCallback(TrainerCallback):
         """Take the signals over; in the main thread only, and only from handlers that can be put back."""
         level = logging.WARNING if self.insisted_on else logging.DEBUG
         try:
-            self._others = Others() if processes() > 1 else None
+            self._exchange = SignalExchange() if processes() > 1 else None
         except RuntimeError as error:
             logger.warning("Signals are not listened to, as the processes cannot tell each other over gloo: %s", error)
             return
@@ -277,9 +277,9 @@ class JITCheckpointCallback(TrainerCallback):
     def stop_listening(self) -> None:
         """Put back the handlers that were there, where they have not been replaced since; twice is fine."""
         self._let_go()
-        others, self._others = self._others, None
-        if others is not None:
-            others.leave()
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            exchange.leave()
 
     def pass_on(self) -> None:
         """Pass a signal that stopped the training on to its previous handler.
@@ -352,17 +352,17 @@ class JITCheckpointCallback(TrainerCallback):
 
     def _asked(self, now: bool = False) -> bool:
         """Return whether to stop; all ranks call it at the same places and get the same answer."""
-        if self._others is None:
+        if self._exchange is None:
             return self.received is not None and self.is_listening
         if not self.is_listening:
             return False
-        agreed = self._others.exchange(self.received or 0, now)
+        agreed = self._exchange.exchange(self.received or 0, now)
         self.received = agreed or self.received
         return agreed > 0
 
     def _leave(self, state: TrainerState, control: TrainerControl) -> None:
         if not self.leaving:
-            self._say(state)
+            self._warn(state)
         self.leaving = control.should_save = control.should_training_stop = True
 
     def save_now(self, state: TrainerState) -> None:
@@ -373,7 +373,7 @@ class JITCheckpointCallback(TrainerCallback):
             self.save()
         self.leaving = leaving
 
-    def _say(self, state: TrainerState) -> None:
+    def _warn(self, state: TrainerState) -> None:
         if state.is_world_process_zero:
             self.told = True
             logger.warning(

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from ._others import processes
+from ._signal_exchange import processes
 from ._work import is_compiled
 from .base import TrainerCallback, require_number
 from .state import TrainerControl, TrainerState

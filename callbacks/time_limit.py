@@ -9,7 +9,7 @@ import time
 from datetime import timedelta
 from typing import Any
 
-from ._others import Others, processes
+from ._signal_exchange import SignalExchange, processes
 from ._work import clock
 from .base import TrainerCallback
 from .state import TrainerControl, TrainerState, ends_epoch
@@ -56,7 +56,7 @@ class TimeLimitCallback(TrainerCallback):
         self._began: float | None = None
         self._ran = 0.0
         self._before = 0.0
-        self._others: Others | None = None
+        self._exchange: SignalExchange | None = None
 
     @property
     def elapsed(self) -> float:
@@ -68,10 +68,10 @@ class TimeLimitCallback(TrainerCallback):
         if state.global_step == 0:  # a training that begins anew, also on the same object
             self._before = 0.0
         self.stopped = False
-        self._leave_others()
+        self._leave_exchange()
         self._began = time.monotonic()
         if processes() > 1:
-            self._others = Others()
+            self._exchange = SignalExchange()
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Save and stop, unless the epoch ends here as well: then that has to come first."""
@@ -89,7 +89,7 @@ class TimeLimitCallback(TrainerCallback):
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Stop the clock."""
         self._ran, self._began = self._this_run(), None
-        self._leave_others()
+        self._leave_exchange()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the seconds of training so far, for a checkpoint."""
@@ -105,7 +105,7 @@ class TimeLimitCallback(TrainerCallback):
     def _is_up(self) -> bool:
         """Return whether to stop; all ranks call it at the same places and get the same answer."""
         up = self._began is not None and self.elapsed >= self.limit
-        return up if self._others is None else self._others.exchange(int(up), now=False) > 0
+        return up if self._exchange is None else self._exchange.exchange(int(up), now=False) > 0
 
     def _stop(self, state: TrainerState, control: TrainerControl) -> None:
         if not self.stopped and state.is_world_process_zero:
@@ -119,10 +119,10 @@ class TimeLimitCallback(TrainerCallback):
         self.stopped = control.should_training_stop = True
         control.should_save = control.should_save or self.save
 
-    def _leave_others(self) -> None:
-        others, self._others = self._others, None
-        if others is not None:
-            others.leave()
+    def _leave_exchange(self) -> None:
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            exchange.leave()
 
 
 def seconds_of(limit: float | str | timedelta) -> float:

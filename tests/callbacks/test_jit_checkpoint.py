@@ -224,7 +224,7 @@ import signal, sys
 from pathlib import Path
 from types import SimpleNamespace
 import torch.distributed as dist
-from lightrainer.callbacks import JITCheckpointCallback, TrainerControl, TrainerState, _others
+from lightrainer.callbacks import JITCheckpointCallback, TrainerControl, TrainerState, _signal_exchange
 
 dist.init_process_group("gloo")
 rank = dist.get_rank()
@@ -233,7 +233,7 @@ def trained(milliseconds, asked_at):
     callback, control = JITCheckpointCallback(), TrainerControl()
     state = TrainerState(max_steps=1000, is_world_process_zero=rank == 0)
     seconds = (milliseconds / 1024, milliseconds / 512)[rank]
-    _others.time = SimpleNamespace(perf_counter=lambda: state.global_step * seconds)
+    _signal_exchange.time = SimpleNamespace(perf_counter=lambda: state.global_step * seconds)
     callback.on_train_begin(None, state, control)
     while not control.should_training_stop and state.global_step < 300:
         state.global_step += 1

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 
-class Others:
+class SignalExchange:
     """Shares a signal among all ranks with asynchronous all-reduces over gloo.
 
     All ranks call `exchange` at the same places; a value sent in one call is received in the next. An exchange takes
@@ -23,8 +23,8 @@ class Others:
 
         self._group: Any = dist.new_group(backend="gloo")
         self._under_way: Any = None
-        self._heard: Any = None
-        self._calls = self._said_at = self._next = 0
+        self._values: Any = None
+        self._calls = self._sent_at = self._next = 0
         self._interval = 1
         self._clock = time.perf_counter()
         self.agreed = 0
@@ -34,11 +34,11 @@ class Others:
         if self.agreed:
             return self.agreed
         self._calls += 1
-        self._hear()
+        self._receive()
         if not self.agreed and (now or self._calls >= self._next):
-            self._say(number)
+            self._send(number)
             if now:
-                self._hear()
+                self._receive()
         return self.agreed
 
     def leave(self) -> None:
@@ -54,24 +54,24 @@ class Others:
         if dist.is_initialized():
             dist.destroy_process_group(self._group)
 
-    def _say(self, number: int) -> None:
+    def _send(self, number: int) -> None:
         import torch
         import torch.distributed as dist
 
         clock = time.perf_counter()
-        each = (clock - self._clock) / max(self._calls - self._said_at, 1)
+        each = (clock - self._clock) / max(self._calls - self._sent_at, 1)
         wanted = int(min(self.seconds / max(each, 1e-9), 2 * self._interval))  # the first steps may not be like others
-        self._clock, self._said_at = clock, self._calls
-        self._heard = torch.tensor([number, -max(wanted, 1)], dtype=torch.int32, device="cpu")
-        self._under_way = dist.all_reduce(self._heard, dist.ReduceOp.MAX, group=self._group, async_op=True)
+        self._clock, self._sent_at = clock, self._calls
+        self._values = torch.tensor([number, -max(wanted, 1)], dtype=torch.int32, device="cpu")
+        self._under_way = dist.all_reduce(self._values, dist.ReduceOp.MAX, group=self._group, async_op=True)
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         under_way, self._under_way = self._under_way, None
         if under_way is not None:
             under_way.wait()
-            self.agreed, longest = self._heard.tolist()
+            self.agreed, longest = self._values.tolist()
             self._interval = -longest
-            self._next = self._said_at + self._interval
+            self._next = self._sent_at + self._interval
 
 
 def processes() -> int:
