@@ -15,6 +15,8 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
+import torch.distributed as dist
+
 from ...lightning_modules.distributed.health import current_monitor, leave_monitor, rendezvous
 from .launchers import Launch, on_this_machine, port_in, port_of_job
 
@@ -63,8 +65,6 @@ def join(launch: Launch, store: Any, backend: str, timeout: float) -> None:
         backend: of torch.distributed.
         timeout: seconds after which a collective call that never completes fails.
     """
-    import torch.distributed as dist
-
     # Its functions bind the default group at import as the default of an argument, and DDP imports it: imported after
     # the group is made, it would keep the group and its threads alive beyond `leave`.
     import torch.distributed.nn.functional  # noqa: F401 - for its effect
@@ -107,8 +107,6 @@ def warn_of_other_group(backend: str | None, asked: str | None, timeout: float) 
 
 def leave() -> None:
     """Destroy the process group, if there is one, so that its threads end before Python does."""
-    import torch.distributed as dist
-
     if dist.is_initialized():
         monitor = current_monitor()
         is_broken = monitor is not None and monitor.has_failed
@@ -127,8 +125,6 @@ def leave() -> None:
 
 def _leave_broken_group() -> None:
     """Destroy the group with a time limit: gloo waits without end for an unreachable machine."""
-    import torch.distributed as dist
-
     leaving = threading.Thread(target=dist.destroy_process_group, daemon=True)
     leaving.start()
     leaving.join(_SECONDS_TO_LEAVE)

@@ -11,7 +11,7 @@ from torch import nn
 
 from ...lightning_modules.common.collectives import broadcast_weights
 from ...lightning_modules.distributed import sharding
-from ...lightning_modules.distributed.tensor_parallel import sum_before_accumulation
+from ...lightning_modules.distributed.tensor_parallel import agree_on_generators, split, sum_before_accumulation
 from ...lightning_modules.models.inspection import base_of_adapter
 from ..arguments.fsdp_config import FSDPSettings
 from ..arguments.parallelism import ParallelismConfig, groups_of, read_parallelism
@@ -123,13 +123,9 @@ class ModelParallel(Strategy):
         if not sharding.is_sharded(model):
             broadcast_weights(model, torch.device(mesh.device_type))
             if options["tensor_parallel_size"] > 1:
-                from ...lightning_modules.distributed.tensor_parallel import split
-
                 split(model, mesh["tensor_parallel"])
                 model.to(mesh.device_type)  # what is not split
             if self._shares_sequences:
-                from ...lightning_modules.distributed.tensor_parallel import agree_on_generators
-
                 agree_on_generators(self.lightning.context_mesh)
         return self._shard(model, mesh) if "shard" in options else sharding.resharded(model)
 

@@ -17,7 +17,7 @@ from ...lightning_modules.checkpoints import OPTIMIZER_NAME, SCHEDULER_NAME
 from ...lightning_modules.checkpoints.state_guards import loading_optimizer
 from ...lightning_modules.common.dtensor import own_part
 from ...lightning_modules.common.nested import map_nested
-from ...lightning_modules.distributed import sharding
+from ...lightning_modules.distributed import sharding, tensor_parallel
 from ...lightning_modules.models import inspection
 from ...lightning_modules.optim.gradient_norms import clip_gradients, total_norm
 from ...lightning_modules.optim.optimizer_fit import require_fitting_optimizer_state
@@ -275,12 +275,7 @@ class Strategy:
 
     def step_context(self) -> Callable[[], contextlib.AbstractContextManager[Any]]:
         """Return the context of an optimizer step: one of its own where parameters are partly sharded."""
-        spread = self.spread
-        if spread is None:
-            return contextlib.nullcontext
-        from ...lightning_modules.distributed.tensor_parallel import step_context
-
-        return step_context(spread)
+        return contextlib.nullcontext if self.spread is None else tensor_parallel.step_context(self.spread)
 
     @property
     def step_was_skipped(self) -> bool | None:

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from ...lightning_modules.common.suggestions import did_you_mean
-from ...lightning_modules.distributed.sharding import is_sharded
+from ...lightning_modules.distributed.sequence_sharding import model_faults
+from ...lightning_modules.distributed.sharding import is_sharded, modules_by_class, modules_by_size
+from ...lightning_modules.distributed.tensor_parallel import plan_of, split_faults
 from ..arguments.fsdp_config import FSDPSettings, shown_fsdp
 from ..arguments.parallelism import groups_of
 from ..distributed.launchers import find_launch
@@ -82,8 +84,6 @@ def wrap_policy(option: dict[str, Any] | None) -> Callable[..., bool] | None:
 
 def layers_of(option: dict[str, Any] | None, model: nn.Module) -> list[str]:
     """Return names of the modules that an option chooses, inner ones before outer ones."""
-    from ...lightning_modules.distributed.sharding import modules_by_class, modules_by_size
-
     if option is None:
         return []
     if "min_num_params" in option:
@@ -115,8 +115,6 @@ def check_sharding(args: TrainingArguments, model: nn.Module, *, layers: dict[st
 
 def split_option(model: nn.Module | None) -> Any:
     """Return the split of layers as a readable value: styles by module name, or the method that splits."""
-    from ...lightning_modules.distributed.tensor_parallel import plan_of
-
     if model is None:
         return BY_MODEL
     if callable(getattr(model, "parallelize", None)):
@@ -138,8 +136,6 @@ def check_split(model: nn.Module, size: int) -> None:
             f"parallelism_config: tp_size={size}, but from_pretrained(tp_plan=...) has split {type(model).__name__} "
             "already. Load it without tp_plan: the Trainer splits it."
         )
-    from ...lightning_modules.distributed.tensor_parallel import split_faults
-
     if faults := split_faults(model, size):
         raise ValueError(
             f"parallelism_config: tp_size={size}: {'; '.join(faults)}. To leave layers whole, use dp_shard_size in the "
@@ -159,8 +155,6 @@ def check_sequences(model: nn.Module, argument: str, size: int, heads_over: int 
     Raises:
         ValueError: it cannot; says what to do.
     """
-    from ...lightning_modules.distributed.sequence_sharding import model_faults
-
     if faults := model_faults(model, heads_over=heads_over):
         raise ValueError(
             f"parallelism_config: {argument}={size}: {'; '.join(faults)}. To leave sequences whole, use "

@@ -25,6 +25,7 @@ from torch.distributed.fsdp import (
 
 from ..common.collectives import broadcast_weights
 from ..common.dtensor import without_values
+from ..common.nested import map_nested
 from ..internals.lightning_import import FSDPPrecision, FSDPStrategy
 from ..internals.precision import HALF, ForwardCasting
 from ..models.activation_checkpointing import checkpoint_layers
@@ -133,8 +134,6 @@ def load_whole(model: nn.Module, state_dict: Mapping[str, Any]) -> None:
 
 def whole_optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer, *, keep: bool) -> dict[str, Any]:
     """As `sharding.whole_optimizer_state`."""
-    from ..common.nested import map_nested
-
     with _whole_states(model, everywhere=False):
         found = FullyShardedDataParallel.optim_state_dict(model, optimizer)
     if not keep:
