@@ -139,6 +139,24 @@ def test_what_is_not_served_is_refused_by_name(case, words, tmp_path):
     assert [word for word in words if word not in done.stdout] == []
 
 
+def test_two_adapters_go_on_as_if_never_stopped(tmp_path):
+    """DPO trains `default` and keeps `ref`, a copy of where it began; the reference loads only one of them."""
+    need("trl_preferences")
+    done = execute(["-m", "lightrainer", "trl_two_adapters.py", str(tmp_path)])
+    assert done.returncode == 0, done.stdout[-6000:]
+    straight, cut = (json.loads((tmp_path / place / "figures.json").read_text()) for place in ("straight", "cut"))
+    assert straight["adapters"] == ["default", "ref"]
+    own = ("num_tokens", "eval_num_tokens", "train_loss")  # of one call of `train`
+    kept = [[{k: v for k, v in entry.items() if k not in own} for entry in one["logs"]] for one in (straight, cut)]
+    assert kept[0] == kept[1]
+    saved = [
+        [(tmp_path / place / "final" / name / "adapter_model.safetensors").read_bytes() for name in ("", "ref")]
+        for place in ("straight", "cut")
+    ]
+    assert saved[0] == saved[1]
+    assert saved[0][0] != saved[0][1], "only one of them is trained"
+
+
 LAUNCHED = {
     "sft": ({"distributed_type": "FSDP", "fsdp_config": FSDP2}, {"fsdp": True}, "ModelParallelStrategy"),
     "dpo": ({"distributed_type": "MULTI_GPU", "mixed_precision": "bf16"}, {"bf16": True}, "bf16-mixed"),

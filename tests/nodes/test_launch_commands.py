@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 from forking import free_port
+from machines import why_not_isolated
 from starting import forked_python, forked_torchrun
 
 HERE = Path(__file__).parent
@@ -49,6 +50,8 @@ CASES = {
         "ModelParallelStrategy",
     ),
     "two machines": ({"distributed_type": "MULTI_GPU", "num_machines": 2}, {}, "DDPStrategy"),
+    "two isolated machines": ({"distributed_type": "MULTI_GPU", "num_machines": 2}, {}, "DDPStrategy"),
+    "two isolated machines, fsdp2": ({**FSDP2, "num_machines": 2}, {"fsdp": True}, "ModelParallelStrategy"),
 }
 USUAL = ("fsdp2",)  # the others with `make test-nodes`
 
@@ -81,14 +84,17 @@ def by_arguments(folder, config, given):
     return finished([], folder)
 
 
-def by_launcher(folder, module, config, python):
-    """One launcher for each machine; the second machine is this one by another address."""
+def by_launcher(folder, module, config, python, isolated):
+    """One launcher for each machine: in network namespaces, or all of them on this one."""
     folder.mkdir()
     machines, path = config.get("num_machines", 1), folder / "launch.yaml"
     usual = {"compute_environment": "LOCAL_MACHINE", "num_machines": 1, "num_processes": 2, "mixed_precision": "no"}
     path.write_text(yaml.safe_dump({**usual, "same_network": True, "rdzv_backend": "static", **config}))
-    place = ["--config_file", str(path), "--main_process_ip", "127.0.0.1", "--main_process_port", str(free_port())]
+    address = "10.9.0.1" if isolated else "127.0.0.1"
+    place = ["--config_file", str(path), "--main_process_ip", address, "--main_process_port", str(free_port())]
     commands = [[*module, *place, "--machine_rank", str(rank), str(SCRIPT), str(folder)] for rank in range(machines)]
+    if isolated:
+        commands = [[str(HERE / "launched_machines.py"), str(folder / "machines"), json.dumps(commands)]]
     return finished([started(words, folder, python) for words in commands], folder)
 
 
@@ -98,10 +104,14 @@ def test_both_launchers_train_as_the_arguments_do(tmp_path, name):
     config, given, strategy = CASES[name]
     if "zero" in name and not DEEPSPEED.is_dir() and importlib.util.find_spec("deepspeed") is None:
         pytest.skip("deepspeed is not installed")
+    isolated = "isolated" in name
+    if isolated and why_not_isolated():
+        pytest.skip(why_not_isolated())
     weights, seen = by_arguments(tmp_path / "arguments", config, given)
     assert seen[1:] == [strategy, 1 if "one process" in name else 2, []]
     for module in (["-m", "lightrainer", "launch"], ["-m", "accelerate.commands.launch"]):
-        found = by_launcher(tmp_path / module[1], module, config, forked_python() if name in USUAL else sys.executable)
+        python = forked_python() if name in USUAL else sys.executable
+        found = by_launcher(tmp_path / module[1], module, config, python, isolated)
         assert found[0] == weights, module
         assert found[1][:3] == seen[:3]
         assert bool(found[1][3]) == (bool(given)), "what was taken from the environment"
