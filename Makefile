@@ -142,7 +142,7 @@ TO ?= $(NEWEST_VERSION)
 follow: $(VENV)/.test  ## name what changed in transformers from FROM=5.3.0 to TO=... and has no row in docs/develop
 	$(BIN)/python docs/scripts/follow.py $(FROM) $(TO)
 
-test-private-names: $(VENV)/.test  ## rename each private name of Lightning that is used: its test has to fail (5 minutes)
+test-private-names: $(VENV)/.test  ## rename each private name of a library that is used: its test has to fail (15 minutes)
 	$(BIN)/python tests/package/check_private_names.py
 
 lint: $(VENV)/.lint $(VENV)/.types  ## check style (ruff), format (ruff) and types (pyright)

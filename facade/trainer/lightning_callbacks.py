@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import nn
 
+_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _WINDOW = "one batch of Lightning is a whole step here, with all its micro-batches"
 _NOT_HERE = {
     "GradientAccumulationScheduler": (
@@ -82,7 +83,7 @@ def check_training(callbacks: list[Any], model: nn.Module, *, sharded: bool, res
                 "ModelPruning keeps its masks in no checkpoint, so that a resumed training would prune other weights. "
                 "Train without resume_from_checkpoint, or leave the callback out."
             )
-        normalised = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
+        normalised = any(isinstance(module, _NORMS) for module in model.modules())
         if normalised and _is(callback, "StochasticWeightAveraging"):
             raise ValueError(
                 "StochasticWeightAveraging runs one more epoch, without steps, for the statistics of BatchNorm layers, "

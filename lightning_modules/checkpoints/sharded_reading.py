@@ -11,6 +11,7 @@ import math
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -202,8 +203,6 @@ def _chunk(written: Any) -> ChunkStorageMetadata:
 
 def _place(index: Any, info: Any, path: Path) -> tuple[MetadataIndex, Any]:
     """Return the place of a value or of one chunk of a tensor."""
-    from torch.distributed.checkpoint.filesystem import _StorageInfo
-
     key, place = _state(index, "MetadataIndex"), _state(info, "_StorageInfo")
     offset, file = key.get("offset"), _text(place["relative_path"])
     if not lies_beside(path, file):
@@ -215,7 +214,7 @@ def _place(index: Any, info: Any, path: Path) -> tuple[MetadataIndex, Any]:
         _text(key["fqn"]), None if offset is None else _size(offset), None if hint is None else int(hint)
     )
     start, length = _size((place["offset"], place["length"]))
-    return made, _StorageInfo(file, start, length)
+    return made, SimpleNamespace(relative_path=file, offset=start, length=length, transform_descriptors=None)
 
 
 def _state(written: Any, cls: str) -> Any:

@@ -176,7 +176,9 @@ def _load_files(
 
 def _foreseen(model: nn.Module, parts: list[Path], aliases: dict[str, str]) -> LoadReport | None:
     """Predict the report of loading; None if a module renames weights or a file has no header of names."""
-    if any(part.suffix != ".safetensors" for part in parts) or _renames_what_it_loads(model):
+    from ..internals.torch_names import renames_what_it_loads
+
+    if any(part.suffix != ".safetensors" for part in parts) or renames_what_it_loads(model):
         return None
     there = {name for part in parts for name in _header(part)[0]}
     there.update(alias for alias, saved in aliases.items() if saved in there)
@@ -194,18 +196,6 @@ def _header(file: Path) -> tuple[list[str], dict[str, str]]:
             return list(opened.keys()), only_strings(opened.metadata())
     except (SafetensorError, FileNotFoundError) as error:
         raise ValueError(f"the weights file {file} is damaged or missing: {error}") from error
-
-
-def _renames_what_it_loads(model: nn.Module) -> bool:
-    from torch import nn
-
-    if not isinstance(model, nn.Module):
-        return False
-    plain, whole = nn.Module._load_from_state_dict, nn.Module.load_state_dict
-    return type(model).load_state_dict is not whole or any(
-        type(module)._load_from_state_dict is not plain or module._load_state_dict_pre_hooks
-        for module in model.modules()
-    )
 
 
 def _lacking(model: Any, report: LoadReport, folder: Path) -> str:

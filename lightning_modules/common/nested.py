@@ -26,8 +26,8 @@ def mapping_like(original: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
     kind: Any = type(original)
     made = kind(items)
     # A state dict carries the versions of its modules. Only for its class, as compiled models call this with others.
-    if kind is OrderedDict and "_metadata" in vars(original):
-        made._metadata = vars(original)["_metadata"]
+    if kind is OrderedDict:
+        vars(made).update(vars(original))
     return made
 
 

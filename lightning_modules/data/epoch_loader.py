@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import torch
-from torch._C._autograd import _profiler_enabled as profiler_enabled
 from torch.utils.data import DataLoader, IterableDataset
 
 from ..common.nested import find_batch_size
+from ..internals.torch_names import profiler_is_on, unmarked_reader
 from .batch_samplers import SkippingBatchSampler
 from .loader_state import NOTHING, Reading, Resumption, go_on_after
 from .samplers import IterableShard, SharedOrderSampler
@@ -227,7 +227,8 @@ class EpochLoader(DataLoader):
             and self.reports_workers
             and (self.num_workers > 0 or isinstance(self.dataset, IterableDataset))
         ):
-            self._reporting = ReportingCollate(given, self.batch_size if self._auto_collation else None, self._left)
+            size = None if self.batch_sampler is None else self.batch_size
+            self._reporting = ReportingCollate(given, size, self._left)
             self.collate_fn = self._reporting
         try:
             return _without_marks(super().__iter__(), self)
@@ -259,7 +260,7 @@ def _without_marks(batches: Any, loader: EpochLoader) -> Iterator[Any]:
 
     The block takes as long as collating a small batch. Workers, and streams that report a length, need torch's own way.
     """
-    read = getattr(batches, "_next_data", None)
+    read = unmarked_reader(batches)
     has_length = isinstance(loader.dataset, IterableDataset) and hasattr(loader.dataset, "__len__")
     return batches if read is None or loader.num_workers > 0 or has_length else _read(batches, read)
 
@@ -267,6 +268,6 @@ def _without_marks(batches: Any, loader: EpochLoader) -> Iterator[Any]:
 def _read(batches: Iterator[Any], unmarked: Callable[[], Any]) -> Iterator[Any]:
     try:
         while True:
-            yield next(batches) if profiler_enabled() else unmarked()
+            yield next(batches) if profiler_is_on() else unmarked()
     except StopIteration:
         return

@@ -39,7 +39,7 @@ class SeedableRandomSampler(OrderedSampler, RandomSampler):
             sampler.data_source,
             seed=seed,
             replacement=sampler.replacement,
-            num_samples=sampler._num_samples,
+            num_samples=sampler.num_samples,
         )
 
     def set_epoch(self, epoch: int) -> None:

@@ -1,4 +1,4 @@
-"""Private names of Lightning, each held by a test, and the fast path around a training step.
+"""Private names of Lightning and torch, each held by a test, and faster ways through a step.
 
 Nothing else touches a private name of Lightning. Imports `lightning_modules/common` only.
 """

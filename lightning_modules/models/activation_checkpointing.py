@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ..common.libraries import is_instance
 from ..common.suggestions import did_you_mean
+from ..internals.torch_names import wrap_in_checkpoint
 
 __all__ = ["checkpoint_activations", "enable_activation_checkpointing", "find_layers"]
 
@@ -101,11 +102,9 @@ def checkpoint_activations(
 
 def checkpoint_layers(model: nn.Module, layers: list[str]) -> None:
     """Recompute the activations of the named modules in the backward pass."""
-    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
-
     for name in layers:
         parent, _, last = name.rpartition(".")
-        setattr(model.get_submodule(parent), last, checkpoint_wrapper(model.get_submodule(name)))
+        setattr(model.get_submodule(parent), last, wrap_in_checkpoint(model.get_submodule(name)))
 
 
 def find_layers(model: nn.Module) -> list[tuple[str, nn.Module]]:

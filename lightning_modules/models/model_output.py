@@ -9,7 +9,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 import torch
-from torch.utils import _pytree
+
+from ..internals.torch_names import register_output
 
 
 class ModelOutput(OrderedDict):
@@ -26,11 +27,10 @@ class ModelOutput(OrderedDict):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        _pytree.register_pytree_node(
+        register_output(
             cls,
             lambda output: (list(output.values()), list(output.keys())),
             lambda values, names: cls(**dict(zip(names, values, strict=True))),
-            serialized_type_name=f"{cls.__module__}.{cls.__qualname__}",
         )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

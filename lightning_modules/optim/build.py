@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from types import MethodType
 from typing import Any
 
 import torch
@@ -14,6 +13,7 @@ from torch.optim import Optimizer
 
 from ..common.suggestions import OptimizerNames
 from ..internals.compiler import build_optimizers_plainly, step_plainly
+from ..internals.torch_names import mark_as_stepped
 from . import libraries, low_rank
 from .adafactor import Adafactor
 from .groups import parameter_groups, save_state_of_groups
@@ -143,16 +143,12 @@ def let_backward_step(optimizer: Any) -> None:
         optimizer: any; others are not changed.
     """
     if steps_in_backward(optimizer):
-        optimizer.step = MethodType(_no_step, optimizer)
-        optimizer._opt_called = True  # else torch's schedules warn that they step first
+        mark_as_stepped(optimizer, _no_step)
 
 
 def _no_step(optimizer: Any, closure: Callable[[], Any] | None = None) -> Any:
     with torch.enable_grad():
         return None if closure is None else closure()
-
-
-vars(_no_step)["_wrapped_by_lr_sched"] = True  # else torch's schedules warn of a new `step`
 
 
 @dataclass(frozen=True, kw_only=True)

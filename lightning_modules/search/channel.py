@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch.distributed as dist
 
 from ..distributed.health.failure_monitor import OtherProcessError
+from ..internals.torch_names import default_store
 
 Result = TypeVar("Result")
 
@@ -47,9 +48,9 @@ class Channel:
         self._group: Any = None if self.alone else dist.new_group(backend="gloo", timeout=self._timeout)
         if not self.alone:
             # Outcomes go through the store: a process can still end after a timeout there, but not in a collective.
-            from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
+            from torch.distributed.distributed_c10d import PrefixStore
 
-            self._store = PrefixStore(f"lightrainer/{self.broadcast(uuid.uuid4().hex)}", _get_default_store())
+            self._store = PrefixStore(f"lightrainer/{self.broadcast(uuid.uuid4().hex)}", default_store())
 
     def close(self) -> None:
         """Destroy the process group."""

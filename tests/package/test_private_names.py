@@ -97,7 +97,7 @@ def is_of(name, classes, roots):
 
 
 def test_the_table_has_what_is_used():
-    assert {name for path in PLACE.glob("*.py") for name in used(path, given_by_lightning())} == set(rows())
+    assert {name for path in PLACE.glob("*.py") for name in used(path, given_by_lightning() - TORCHS)} == set(rows())
 
 
 def test_private_names_are_used_nowhere_else():
@@ -128,3 +128,51 @@ def test_the_tests_in_the_table_are_there():
     texts = {path.name: path.read_text(encoding="utf-8") for path in TESTS.glob("test_*.py")}
     missing = [test for _, _, file, test in rows().values() if f"\ndef {test}(" not in texts.get(file, "")]
     assert missing == []
+
+
+OTHERS = ROOT / "docs" / "develop" / "private_names.md"
+OTHER_ROW = re.compile(r"^\| (\w+) \| `(_\w+)` \| ([^|]+) \| [^|]+ \| `([\w/]+\.py)::(\w+)` \|$", re.M)
+OF_MODELS = re.compile(r"^\| `(_\w+)` \| [^|]+ \| ([^|]+) \|$", re.M)
+# The documented functions of Python that are called so, the folders of torch's own modules, and a mark of ours.
+PUBLIC = {"_exit", "_getframe", "_current_frames", "_C", "_autograd", "_averaged"}
+# Without the names that an import takes from elsewhere.
+OWN = re.compile(OURS.pattern.replace("def|class|as", "def|class").replace(")|^\\s*(", ")|^ *("), re.M)
+ASKING = ("getattr", "hasattr", "setattr", "delattr")
+
+
+def foreign(path):
+    """Return the private names that a module reads, sets or imports, and that are defined nowhere in this package."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Attribute):
+            found.add(node.attr)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            found.update(alias.name for alias in node.names)
+            found.update((node.module or "").split("."))
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") in ASKING:
+            found.update(one.value for one in node.args[1:2] if isinstance(one, ast.Constant))
+        elif isinstance(node, ast.Subscript) and isinstance(node.value, ast.Call):
+            found.update(one.value for one in [node.slice] if isinstance(one, ast.Constant))
+    private = {name for name in found if isinstance(name, str) and PRIVATE.fullmatch(name)}
+    return private - defined_anywhere() - set(rows()) - PUBLIC
+
+
+@functools.cache
+def defined_anywhere():
+    texts = (path.read_text(encoding="utf-8") for path in SOURCES)
+    return {name for text in texts for found in OWN.findall(text) for name in found if name}
+
+
+def test_private_names_of_other_libraries_are_in_the_table():
+    text = OTHERS.read_text(encoding="utf-8")
+    known = [(name, where) for _, name, where, _, _ in OTHER_ROW.findall(text)] + OF_MODELS.findall(text)
+    expected = {(name, path) for name, where in known for path in re.findall(r"`([\w/]+\.py)`", where)}
+    found = {(name, str(path.relative_to(ROOT))) for path in SOURCES for name in foreign(path)}
+    assert found == expected
+
+
+def test_the_tests_of_other_private_names_are_there():
+    rows_of_others = OTHER_ROW.findall(OTHERS.read_text(encoding="utf-8"))
+    assert len(rows_of_others) > 20
+    texts = {file: (ROOT / file).read_text(encoding="utf-8") for *_, file, _ in rows_of_others}
+    assert [test for *_, file, test in rows_of_others if f"\ndef {test}(" not in texts[file]] == []

@@ -201,9 +201,9 @@ def current_monitor() -> FailureMonitor | None:
         return None
     if distributed.get_world_size() == 1:
         return None
-    from torch.distributed.distributed_c10d import _get_default_store
+    from ...internals.torch_names import default_store
 
-    store = _get_default_store()
+    store = default_store()
     if store is None:  # MPI has none
         return None
     if _known is None or _known[0]() is not store:

@@ -1,0 +1,63 @@
+"""Private names of torch, each with a row in docs/develop/private_names.md."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+from torch._C._autograd import _profiler_enabled as profiler_is_on
+from torch.utils import _pytree
+
+__all__ = [
+    "default_store",
+    "mark_as_stepped",
+    "profiler_is_on",
+    "register_output",
+    "renames_what_it_loads",
+    "unmarked_reader",
+    "wrap_in_checkpoint",
+]
+
+
+def default_store() -> Any:
+    """Return the store of the default process group, or None for MPI, which has none."""
+    from torch.distributed.distributed_c10d import _get_default_store
+
+    return _get_default_store()
+
+
+def mark_as_stepped(optimizer: Any, step: Callable[..., Any]) -> None:
+    """Give an optimizer a `step` that torch's schedules neither wrap nor wait for: else they warn of the order."""
+    vars(step)["_wrapped_by_lr_sched"] = True
+    optimizer.step = step.__get__(optimizer)
+    optimizer._opt_called = True
+
+
+def register_output(kind: type, parts: Callable[[Any], Any], joined: Callable[..., Any]) -> None:
+    """Let torch look into objects of a class, as DDP does to find the parameters without a gradient."""
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    _pytree.register_pytree_node(kind, parts, joined, serialized_type_name=name)
+
+
+def renames_what_it_loads(model: Any) -> bool:
+    """Return whether a model changes the names of weights while it loads them."""
+    if not isinstance(model, nn.Module):
+        return False
+    plain = nn.Module._load_from_state_dict
+    return type(model).load_state_dict is not nn.Module.load_state_dict or any(
+        type(module)._load_from_state_dict is not plain or module._load_state_dict_pre_hooks
+        for module in model.modules()
+    )
+
+
+def unmarked_reader(batches: Any) -> Callable[[], Any] | None:
+    """Return what reads the next batch without a profiler's block; None where torch calls it otherwise."""
+    return getattr(batches, "_next_data", None)
+
+
+def wrap_in_checkpoint(module: nn.Module) -> nn.Module:
+    """Wrap a layer so that its activations are recomputed in the backward pass."""
+    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+
+    return checkpoint_wrapper(module)

@@ -1,0 +1,103 @@
+"""Each private name of torch that is used does what it is used for."""
+
+import dataclasses
+import warnings
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils import _pytree
+from torch.utils.data import DataLoader
+
+from lightrainer.callbacks._work import is_compiled
+from lightrainer.lightning_modules.internals import torch_names
+from lightrainer.lightning_modules.models.inspection import unwrap_model
+from lightrainer.lightning_modules.models.model_output import ModelOutput
+
+
+def test_the_store_is_that_of_the_process_group():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        torch_names.default_store().set("key", "value")
+        assert torch_names.default_store().get("key") == b"value"
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_schedules_expect_no_steps_of_a_marked_optimizer(marked):
+    """The control: without the mark torch warns of the order."""
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
+    if marked:
+        torch_names.mark_as_stepped(optimizer, lambda self, closure=None: None)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        schedule.step()
+    assert len(found) == (not marked)
+
+
+def test_a_schedule_made_before_the_mark_warns_of_nothing():
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
+    torch_names.mark_as_stepped(optimizer, lambda self, closure=None: None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        schedule.step()
+
+
+@dataclasses.dataclass
+class Output(ModelOutput):
+    loss: torch.Tensor
+    logits: torch.Tensor | None = None
+
+
+def test_the_tensors_of_an_output_are_found():
+    output = Output(loss=torch.ones(1), logits=torch.zeros(2))
+    assert [tuple(leaf.shape) for leaf in _pytree.tree_leaves(output)] == [(1,), (2,)]
+
+
+class Renaming(nn.Linear):
+    def _load_from_state_dict(self, *args):
+        super()._load_from_state_dict(*args)
+
+
+def hooked():
+    model = nn.Linear(1, 1)
+    model.register_load_state_dict_pre_hook(lambda *args: None)
+    return model
+
+
+@pytest.mark.parametrize(("model", "renames"), [(nn.Linear(1, 1), False), (Renaming(1, 1), True), (hooked(), True)])
+def test_models_that_rename_what_they_load_are_known(model, renames):
+    assert torch_names.renames_what_it_loads(nn.Sequential(model)) is renames
+
+
+def test_a_batch_is_read_without_a_mark():
+    read = torch_names.unmarked_reader(iter(DataLoader(range(4), 2)))
+    assert read is not None
+    assert [batch.tolist() for batch in (read(), read())] == [[0, 1], [2, 3]]
+
+
+def test_a_profiler_is_known():
+    assert not torch_names.profiler_is_on()
+    with torch.autograd.profiler.profile():
+        assert torch_names.profiler_is_on()
+
+
+def test_a_wrapped_layer_is_computed_twice():
+    calls = []
+    layer = nn.Linear(2, 2)
+    layer.register_forward_pre_hook(lambda *args: calls.append(1))
+    torch_names.wrap_in_checkpoint(layer)(torch.ones(1, 2, requires_grad=True)).sum().backward()
+    assert len(calls) == 2
+
+
+def test_compiled_models_are_known():
+    """Compiled in place, and as a wrapper with the model in it."""
+    model = nn.Linear(1, 1)
+    assert not is_compiled(None, model)
+    assert unwrap_model(torch.compile(model, backend="eager")) is model
+    model.compile(backend="eager")
+    assert is_compiled(None, model)
