@@ -28,8 +28,7 @@ def leave():
     raise SystemExit(143)
 
 
-@pytest.mark.parametrize("how", [interrupt, leave])
-@pytest.mark.parametrize("kind", ["sqlite", "journal"])
+@pytest.mark.parametrize(("how", "kind"), [(interrupt, "sqlite"), (leave, "sqlite"), (leave, "journal")])
 def test_an_interrupted_search_goes_on_in_the_middle_of_its_trial(tmp_path, how, kind):
     address = f"sqlite:///{tmp_path / 's.db'}" if kind == "sqlite" else str(tmp_path / "s.log")
     options = {"storage": address, "study_name": "s", "load_if_exists": True, "sampler": random_sampler()}
