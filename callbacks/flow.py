@@ -1,4 +1,4 @@
-"""The callback that turns intervals in the arguments into switches of the control."""
+"""The callback that sets the flags of the control by the intervals of the arguments."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from .state import TrainerControl, TrainerState
 class DefaultFlowCallback(TrainerCallback):
     """As `transformers.DefaultFlowCallback`: decides when to log, evaluate, save and stop.
 
-    It reads the strategies from the arguments and the numbers of steps from the state, and only ever raises
-    switches.
+    It reads the strategies from the arguments and the intervals from the state. It only sets flags, and clears none.
     """
 
     def on_step_end(
         self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl | None:
-        """Raise the switches that are due by steps; stop, and with `save_strategy="steps"` save, at the last step."""
+        """Set the flags that are due by steps; stop, and with `save_strategy="steps"` save, at the last step."""
         step = state.global_step
         is_last = step >= state.max_steps
         saves_by_steps = args.save_strategy == "steps"
@@ -39,7 +38,7 @@ class DefaultFlowCallback(TrainerCallback):
     def on_epoch_end(
         self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl | None:
-        """Raise the switches that are due by epochs."""
+        """Set the flags that are due by epochs."""
         if args.logging_strategy == "epoch":
             control.should_log = True
         if args.eval_strategy == "epoch" and args.eval_delay <= state.epoch:

@@ -1,4 +1,4 @@
-"""The list of callbacks, and the one place through which every event goes."""
+"""The callback handler, which calls the events of all callbacks."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class CallbackHandler(TrainerCallback):
         lr_scheduler: may be `None` until training begins.
 
     All of these are attributes that can be replaced at any time, as are `train_dataloader` and `eval_dataloader`;
-    callbacks may also be appended to `callbacks`. Every event passes through `call_event`. The methods in `unlisted`,
-    by event, belong to the Trainer itself, and are called after the callbacks.
+    callbacks may also be appended to `callbacks`. All events go through `call_event`. `unlisted` maps events to
+    methods of the Trainer itself, which are called after the callbacks.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class CallbackHandler(TrainerCallback):
             )
 
     def add_callback(self, callback: Any) -> None:
-        """Put a callback, or an instance of a callback class, at the end of the list.
+        """Append a callback, or an instance of a callback class.
 
         Warns if there is one of the same class already, and of a method whose name is nearly that of an event.
 
@@ -97,7 +97,7 @@ class CallbackHandler(TrainerCallback):
         self.callbacks.insert(place, added)
 
     def pop_callback(self, callback: Any) -> Any | None:
-        """Take a callback out and return it; `None` if it is not there.
+        """Remove a callback and return it; `None` if it is not there.
 
         A class stands for the first callback of that class or of a subclass.
         """
@@ -105,7 +105,7 @@ class CallbackHandler(TrainerCallback):
         return None if index is None else self.callbacks.pop(index)
 
     def remove_callback(self, callback: Any) -> None:
-        """Take a callback out.
+        """Remove a callback.
 
         A class stands for the first callback of that class or of a subclass; if there is none, nothing happens, so
         that a default callback can be removed without asking whether it is in use.
@@ -127,7 +127,7 @@ class CallbackHandler(TrainerCallback):
     def call_event(
         self, event: str, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
-        """Call `event` on each callback that has something to do in it, in order, and return the last control.
+        """Call `event` on each callback that overrides it, in order, and return the last control.
 
         A callback added meanwhile is called as well; one removed meanwhile is not.
 
@@ -255,7 +255,7 @@ class CallbackHandler(TrainerCallback):
 
 
 def _index_after(callback: Any, index: int, callbacks: list[Any]) -> int:
-    """Return where to go on after `callback`, called at `index`, which may have changed the list meanwhile."""
+    """Return the next index after `callback`, called at `index`, which may have changed the list."""
     if index < len(callbacks) and callbacks[index] is callback:
         return index + 1
     moved = [place for place, present in enumerate(callbacks) if present is callback]
@@ -286,10 +286,9 @@ def _warn_of_misspelt_events(kind: type) -> None:
     if any("lightning" in base.__module__ and base.__name__ == "Callback" for base in kind.__mro__):
         return  # its other `on_` methods may be hooks of Lightning
     own = [base for base in kind.__mro__ if base not in (TrainerCallback, object)]
-    methods = {name: part for base in own for name, part in vars(base).items() if isinstance(part, FunctionType)}
-    called = {name for part in methods.values() for name in part.__code__.co_names}
-    for name in methods:
-        near = None if name in _EVENTS or name in called else _event_like(name)
+    methods = [name for base in own for name, part in vars(base).items() if isinstance(part, FunctionType)]
+    for name in dict.fromkeys(methods):
+        near = None if name in _EVENTS else _event_like(name)
         if near is not None and name.startswith("on"):
             logger.warning(
                 "%s.%s is never called: there is no such event. Did you mean %r? If it is a method of your own, give "

@@ -35,7 +35,7 @@ _NOT_HERE = {
         "set save_strategy and save_steps, and go on with resume_from_checkpoint=True",
     ),
     "LightningBridge": (
-        "it is the home of TrainerCallbacks without a Trainer, and there is one",
+        "it runs TrainerCallbacks in a plain lightning.Trainer, and this is a Trainer",
         "pass the TrainerCallbacks themselves",
     ),
 }
@@ -104,7 +104,7 @@ class ReplacedSchedule:
     def __init__(self) -> None:
         self.config: Any = None
 
-    def look(self, lightning_trainer: Any, own: Any) -> None:
+    def update(self, lightning_trainer: Any, own: Any) -> None:
         """Update `config` at the beginning of an epoch."""
         configs = lightning_trainer.lr_scheduler_configs
         self.config = configs[0] if configs and configs[0].scheduler is not own else None

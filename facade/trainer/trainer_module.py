@@ -53,11 +53,11 @@ class TrainerModule(EvaluationModule):
         checkpoint: the folder to resume from.
 
     Attributes:
-        called: what is called for a forward pass: the model, or what a strategy has wrapped it in.
+        called: the model to call for a forward pass, which a strategy may have wrapped.
         grad_norm: of the last step, before clipping.
-        learning_rate: with which the last step was taken.
+        learning_rate: of the last step.
         lightning_trainer: the `lightning.Trainer` that runs, once there is one.
-        strategy: how processes work together on the model, once there is a `lightning_trainer`.
+        strategy: of the run, once there is a `lightning_trainer`.
     """
 
     lightning_trainer: LightningTrainer
@@ -196,7 +196,7 @@ class TrainerModule(EvaluationModule):
         by_steps = facade.args.logging_strategy == "steps"
         connected: Any = running  # its class does not declare what connectors set
         connected.log_every_n_steps = int(facade.state.logging_steps) if by_steps else 0
-        self.schedule.look(running, facade.lr_scheduler)
+        self.schedule.update(running, facade.lr_scheduler)
         self.grad_norm, self.learning_rate = self.of_last_step if self.windows.is_at_end else (None, None)
         if facade.state.global_step >= self.length.max_steps:  # only the end of the epoch is left
             facade.control.should_training_stop = True

@@ -332,19 +332,7 @@ def test_methods_of_ones_own_are_not_warned_of(name, caplog):
     assert caplog.text == ""
 
 
-def test_a_method_that_the_class_calls_itself_is_its_own(caplog):
-    class Own(ours.TrainerCallback):
-        def on_step_end(self, args, state, control, **kwargs):
-            self.on_stepend()
-
-        def on_stepend(self):
-            pass
-
-    make(Own)
-    assert caplog.text == ""
-
-
-def test_who_is_a_callback_of_lightning_too_has_its_hooks(caplog):
+def test_hooks_of_callbacks_of_both_kinds(caplog):
     from lightning.pytorch.callbacks import Callback
 
     class Both(ours.TrainerCallback, Callback):
