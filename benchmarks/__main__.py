@@ -20,10 +20,12 @@ NAMES = {
     "long_data": "first step and memory of the order of 20 million samples, against the reference",
     "memory": "the most memory that steps and a resumption of a GPT take, against the reference",
     "long_run": "50,000 steps with a log each: what grows, and whether they stay as quick as they were",
+    "many_logs": "20,000 steps with a log each, against the reference; trainer_state.json of 100,000 logs",
     "callback_cost": "time of a step that one callback more takes which does nothing, against the reference",
     "keras_steps": "time of a step of a Keras model on torch and over the bridge, against Keras on TensorFlow",
     "host_sync": "how often the host waits for a number from the device between two logs",
     "checkpoint": "standstill and processor time of checkpoints, the last one too, against the reference",
+    "save_stall": "standstill for checkpoints of 0.2 to 240 MB, rare and frequent ones, against the reference",
     "search": "time of a trial beyond its training, against the reference; two workers against one",
     "evaluation": "time and memory of an evaluation with large predictions, and the overhead of a small one",
 }

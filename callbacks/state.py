@@ -142,6 +142,7 @@ class TrainerState:
     """States of callbacks by class name; a list of `ExportableState` objects given here is turned into that."""
 
     def __post_init__(self) -> None:
+        self._log_text = _LogText()
         if self.log_history is None:
             self.log_history = []
         if self.stateful_callbacks is None:
@@ -158,12 +159,27 @@ class TrainerState:
         Raises:
             TypeError: a value has no JSON form; nothing is written.
         """
+        write_whole(json_path, b"".join(self.to_json()))
+
+    def to_json(self) -> list[bytes]:
+        """Return the content of `trainer_state.json`, in parts.
+
+        Entries of `log_history` are converted once, so that the time does not grow with their number; those that are
+        changed later stay as they were.
+
+        Raises:
+            TypeError: a value has no JSON form.
+        """
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         try:
-            text = json.dumps(values, indent=2, sort_keys=True, default=_as_json)
+            entries = self._log_text.parts(values.pop("log_history"))
+            text = _json({**values, "log_history": []})
         except TypeError as error:
-            raise TypeError(f"The trainer state cannot be written to {os.fspath(json_path)}: {error}") from error
-        write_whole(json_path, (text + "\n").encode("utf-8"))
+            raise TypeError(f"The trainer state cannot be written: {error}") from error
+        before, empty, after = text.partition('\n  "log_history": []')
+        if entries:
+            return [f"{before}{empty[:-1]}".encode(), *entries, f"\n  ]{after}\n".encode()]
+        return [f"{text}\n".encode()]
 
     @classmethod
     def load_from_json(cls, json_path: str | os.PathLike[str]) -> TrainerState:
@@ -216,6 +232,29 @@ class TrainerState:
         self.num_train_epochs = num_train_epochs
         self.is_local_process_zero = trainer.is_local_process_zero()
         self.is_world_process_zero = trainer.is_world_process_zero()
+
+
+class _LogText:
+    """JSON text of a log history that grows."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._count = 0
+        self._last: Any = None
+
+    def parts(self, history: list[dict[str, Any]]) -> list[bytes]:
+        """Return the text of the entries, without the brackets around them; only new ones are converted."""
+        if self._count > len(history) or (self._count and history[self._count - 1] is not self._last):
+            self._parts, self._count = [], 0
+        if new := history[self._count :]:
+            text = _json(new)[1:-2].replace("\n", "\n  ")
+            self._parts.append((f",{text}" if self._parts else text).encode())
+            self._count, self._last = len(history), history[-1]
+        return self._parts
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, indent=2, sort_keys=True, default=_as_json)
 
 
 def ends_epoch(state: TrainerState, control: TrainerControl) -> bool:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import DataLoader
 
-from ...lightning_modules import checkpoints
+from ...lightning_modules.common.file_names import rng_state_name
 from ...lightning_modules.common.safe_serialization import UnsafeValueError, to_plain
-from ...lightning_modules.common.seeding import load_rng_file, restore_rng_state, save_rng_file
+from ...lightning_modules.common.seeding import capture_rng_state, load_rng_file, restore_rng_state
 from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ...lightning_modules.data.lengths import has_length
 from ...lightning_modules.data.uneven_inputs import UnevenInputs, may_be_uneven
@@ -62,7 +62,8 @@ class DataPosition:
             "progress": run.progress(),
             "in_evaluation": run.interrupted_evaluation.state(),
         }
-        checkpoints.save_torch(_as_plain(state), self.elastic.stored.path(folder, self.host.args.process_index))
+        path = self.elastic.stored.path(folder, self.host.args.process_index)
+        self.host._checkpoints.files.tensors(_as_plain(state), path)
 
     def windows(
         self,
@@ -119,14 +120,14 @@ class DataPosition:
     def save_rng(self, folder: str, run: TrainerModule | None) -> None:
         """Write the random generators; during an evaluation those from before it, as it will be repeated."""
         args, distributed = self.host.args, self.host.args.world_size > 1
-        name = checkpoints.rng_state_name(args.process_index if distributed else None)
+        name = rng_state_name(args.process_index if distributed else None)
         with contextlib.nullcontext() if run is None else run.interrupted_evaluation.generators_before():
-            save_rng_file(os.path.join(folder, name), distributed)
+            self.host._checkpoints.files.tensors(capture_rng_state(distributed), os.path.join(folder, name))
 
     def load_rng(self, checkpoint: str) -> None:
         """Restore the random generators of this process; warn if their file is missing."""
         args, distributed = self.host.args, self.host.args.world_size > 1
-        name = checkpoints.rng_state_name(args.process_index if distributed else None)
+        name = rng_state_name(args.process_index if distributed else None)
         path = self.elastic.stored.rng_path(checkpoint) or os.path.join(checkpoint, name)
         if os.path.isfile(path):
             restore_rng_state(load_rng_file(path), distributed)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...lightning_modules import checkpoints
 from ...lightning_modules.checkpoints.state_guards import require_position
+from ...lightning_modules.common.file_names import data_state_name, rng_state_name
 from ...lightning_modules.common.safe_serialization import from_plain
 from ...lightning_modules.common.seeding import load_rng_file
 from ...lightning_modules.common.weak_attribute import WeakAttribute
@@ -68,7 +69,7 @@ class StoredPositions:
 
     def path(self, folder: str, rank: int) -> str:
         """Return the path of the position of a process."""
-        return os.path.join(folder, checkpoints.data_state_name(rank))
+        return os.path.join(folder, data_state_name(rank))
 
     def _all_paths(self, checkpoint: str) -> list[str]:
         """Return the existing files of all processes in the order of ranks."""
@@ -81,7 +82,7 @@ class StoredPositions:
         args = self.host.args
         rank, several = data_rank(args), args.world_size > 1
         ranks = [self._rank_before(checkpoint, rank) if several else None, *([0, None] if rank == 0 else [])]
-        paths = [os.path.join(checkpoint, checkpoints.rng_state_name(name)) for name in ranks]
+        paths = [os.path.join(checkpoint, rng_state_name(name)) for name in ranks]
         return next((path for path in paths if os.path.isfile(path)), None)
 
     def _load(self, path: str) -> dict[str, Any]:

@@ -16,7 +16,8 @@ import torch.distributed as dist
 
 from ...callbacks import TrainerState
 from ...lightning_modules import checkpoints
-from ...lightning_modules.checkpoints import PREFIX_CHECKPOINT_DIR, TRAINER_STATE_NAME, owners
+from ...lightning_modules.checkpoints import owners
+from ...lightning_modules.common.file_names import PREFIX_CHECKPOINT_DIR, TRAINER_STATE_NAME
 from ...lightning_modules.common.followed import followed
 from ...lightning_modules.common.local_paths import require_local
 from ...lightning_modules.common.weak_attribute import WeakAttribute

@@ -8,6 +8,7 @@ import errno
 import logging
 import os
 import socket
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -15,19 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from ...callbacks import reads_checkpoints
 from ...lightning_modules import checkpoints
-from ...lightning_modules.checkpoints import (
-    PREFIX_CHECKPOINT_DIR,
-    TRAINER_STATE_NAME,
-    TRAINING_ARGS_NAME,
-    BackgroundWriter,
-    WriteLater,
-    WriteNow,
-)
+from ...lightning_modules.checkpoints import BackgroundWriter, CheckpointFiles
+from ...lightning_modules.common.file_names import PREFIX_CHECKPOINT_DIR, TRAINER_STATE_NAME, TRAINING_ARGS_NAME
 from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ...lightning_modules.models import inspection
 from ..distributed.collectives import from_first_process
 from .signals import SignalListening
-from .training_state import CallbackStates, LightningCallbackStates, Writer
+from .training_state import CallbackStates, LightningCallbackStates
 
 if TYPE_CHECKING:
     from ..trainer.trainer import Trainer
@@ -62,11 +57,14 @@ class CheckpointSaver:
         self.lightning = lightning
         self.signals = signals
         self.background = BackgroundWriter()
-        self.writer: Writer = WriteNow()
-        """Writes large files of the current save."""
+        self.files = CheckpointFiles()
+        """Writes the files of the current save."""
+        self._deleting = threading.Lock()
+        self._last: tuple[str, str | None, Path] = ("", None, Path())  # folder, best and newest of the last commit
+        self._spared: list[str] = []  # checkpoints beyond `save_total_limit` until newer ones are flushed
         self._staging: str | None = None  # folder of the checkpoint being written
         self._to_push: str | None = None  # checkpoint to upload once it is written
-        self._best_before: str | None = None  # best checkpoint before the current save
+        self._bests: list[str] = []  # best checkpoints of this run so far, oldest first
 
     # --- a model
 
@@ -103,13 +101,13 @@ class CheckpointSaver:
         logger.info("Saving the model to %s", checkpoints.final_path(folder))
         host, model = self.host, inspection.unwrap_model(self.host.model)
         if state_dict is None or state_dict:
-            self.writer.weights(model, folder, state_dict=state_dict)
+            self.files.weights(model, folder, state_dict=state_dict)
         elif hasattr(getattr(model, "config", None), "save_pretrained"):
             model.config.save_pretrained(folder)
         processing = host.processing_class or getattr(host.data_collator, "tokenizer", None)
         if processing is not None and hasattr(processing, "save_pretrained"):
             processing.save_pretrained(folder)
-        checkpoints.save_torch(_without_tokens(host.args), os.path.join(folder, TRAINING_ARGS_NAME))
+        self.files.tensors(_without_tokens(host.args), os.path.join(folder, TRAINING_ARGS_NAME))
 
     # --- a checkpoint
 
@@ -137,10 +135,9 @@ class CheckpointSaver:
             DiskFullError: not enough space; nothing was written.
         """
         host, saves = self.host, self.host.args.should_save
-        self.background.wait_until_flushed()
-        self.finish_writing()
         final = Path(run_dir) / f"{PREFIX_CHECKPOINT_DIR}-{host.state.global_step}"
-        with self.lightning.collected(run), self._staged(final, run_dir, run is None or at_once) as (folder, together):
+        later = run is not None and not at_once and self._may_write_later()
+        with self.lightning.collected(run), self._staged(final, run_dir, later) as (folder, together):
             with together.part():
                 host.save_model(str(folder), _internal_call=True)
             self._note_best(run_dir, final)
@@ -150,12 +147,12 @@ class CheckpointSaver:
                         save(str(folder))
                 with together.part():
                     if saves:
-                        self.lightning.save(str(folder), self.writer)
+                        self.lightning.save(str(folder), self.files)
             if saves:
                 host.state.stateful_callbacks = self.callbacks.exported()
                 with together.part():
-                    host.state.save_to_json(folder / TRAINER_STATE_NAME)
-                    self.callbacks.save(str(folder), self.writer)
+                    self.files.pieces(host.state.to_json(), folder / TRAINER_STATE_NAME)
+                    self.callbacks.save(str(folder), self.files)
         if host.args.push_to_hub:
             self._to_push = str(final)
             self.push_written()
@@ -169,33 +166,66 @@ class CheckpointSaver:
         if os.path.isdir(checkpoint):
             self.host._push_from_checkpoint(checkpoint)
 
-    def finish_writing(self) -> None:
-        """Wait on all processes for the background write; a full disk only warns."""
+    def finish_writing(self, *, flushed: bool = False) -> None:
+        """Wait on all processes until the checkpoints are written; a full disk only warns.
+
+        Args:
+            flushed: wait until they outlive a power failure, too.
+        """
         state = self.host.state
-        try:
+        with self._full_disk_warns():
             self.background.wait()
-        except Exception as error:
-            checkpoints.warn_if_disk_full(error, str(self.host.args.output_dir))
+        if flushed:
+            self.background.wait_until_flushed()
         self.host.accelerator.wait_for_everyone()
-        best, before = state.best_model_checkpoint, self._best_before
-        if best is not None and before is not None and not os.path.exists(best) and os.path.exists(before):
-            state.best_model_checkpoint = before  # writing the new best one failed
+        if state.best_model_checkpoint in self._bests:  # else it is of another run
+            written = [best for best in self._bests if os.path.exists(best)]
+            state.best_model_checkpoint = written[-1] if written else state.best_model_checkpoint
         self.push_written()
 
+    def finish_training(self) -> None:
+        """As `finish_writing`; flush the last checkpoint later if an older one is on the disk.
+
+        An interrupted training may be about to lose the machine.
+        """
+        self.finish_writing()
+        limit, unflushed = self.host.args.save_total_limit, [one for one in self.background.unflushed if one.exists()]
+        if self._spared or self.signals.is_interrupted or (limit and len(unflushed) >= limit):
+            self.background.wait_until_flushed()
+
+    def _make_room(self, run_dir: str, size: int) -> None:
+        """Wait until there is room in memory for a checkpoint; for all earlier ones where the disk may become full."""
+        if checkpoints.free_space(run_dir) < 2 * (self.background.bytes_waiting + size):
+            self.background.wait_until_flushed()
+        with self._full_disk_warns():
+            self.background.make_room(size, self.host.background_checkpoints or 0)
+
     @contextlib.contextmanager
-    def _staged(
-        self, final: Path, run_dir: str, at_once: bool
-    ) -> Iterator[tuple[Path, checkpoints.DiskErrorConsensus]]:
+    def _full_disk_warns(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            checkpoints.warn_if_disk_full(error, str(self.host.args.output_dir))
+
+    @contextlib.contextmanager
+    def _staged(self, final: Path, run_dir: str, later: bool) -> Iterator[tuple[Path, checkpoints.DiskErrorConsensus]]:
         """Yield the staging folder, the same on all processes; the saving process begins and commits it."""
         args = self.host.args
         owner = from_first_process(checkpoints.owner_token(), args.world_size)
         folder = checkpoints.staging_path(final, owner)
         together = checkpoints.DiskErrorConsensus(final, args.world_size)
         undo, disk = partial(checkpoints.abort, folder), checkpoints.OtherDisk(folder, asked=False)
+        size, copies = self.bytes_to_save(), None
+        if args.should_save:
+            self._make_room(run_dir, size)
+        if not later:
+            self.finish_writing()
+        elif args.should_save:
+            copies = self.background.copies()
         try:
             with together.part():
                 if args.should_save:
-                    self._begin(final, run_dir, owner)
+                    self._begin(final, run_dir, owner, size)
             together.agree()
             with together.part():
                 disk = self._other_disk(folder)
@@ -203,15 +233,19 @@ class CheckpointSaver:
                     self._require_whole_files(final)
             if args.world_size > args.local_world_size:
                 together.agree()
-            later = not at_once and self._may_write_later()
-            self.writer = WriteLater(self.background) if later else WriteNow(flushed=not self._may_flush_later())
+            self.files = files = CheckpointFiles(copies)
             self._staging = str(folder)
             yield folder, together
             together.agree()
             with together.part():
                 if args.should_save:
                     best = self.host.state.best_model_checkpoint
-                    self.writer.finish(partial(self._commit, folder, final, run_dir, best, self.writer.written), undo)
+                    commit = partial(self._commit, folder, final, run_dir, best, files.written)
+                    if copies is None:
+                        commit()
+                        self.background.flush(self._rotate)
+                    else:
+                        self.background.start(files, size, commit=commit, undo=undo, flushed=self._rotate)
                 disk.finish(final, args.save_total_limit)
             together.agree()
         except BaseException:
@@ -220,7 +254,7 @@ class CheckpointSaver:
             disk.give_up()
             raise
         finally:
-            self.writer, self._staging = WriteNow(), None
+            self.files, self._staging = CheckpointFiles(), None
 
     def _other_disk(self, folder: Path) -> checkpoints.OtherDisk:
         """Return the disk of a machine that does not see the folder, but has states of its own to write."""
@@ -237,14 +271,10 @@ class CheckpointSaver:
                 "that all machines see, or the type to 'FULL_STATE_DICT'."
             )
 
-    def _begin(self, final: Path, run_dir: str, owner: str) -> None:
-        """Create the staging folder; remove older checkpoints if the space is needed."""
-        best, limit = self.host.state.best_model_checkpoint, self.host.args.save_total_limit
-        older = checkpoints.sort_checkpoints(run_dir, best_model_checkpoint=best)[:-1] if limit else []
-        spare = [path for path in older if best is None or not os.path.exists(best) or not os.path.samefile(path, best)]
-        for path in checkpoints.require_space(run_dir, self.bytes_to_save(), spare=spare):
-            logger.info("Removing %s before the next checkpoint is written: the disk is nearly full", path)
-            checkpoints.discard(path)
+    def _begin(self, final: Path, run_dir: str, owner: str, size: int) -> None:
+        """Create the staging folder."""
+        with self._deleting:
+            self._make_space(run_dir, size)
         try:
             checkpoints.begin(final, owner)
         except OSError as error:
@@ -257,15 +287,37 @@ class CheckpointSaver:
                 run_dir,
             ) from error
 
+    def _make_space(self, run_dir: str, size: int) -> None:
+        """Remove older checkpoints if the space is needed."""
+        best, limit = self.host.state.best_model_checkpoint, self.host.args.save_total_limit
+        older = checkpoints.sort_checkpoints(run_dir, best_model_checkpoint=best)[:-1] if limit else []
+        spare = [path for path in older if best is None or not os.path.exists(best) or not os.path.samefile(path, best)]
+        for path in checkpoints.require_space(run_dir, size, spare=spare):
+            logger.info("Removing %s before the next checkpoint is written: the disk is nearly full", path)
+            checkpoints.discard(path)
+
     def _commit(
         self, folder: Path, final: Path, run_dir: str, best: str | None, written: checkpoints.WrittenFiles
     ) -> None:
+        args = self.host.args
+        several_disks = args.world_size > args.local_world_size
         checkpoints.write_manifest(folder, written)
-        checkpoints.commit(folder, final, keep_guests=True, flush=written.flushed)
-        limit = self.host.args.save_total_limit
-        checkpoints.rotate_checkpoints(run_dir, limit, best_model_checkpoint=best, newest=final)
-        if not written.flushed:
-            self.background.flush(final)
+        checkpoints.commit(folder, final, keep_guests=True, flush=several_disks)
+        if not several_disks:
+            self.background.unflushed.append(final)
+        self._last = run_dir, best, final
+        self._rotate()
+
+    def _rotate(self) -> None:
+        """Remove checkpoints beyond `save_total_limit`, seen from the last one that got its name."""
+        with self._deleting:
+            run_dir, best, newest = self._last
+            if best in self._bests and not os.path.exists(str(best)):
+                return  # it could not be written, and the one before is still needed
+            limit, unflushed = self.host.args.save_total_limit, self.background.unflushed
+            self._spared = checkpoints.rotate_checkpoints(
+                run_dir, limit, best_model_checkpoint=best, newest=newest, unflushed=unflushed
+            )
 
     def bytes_to_save(self) -> int:
         """Return the estimated size of a checkpoint in bytes."""
@@ -274,42 +326,28 @@ class CheckpointSaver:
         return self.host._strategy.bytes_to_save(states, further, processes=self.host.args.world_size)
 
     def _may_write_later(self) -> bool:
-        """Return whether to write in the background: large enough, and no callback reads the files.
-
-        After the last step no training overlaps with the write, so that a snapshot is not worth its memory.
-        """
-        least = self.host.background_checkpoints
-        if least is None or self.host.control.should_training_stop:
+        """Return whether to write copies in a thread: nothing reads the files, and training goes on meanwhile."""
+        host = self.host
+        if host.background_checkpoints is None or host.control.should_training_stop or host._strategy.all_write:
             return False
-        if self.host._strategy.all_write or self.bytes_to_save() < least:
+        if host.args.push_to_hub:  # each checkpoint is uploaded
             return False
-        return not any(reads_checkpoints(callback) for callback in self.host.callback_handler.callbacks)
-
-    def _may_flush_later(self) -> bool:
-        """Return whether `train` may return before the last checkpoint is flushed to the disk.
-
-        Only a power failure could then damage it, and the checkpoint before it remains: unless the limit is 1, or
-        several machines or processes write. An interrupted training may be about to lose the machine.
-        """
-        args, state = self.host.args, self.host.state
-        if state.global_step < state.max_steps or self.signals.is_interrupted:
-            return False
-        alone = args.world_size == args.local_world_size and not self.host._strategy.all_write
-        return alone and args.save_total_limit != 1 and os.name == "posix"
+        return not any(reads_checkpoints(callback) for callback in host.callback_handler.callbacks)
 
     def _note_best(self, run_dir: str, current: Path) -> None:
         state = self.host.state
-        self._best_before = state.best_model_checkpoint
         if state.best_global_step:
             best = Path(run_dir) / f"{PREFIX_CHECKPOINT_DIR}-{state.best_global_step}"
             if best == current or best.exists():
+                if state.best_model_checkpoint != str(best):
+                    self._bests += [str(one) for one in (state.best_model_checkpoint, best) if one is not None]
                 state.best_model_checkpoint = str(best)
 
     # --- a training
 
     def begin_training(self) -> None:
         """Reset the pending upload, and raise if `output_dir` cannot hold checkpoints."""
-        self._to_push = None
+        self._to_push, self._bests, self._spared = None, [], []
         args = self.host.args
         if not args.should_save or args.save_strategy == "no":
             return
@@ -341,7 +379,7 @@ class CheckpointSaver:
                 self.background.wait()
             except Exception as error:
                 logger.warning("The last checkpoint could not be written: %s", error)
-            self.background.snapshot.release()
+            self.background.release()
 
     def remove_leftovers(self, run_dir: str) -> None:
         """Remove incomplete checkpoints of a killed run."""
@@ -356,6 +394,7 @@ class CheckpointSaver:
         if Path(os.path.realpath(best)).parent != Path(os.path.realpath(run_dir)):
             logger.info("All checkpoints stay, as the best one, %s, is of another run.", best)
             return
+        self.background.wait_until_flushed()
         for folder in checkpoints.list_checkpoints(run_dir):
             if os.path.exists(best) and not os.path.samefile(folder, best):
                 logger.info("Removing %s: save_total_limit is 1", folder)

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from ...callbacks import TrainerControl, collect_states, is_exportable
 from ...callbacks.tensor_states import CALLBACK_STATES_NAME, load_state_dicts, state_dicts
 from ...lightning_modules import checkpoints
-from ...lightning_modules.checkpoints import SCALER_NAME, SCHEDULER_NAME
 from ...lightning_modules.checkpoints.callback_paths import without_foreign_paths
 from ...lightning_modules.checkpoints.state_guards import loading_schedule
+from ...lightning_modules.common.file_names import SCALER_NAME, SCHEDULER_NAME
 from ...lightning_modules.common.safe_serialization import UnsafeValueError, from_plain, to_plain
 from ...lightning_modules.common.weak_attribute import WeakAttribute
 
@@ -31,8 +31,6 @@ LIGHTNING_CALLBACKS_NAME = "lightning_callbacks.pt"
 _OWN = ("epoch", "global_step", "pytorch-lightning_version", "state_dict")
 _NOT_THERE = "%s holds the states of callbacks that are not there: %s"
 
-Writer = checkpoints.WriteNow | checkpoints.WriteLater
-
 
 class TrainingState:
     """Write and read the states of optimizer, schedule and loss scaler.
@@ -46,19 +44,19 @@ class TrainingState:
     def __init__(self, host: Trainer) -> None:
         self.host = host
 
-    def save_optimizer_and_schedule(self, folder: str, writer: Writer, *, checkpoint: bool) -> None:
+    def save_optimizer_and_schedule(self, folder: str, files: checkpoints.CheckpointFiles, *, checkpoint: bool) -> None:
         """Write both; collective over all processes.
 
         Args:
             folder: the target.
-            writer: writes large files.
+            files: writes them.
             checkpoint: `folder` is a checkpoint, which may hold the shards of each process.
         """
         host, saves = self.host, self.host.args.should_save
-        write = writer.tensors if saves else None
+        write = files.tensors if saves else None
         host._strategy.save_optimizer(folder, write=write, checkpoint=checkpoint, step=host.state.global_step)
         if saves and host.lr_scheduler is not None:
-            checkpoints.save_torch(host.lr_scheduler.state_dict(), os.path.join(folder, SCHEDULER_NAME))
+            files.tensors(host.lr_scheduler.state_dict(), os.path.join(folder, SCHEDULER_NAME))
 
     def load_optimizer_and_schedule(self, checkpoint: str) -> None:
         """Load both; warn if they are missing."""
@@ -130,11 +128,11 @@ class CallbackStates:
         """Return the states of callbacks with `state_dict` and `load_state_dict`."""
         return state_dicts(self.host.callback_handler.callbacks)
 
-    def save(self, folder: str, writer: Writer) -> None:
+    def save(self, folder: str, files: checkpoints.CheckpointFiles) -> None:
         """Write states with tensors, if any; called on the saving process."""
         states = self.tensors()
         if states:
-            writer.tensors(states, os.path.join(folder, CALLBACK_STATES_NAME))
+            files.tensors(states, os.path.join(folder, CALLBACK_STATES_NAME))
 
     def load(self, checkpoint: str) -> None:
         """Load states with tensors; warn of those without a callback."""
@@ -185,7 +183,7 @@ class LightningCallbackStates:
             return None
         return {name.removeprefix("model."): weight for name, weight in checkpoint["state_dict"].items()}
 
-    def save(self, folder: str, writer: Writer) -> None:
+    def save(self, folder: str, files: checkpoints.CheckpointFiles) -> None:
         """Write the states of the callbacks, if any; called on the saving process."""
         checkpoint = self.checkpoint
         if checkpoint is None:
@@ -193,7 +191,7 @@ class LightningCallbackStates:
         kept = _plain({name: _without_function(state) for name, state in checkpoint.pop("callbacks").items()})
         further = _plain({name: value for name, value in checkpoint.items() if name not in _OWN})
         if kept or further:
-            writer.tensors({"callbacks": kept, "further": further}, os.path.join(folder, LIGHTNING_CALLBACKS_NAME))
+            files.tensors({"callbacks": kept, "further": further}, os.path.join(folder, LIGHTNING_CALLBACKS_NAME))
 
     def load(self, checkpoint: str, run: TrainerModule) -> None:
         """Restore the callbacks of a run, after the weights of the checkpoint were loaded."""

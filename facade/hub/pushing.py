@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ...lightning_modules import checkpoints
-from ...lightning_modules.checkpoints import PREFIX_CHECKPOINT_DIR
+from ...lightning_modules.common.file_names import PREFIX_CHECKPOINT_DIR
 from .errors import describe
 from .repository import Repository
 

@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 from ...lightning_modules import checkpoints
-from ...lightning_modules.checkpoints import OPTIMIZER_NAME, SCHEDULER_NAME
 from ...lightning_modules.checkpoints.state_guards import loading_optimizer
 from ...lightning_modules.common.dtensor import own_part
+from ...lightning_modules.common.file_names import OPTIMIZER_NAME, SCHEDULER_NAME
 from ...lightning_modules.common.nested import map_nested
 from ...lightning_modules.distributed import sharding, tensor_parallel
 from ...lightning_modules.models import inspection

@@ -146,11 +146,11 @@ class Trainer:
     keep_effective_batch_size: bool = False
     """Keep the samples of an optimizer step, and with them steps and learning rates, under `auto_find_batch_size`."""
 
-    background_checkpoints: int | None = 16 * 2**20
-    """Size in bytes from which periodic checkpoints are copied in memory and written while the training goes on.
+    background_checkpoints: int | None = 64 * 2**20
+    """Bytes of checkpoints that may wait in memory for the thread that writes them; one may, whatever its size.
 
-    Smaller ones are written at once; all are with None. An override of `save_model`, or a callback with `on_save`,
-    always finds the files written.
+    With None all are written while training waits. An override of `save_model`, or a callback with `on_save`, always
+    finds the files written.
     """
 
     loss_is_scaled_for_ga: bool | None = None
@@ -903,7 +903,7 @@ class Trainer:
         """Write both; all processes have to call it."""
         saver = self._checkpoints
         in_checkpoint = saver.is_checkpoint(output_dir)
-        self._training_state.save_optimizer_and_schedule(output_dir, saver.writer, checkpoint=in_checkpoint)
+        self._training_state.save_optimizer_and_schedule(output_dir, saver.files, checkpoint=in_checkpoint)
 
     def _save_scaler(self, output_dir: str) -> None:
         """Write the loss scale of fp16."""

@@ -15,7 +15,7 @@ from torch import nn
 
 from ...callbacks import TrainerState
 from ...lightning_modules import checkpoints
-from ...lightning_modules.checkpoints import TRAINER_STATE_NAME
+from ...lightning_modules.common.file_names import TRAINER_STATE_NAME
 from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ...lightning_modules.models.activation_checkpointing import enable_activation_checkpointing
 from ...lightning_modules.models.liger import apply_liger_kernels
@@ -179,7 +179,7 @@ class TrainingRun:
         trainer._memory_tracker.stop("train", metrics)
         if not leaving:  # these metrics would say that the training is complete
             trainer.log(metrics)
-        trainer._checkpoints.finish_writing()
+        trainer._checkpoints.finish_training()
         if not leaving:
             if args.load_best_model_at_end and trainer._restorer.has_best():
                 trainer._load_best_model()
@@ -194,7 +194,7 @@ class TrainingRun:
         trainer = self.trainer
         trainer._token_counter.flush()
         save_or_warn(trainer, trainer.model, trainer._trial)
-        trainer._checkpoints.finish_writing()
+        trainer._checkpoints.finish_writing(flushed=True)
 
     def _positioned(self, checkpoint: str | None) -> None:
         """Restore the generators, and make up for an evaluation in which the training was interrupted."""

@@ -7,26 +7,6 @@ of folders; `FolderCheckpointIO` is for Lightning. Not here: when a checkpoint i
 
 from typing import TYPE_CHECKING, Any
 
-from ..common.file_names import (
-    ADAPTER_CONFIG_NAME,
-    ADAPTER_SAFE_WEIGHTS_NAME,
-    ADAPTER_WEIGHTS_NAME,
-    CONFIG_NAME,
-    GENERATION_CONFIG_NAME,
-    OPTIMIZER_NAME,
-    OPTIMIZER_NAME_BIN,
-    PREFIX_CHECKPOINT_DIR,
-    SAFE_WEIGHTS_INDEX_NAME,
-    SAFE_WEIGHTS_NAME,
-    SCALER_NAME,
-    SCHEDULER_NAME,
-    TRAINER_STATE_NAME,
-    TRAINING_ARGS_NAME,
-    WEIGHTS_INDEX_NAME,
-    WEIGHTS_NAME,
-    data_state_name,
-    rng_state_name,
-)
 from ..common.process_identity import owner_token
 from ..common.torch_files import load_torch, save_torch
 from .adapters import saved_weights
@@ -41,37 +21,22 @@ from .folders import (
     sort_checkpoints,
 )
 from .forms import LoadReport
-from .large_files import WrittenFiles
+from .hashed_files import WrittenFiles
 from .manifest import read_manifest, write_manifest
 from .owners import marked_as_written
 from .sharded_files import has_optimizer_parts, load_optimizer_parts, save_model_parts, save_optimizer_parts
 from .staging import abort, begin, commit, discard, final_path, remove_leftovers, staged_folder, staging_path
 from .verify import problems, require_intact
 from .weights import load_weights, read_weights, save_weights
-from .writing import BackgroundWriter, WriteLater, WriteNow, warn_if_disk_full
+from .writing import BackgroundWriter, CheckpointFiles, Snapshot, warn_if_disk_full
 
 if TYPE_CHECKING:
     from .folder_checkpoint import FolderCheckpoint
     from .folder_io import FolderCheckpointIO
 
 __all__ = [
-    "ADAPTER_CONFIG_NAME",
-    "ADAPTER_SAFE_WEIGHTS_NAME",
-    "ADAPTER_WEIGHTS_NAME",
-    "CONFIG_NAME",
-    "GENERATION_CONFIG_NAME",
-    "OPTIMIZER_NAME",
-    "OPTIMIZER_NAME_BIN",
-    "PREFIX_CHECKPOINT_DIR",
-    "SAFE_WEIGHTS_INDEX_NAME",
-    "SAFE_WEIGHTS_NAME",
-    "SCALER_NAME",
-    "SCHEDULER_NAME",
-    "TRAINER_STATE_NAME",
-    "TRAINING_ARGS_NAME",
-    "WEIGHTS_INDEX_NAME",
-    "WEIGHTS_NAME",
     "BackgroundWriter",
+    "CheckpointFiles",
     "CheckpointNotFoundError",
     "DiskErrorConsensus",
     "DiskFullError",
@@ -79,14 +44,12 @@ __all__ = [
     "FolderCheckpointIO",
     "LoadReport",
     "OtherDisk",
-    "WriteLater",
-    "WriteNow",
+    "Snapshot",
     "WrittenFiles",
     "abort",
     "begin",
     "bytes_of",
     "commit",
-    "data_state_name",
     "discard",
     "final_path",
     "free_space",
@@ -105,7 +68,6 @@ __all__ = [
     "remove_leftovers",
     "require_intact",
     "require_space",
-    "rng_state_name",
     "rotate_checkpoints",
     "save_model_parts",
     "save_optimizer_parts",

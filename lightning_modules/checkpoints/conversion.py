@@ -32,7 +32,7 @@ from ..distributed.zero_states import ZeroStates
 from . import disk, manifest, staging
 from .folder_io import split_weights
 from .forms import adapter_folders
-from .large_files import WrittenFiles
+from .hashed_files import WrittenFiles
 from .lightning_files import read_states, write_states
 from .verify import require_intact
 from .weights import read_weights, save_weights

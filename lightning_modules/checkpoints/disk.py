@@ -22,12 +22,12 @@ _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 
 
-def sync_path(path: Path) -> None:
+def sync_path(path: StrPath) -> None:
     """Flush one file, or the entries of one folder, to the disk.
 
     Folders cannot be opened on Windows and cannot be flushed on a few network file systems; there this does nothing.
     """
-    is_folder = path.is_dir()
+    is_folder = os.path.isdir(path)
     if is_folder and os.name == "nt":
         return
     descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
@@ -44,10 +44,10 @@ def sync_tree(folder: Path) -> None:
     """Flush every file below `folder`, then every folder, the deepest first."""
     for root, _, files in os.walk(folder, topdown=False):
         for name in files:
-            path = Path(root, name)
-            if not path.is_symlink():
+            path = os.path.join(root, name)
+            if not os.path.islink(path):
                 sync_path(path)
-        sync_path(Path(root))
+        sync_path(root)
 
 
 def exchange(first: Path, second: Path) -> bool:

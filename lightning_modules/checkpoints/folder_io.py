@@ -15,7 +15,7 @@ from ..internals.loop_states import place_in_loops
 from ..optim.optimizer_fit import require_fitting_optimizer_state
 from . import manifest, staging
 from .callback_paths import without_foreign_paths
-from .large_files import WrittenFiles
+from .hashed_files import WrittenFiles
 from .lightning_files import LIGHTNING_STATE_NAME, read_states, write_states
 from .verify import require_intact
 from .weights import load_weights, save_weights

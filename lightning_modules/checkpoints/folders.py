@@ -9,12 +9,12 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from ..common.file_names import PREFIX_CHECKPOINT_DIR
 from ..common.local_paths import StrPath
-from .manifest import take_noted
+from .manifest import files_below, take_noted
 from .staging import abort, commit, discard
 from .verify import problems
 
@@ -119,7 +119,8 @@ def rotate_checkpoints(
     checkpoint_prefix: str = PREFIX_CHECKPOINT_DIR,
     *,
     newest: StrPath | None = None,
-) -> None:
+    unflushed: Collection[Path] = (),
+) -> list[str]:
     """As `transformers.trainer_utils.rotate_checkpoints`, but a kill in the middle leaves no half checkpoint behind.
 
     Oldest first, checkpoints are deleted until `save_total_limit` are left. The most recent and the best are never
@@ -132,20 +133,27 @@ def rotate_checkpoints(
         use_mtime: as for `sort_checkpoints`.
         checkpoint_prefix: as for `sort_checkpoints`.
         newest: the checkpoint just written, as for `sort_checkpoints`.
+        unflushed: checkpoints that a power failure may still damage. The newest of the others is not deleted.
+
+    Returns:
+        the checkpoint that was left for that, if any.
     """
     if save_total_limit is None or save_total_limit <= 0:
-        return
+        return []
     checkpoints = sort_checkpoints(output_dir, checkpoint_prefix, use_mtime, newest=newest)
     if not checkpoints:
-        return
+        return []
     # As in the reference, a best checkpoint in another folder counts as well, and one more is left.
     protected = {checkpoints[-1]}
     if best_model_checkpoint is not None:
         protected.add(_same_among(checkpoints, best_model_checkpoint) or str(best_model_checkpoint))
     surplus = len(checkpoints) - max(save_total_limit, len(protected))
-    deletable = [path for path in checkpoints if path not in protected]
-    for path in deletable[: max(surplus, 0)]:
-        discard(path)
+    doomed = [path for path in checkpoints if path not in protected][: max(surplus, 0)]
+    lasting = [path for path in checkpoints if Path(path) not in unflushed][-1:]
+    for path in doomed:
+        if path not in lasting:
+            discard(path)
+    return [path for path in doomed if path in lasting]
 
 
 def _step(name: str, prefix: str) -> int | None:
@@ -209,7 +217,9 @@ class OtherDisk:
             limit: number of checkpoints to keep.
         """
         if self.is_ours:
-            take_noted(self.folder)  # the manifest lists only the files on the disk of the saving process
+            take_noted(
+                self.folder, files_below(self.folder)
+            )  # the manifest lists only the files on the disk of the saving process
             commit(self.folder, final, keep_guests=True)
             rotate_checkpoints(Path(final).parent, limit, newest=final)
 

@@ -24,7 +24,7 @@ from ..common.file_names import (
 from ..common.safe_serialization import UnsafeValueError, from_plain, to_plain
 from ..common.torch_files import load_torch, pack, save_torch, unpack
 from ..internals.loop_states import IN_WINDOWS, PROCESS_STATES, loops_at, place_from_state, place_of
-from .large_files import WrittenFiles, write_torch
+from .hashed_files import WrittenFiles, write_torch
 
 _log = logging.getLogger(__name__)
 

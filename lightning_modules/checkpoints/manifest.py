@@ -11,15 +11,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
-from threading import Thread
 from typing import Any
 
 from ..common.local_paths import StrPath
-from . import disk
-from .large_files import LARGE, WrittenFiles
+from .hashed_files import WrittenFiles
 from .owners import job_mark
 
 ALGORITHM = "xxh3_64"
@@ -43,19 +40,6 @@ def checksum(path: Path) -> str:
     return found.hexdigest()
 
 
-def checksums(folder: Path, names: Iterable[str], written: WrittenFiles) -> dict[str, str]:
-    """Return the checksums of files that were just written, by name; flush them meanwhile if `written.flushed`.
-
-    Args:
-        folder: an unfinished checkpoint.
-        names: relative to it. Files recorded by `note_checksums` are not read.
-        written: holds the checksums of other files, which are not read either.
-    """
-    noted, names = take_noted(folder), [name for name in names if not fnmatch(Path(name).name, _NOTED)]
-    with _flushed([folder / name for name in names if written.flushed]):
-        return {name: noted.get(name) or written.checksum(folder / name) or checksum(folder / name) for name in names}
-
-
 def note_checksums(folder: Path, files: Iterable[Path]) -> None:
     """Write the checksums of this process's files for the process that writes the manifest.
 
@@ -69,43 +53,18 @@ def note_checksums(folder: Path, files: Iterable[Path]) -> None:
         path.write_text(json.dumps(found), encoding="utf-8")
 
 
-def take_noted(folder: Path) -> dict[str, str]:
-    """Return and remove the checksums noted below a folder, by names relative to it."""
+def _is_note(name: str) -> bool:
+    return fnmatch(name.rpartition("/")[2], _NOTED)
+
+
+def take_noted(folder: Path, names: Iterable[str]) -> dict[str, str]:
+    """Return and remove the checksums noted in some of the files below a folder, by names relative to it."""
     found: dict[str, str] = {}
-    for path in list(folder.rglob(_NOTED)):
+    for path in [folder / name for name in names if _is_note(name)]:
         noted: Mapping[str, str] = json.loads(path.read_text(encoding="utf-8"))
         found |= {(path.parent / name).relative_to(folder).as_posix(): value for name, value in noted.items()}
         path.unlink()
     return found
-
-
-@contextmanager
-def _flushed(paths: Iterable[Path]) -> Iterator[None]:
-    """Flush the large files among `paths` to the disk while the block runs.
-
-    Raises:
-        OSError: the disk refused.
-    """
-    large = [path for path in paths if path.stat().st_size >= LARGE]
-    errors: list[OSError] = []
-
-    def flush() -> None:
-        try:
-            for path in large:
-                disk.sync_path(path)
-        except OSError as error:
-            errors.append(error)
-
-    thread = Thread(target=flush, name="checkpoint-flush") if large else None
-    if thread is not None:
-        thread.start()
-    try:
-        yield
-    finally:
-        if thread is not None:
-            thread.join()
-    if errors:
-        raise errors[0]
 
 
 MANIFEST_NAME = "_manifest.json"
@@ -130,8 +89,10 @@ def write_manifest(folder: StrPath, written: WrittenFiles | None = None) -> None
     """
     folder = Path(folder)
     names = [name for name in files_below(folder) if name != MANIFEST_NAME]
-    found = checksums(folder, names, written or WrittenFiles())
-    sizes = {name: (folder / name).stat().st_size for name in found}
+    noted, written = take_noted(folder, names), written or WrittenFiles()
+    names = [name for name in names if not _is_note(name)]
+    found = {name: noted.get(name) or written.checksum(folder / name) or checksum(folder / name) for name in names}
+    sizes = {name: os.stat(folder / name).st_size for name in names}
     job = job_mark()
     content = {"version": _VERSION, "files": sizes, ALGORITHM: found, **({} if job is None else {"job": job})}
     content[_OWN] = _own_checksum(content)
@@ -196,7 +157,11 @@ def _own_checksum(content: Mapping[str, Any]) -> str:
 
 def files_below(folder: Path) -> list[str]:
     """Return all files below a folder, as sorted names relative to it."""
-    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    found = []
+    for root, _, files in os.walk(folder):
+        below = os.path.relpath(root, folder).replace(os.sep, "/")
+        found += [name if below == "." else f"{below}/{name}" for name in files if os.path.isfile(f"{root}/{name}")]
+    return sorted(found)
 
 
 def manifest_problems(folder: StrPath) -> Iterator[tuple[str, str]]:

@@ -52,7 +52,7 @@ _CHANGED = (
 _READ_IN_FULL = 64 << 20  # bytes; only the zip directory is read of a larger file of torch without a checksum
 
 
-def problems(folder: StrPath, *, training_state: bool = True, lost: bool = True, weights: bool = True) -> list[str]:
+def problems(folder: StrPath, *, training_state: bool = True, weights: bool = True) -> list[str]:
     """Return the problems of a checkpoint, one sentence each, naming the file; empty if it is intact.
 
     Found: a missing folder, no weights, a missing shard, any file of the format that is truncated or holds something
@@ -64,14 +64,13 @@ def problems(folder: StrPath, *, training_state: bool = True, lost: bool = True,
         folder: the checkpoint.
         training_state: also require `trainer_state.json` and check the files from which training resumes. False for a
             folder of which only the weights are used.
-        lost: also name the files that only the manifest lists.
         weights: require weights in one of the known forms. False if the caller stores them itself.
     """
     folder = Path(folder)
     if not folder.is_dir():
         return [f"{folder} is not a folder"]
     damage, missing = _damage_and_loss(folder, training_state=training_state, weights=weights)
-    return damage + missing if lost else damage
+    return damage + missing
 
 
 def require_intact(folder: StrPath, *, training_state: bool = True, weights: bool = True) -> None:

@@ -31,7 +31,7 @@ from .forms import (
     only_strings,
     read_index,
 )
-from .large_files import WrittenFiles, size_of, write_safetensors
+from .hashed_files import WrittenFiles, size_of, write_safetensors
 from .tied_weights import really_missing, without_sharing
 
 if TYPE_CHECKING:

@@ -1,21 +1,19 @@
-"""Writers of the large files of a checkpoint: the caller at once, or a thread during training.
-
-Both have three methods: `weights`, `tensors`, and `finish`, which renames the checkpoint.
-"""
+"""Write the files of a checkpoint: at once, or copies of them in a thread while the training goes on."""
 
 from __future__ import annotations
 
 import inspect
 import logging
-import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..common.local_paths import StrPath
 from .disk import is_disk_full, sync_path, sync_tree
-from .large_files import WrittenFiles, write_torch
+from .hashed_files import WrittenFiles, write_pieces, write_torch
 from .weights import save_weights
 
 if TYPE_CHECKING:
@@ -26,128 +24,163 @@ _log = logging.getLogger(__name__)
 
 Job = Callable[[], None]
 
+_LONGEST_UNFLUSHED = 10.0
+"""Seconds after which a checkpoint is flushed although others wait to be written."""
 
-class WriteNow:
-    """Write every file before the call returns.
+
+class CheckpointFiles:
+    """Files of one checkpoint.
 
     Args:
-        flushed: as for `WrittenFiles`.
+        copies: receives copies of tensors, to be written by `run` in a thread; None writes every file at once.
     """
 
-    def __init__(self, *, flushed: bool = True) -> None:
-        self.written = WrittenFiles(flushed=flushed)
+    def __init__(self, copies: Snapshot | None = None) -> None:
+        self.copies = copies
+        self.written = WrittenFiles()
+        self._jobs: list[Job] = []
 
     def weights(self, model: nn.Module, folder: StrPath, state_dict: Mapping[str, Any] | None = None) -> None:
-        """As `save_weights`."""
-        save_weights(model, folder, state_dict=state_dict, written=self.written)
+        """As `save_weights`; at once for a model whose `save_pretrained` accepts no copy of its weights."""
+        if self.copies is not None and _takes_copies(model):
+            copied = self.copies.of(model.state_dict() if state_dict is None else state_dict)
+            self._jobs.append(partial(save_weights, model, folder, state_dict=copied, written=self.written))
+        else:
+            save_weights(model, folder, state_dict=state_dict, written=self.written)
 
     def tensors(self, values: Any, path: StrPath) -> None:
         """As `write_torch`."""
-        write_torch(values, path, self.written)
+        if self.copies is not None:
+            self._jobs.append(partial(write_torch, self.copies.of(values), path, self.written))
+        else:
+            write_torch(values, path, self.written)
 
-    def finish(self, commit: Job, undo: Job) -> None:
-        """Call `commit`; `undo` is for `WriteLater`."""
-        commit()
+    def pieces(self, content: Sequence[bytes], path: StrPath) -> None:
+        """As `write_pieces`."""
+        if self.copies is not None:
+            self._jobs.append(partial(write_pieces, content, path, self.written))
+        else:
+            write_pieces(content, path, self.written)
 
-
-class WriteLater:
-    """Copy to main memory at once, and let a `BackgroundWriter` write the copies.
-
-    Args:
-        background: an idle writer.
-    """
-
-    def __init__(self, background: BackgroundWriter) -> None:
-        self.background = background
-        self.background.snapshot.begin()
-        self.written = WrittenFiles()
-        self.jobs: list[Job] = []
-
-    def weights(self, model: nn.Module, folder: StrPath, state_dict: Mapping[str, Any] | None = None) -> None:
-        """As `WriteNow.weights`; at once for a model whose `save_pretrained` accepts no copy of its weights."""
-        if not _takes_copies(model):
-            save_weights(model, folder, state_dict=state_dict, written=self.written)
-            return
-        copied = self.background.snapshot.of(model.state_dict() if state_dict is None else state_dict)
-        self.jobs.append(partial(save_weights, model, folder, state_dict=copied, written=self.written))
-
-    def tensors(self, values: Any, path: StrPath) -> None:
-        """As `WriteNow.tensors`."""
-        self.jobs.append(partial(write_torch, self.background.snapshot.of(values), path, self.written))
-
-    def finish(self, commit: Job, undo: Job) -> None:
-        """Start the thread, which then calls `commit`, or `undo` after an error."""
-        self.background.start([*self.jobs, commit], undo)
+    def run(self) -> None:
+        """Write the copies."""
+        for job in self._jobs:
+            job()
 
 
 class BackgroundWriter:
-    """Write one checkpoint at a time in a thread; its error is raised by the next `wait`."""
+    """Write checkpoints in a thread, in order; flush them when no other one waits to be written.
+
+    A checkpoint has its final name when all of its files are written, and outlives a power failure when it is flushed.
+    """
 
     def __init__(self) -> None:
-        self.snapshot = Snapshot()
-        self._flushing: threading.Thread | None = None
-        self._thread: threading.Thread | None = None
-        self._error: BaseException | None = None
+        self.unflushed: list[Path] = []
+        """Complete checkpoints that are not on the disk for sure, oldest first."""
+        self._pool: ThreadPoolExecutor | None = None
+        self._writing: list[tuple[Future[None], int]] = []
+        self._last: Future[None] | None = None
+        self._free: list[Snapshot] = []
+        self._flushed_at = time.monotonic()
 
     @property
     def is_busy(self) -> bool:
-        """Return whether a checkpoint is being written at this moment."""
-        return self._thread is not None and self._thread.is_alive()
+        """Return whether a checkpoint is being written, or waits for it."""
+        return any(not future.done() for future, _ in list(self._writing))
 
-    def start(self, jobs: list[Job], undo: Job) -> None:
-        """Run the jobs in order, in a thread.
+    @property
+    def bytes_waiting(self) -> int:
+        """Return the size of the checkpoints that are not written yet."""
+        return sum(size for future, size in self._writing if not future.done())
+
+    def make_room(self, size: int, limit: int) -> None:
+        """Wait until there is room for the copies of a checkpoint.
 
         Args:
-            jobs: the last one renames the checkpoint.
-            undo: called when one of them fails.
+            size: of the checkpoint, in bytes.
+            limit: bytes of copies that may be held at a time; one checkpoint is copied whatever its size.
 
         Raises:
-            BaseException: the error of an earlier `start`.
+            BaseException: the error of an earlier checkpoint.
         """
-        self.wait()
-        # Not a daemon: the checkpoint of a script that ends, or fails, meanwhile is still written.
-        self._thread = threading.Thread(target=self._work, args=(jobs, undo), name="checkpoint-writer", daemon=False)
-        self._thread.start()
+        while self._writing and (self._writing[0][0].done() or self.bytes_waiting + size > limit):
+            self._writing.pop(0)[0].result()
+
+    def copies(self) -> Snapshot:
+        """Return memory for the copies of a checkpoint, that of an earlier one if possible."""
+        return self._free.pop() if self._free else Snapshot()
+
+    def start(self, files: CheckpointFiles, size: int, *, commit: Job, undo: Job, flushed: Job) -> None:
+        """Write copies in the thread.
+
+        Args:
+            files: holds the copies.
+            size: theirs, in bytes.
+            commit: gives the checkpoint its name, and puts it into `unflushed`.
+            undo: called when one of the files, or `commit`, fails.
+            flushed: called when it is on the disk.
+        """
+        self._writing.append((self._submit(self._write, files, commit, undo), size))
+        self.flush(flushed)
+
+    def flush(self, flushed: Job) -> None:
+        """Flush the checkpoints that have their names, in the thread; program exit waits for it."""
+        self._last = self._submit(self._flush, flushed)
 
     def wait(self) -> None:
-        """Wait for the thread.
+        """Wait until all checkpoints are written.
 
         Raises:
             BaseException: the error of the thread; once.
         """
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            thread.join()
-        error, self._error = self._error, None
-        if error is not None:
-            raise error
-
-    def flush(self, folder: Path) -> None:
-        """Flush a complete checkpoint to the disk in a thread, then free the copies; program exit waits for it."""
-        self.wait_until_flushed()
-        copies, self.snapshot = self.snapshot, Snapshot()
-        self._flushing = threading.Thread(target=_flush, args=(folder, copies), name="checkpoint-flush", daemon=False)
-        self._flushing.start()
+        while self._writing:
+            self._writing.pop(0)[0].result()
 
     def wait_until_flushed(self) -> None:
-        """Wait until the checkpoint of the last `flush` is on the disk."""
-        thread, self._flushing = self._flushing, None
-        if thread is not None:
-            thread.join()
+        """Wait until all written checkpoints are on the disk."""
+        if self._last is not None:
+            self._last.result()
 
-    def _work(self, jobs: list[Job], undo: Job) -> None:
+    def release(self) -> None:
+        """Let the thread end, and free the memory, when the last checkpoint is on the disk."""
+        if self._pool is not None:
+            self._submit(self._free.clear)
+            self._pool.shutdown(wait=False)
+            self._pool = None
+
+    def _submit(self, job: Callable[..., None], *args: Any) -> Future[None]:
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint-writer")
+        return self._pool.submit(job, *args)
+
+    def _write(self, files: CheckpointFiles, commit: Job, undo: Job) -> None:
         try:
-            for job in jobs:
-                job()
-        except BaseException as error:  # raised by `wait` in the training thread
-            self._error = error
+            files.run()
+            commit()
+        except BaseException:
             try:
                 undo()
-            except OSError as second:
-                _log.warning("What was begun of a checkpoint could not be removed: %s", second)
+            except OSError as error:
+                _log.warning("What was begun of a checkpoint could not be removed: %s", error)
+            raise
+        finally:
+            assert files.copies is not None
+            files.copies.begin()
+            self._free.append(files.copies)
+
+    def _flush(self, flushed: Job) -> None:
+        if self.is_busy and time.monotonic() - self._flushed_at < _LONGEST_UNFLUSHED:
+            return  # another flush follows
+        for folder in list(self.unflushed):
+            if not _is_flushed(folder):
+                return
+            self.unflushed.remove(folder)
+        self._flushed_at = time.monotonic()
+        flushed()
 
 
-def _flush(folder: Path, copies: Snapshot) -> None:
+def _is_flushed(folder: Path) -> bool:
+    """Flush a folder and its name; return False, and log an error, if the disk refuses."""
     try:
         sync_tree(folder)
         sync_path(folder.parent)
@@ -155,7 +188,8 @@ def _flush(folder: Path, copies: Snapshot) -> None:
         _log.debug("%s is not there any more.", folder)
     except OSError as error:
         _log.error("%s is complete, but may not outlive a power failure: the disk refused it (%s).", folder, error)
-    copies.release()
+        return False
+    return True
 
 
 class Snapshot:
@@ -172,20 +206,22 @@ class Snapshot:
 
     def begin(self) -> None:
         """Invalidate the copies made so far."""
-        self._used, self._copies = 0, {}
-
-    def release(self) -> None:
-        """Free the memory."""
-        self.begin()
-        self._memory = []
+        self._used = 0
 
     def of(self, values: Any) -> Any:
         """Return nested dicts, lists and tuples with copies of their tensors; other values are not copied."""
-        import torch
-
         from ..common.nested import map_nested
 
-        return map_nested(lambda leaf: self._copy(leaf.detach()) if isinstance(leaf, torch.Tensor) else leaf, values)
+        self._copies = {}  # by address: good only while the values of one call are there
+        return map_nested(self._copy_leaf, values)
+
+    def _copy_leaf(self, leaf: Any) -> Any:
+        import numpy as np
+        import torch
+
+        if isinstance(leaf, torch.Tensor):
+            return self._copy(leaf.detach())
+        return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
 
     def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
         if not tensor.numel():

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import socket
+from functools import cache
 from pathlib import Path
 
 __all__ = ["is_gone", "owner_token"]
@@ -19,7 +20,11 @@ def owner_token() -> str:
 
     In a run of several processes the main one's token is broadcast once, so that all of them use the same folder.
     """
-    pid = os.getpid()
+    return _token(os.getpid())
+
+
+@cache
+def _token(pid: int) -> str:
     _, start = _process_status(pid) or ("", 0)
     return f"{_host()}-{pid}-{start}"
 

@@ -14,14 +14,13 @@ import numpy as np
 import torch
 
 from .libraries import loaded
-from .torch_files import load_torch, save_torch
+from .torch_files import load_torch
 
 __all__ = [
     "capture_rng_state",
     "enable_full_determinism",
     "load_rng_file",
     "restore_rng_state",
-    "save_rng_file",
     "seed_worker",
     "set_seed",
 ]
@@ -205,24 +204,11 @@ _GENERATORS: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
 }
 
 
-def save_rng_file(path: str | os.PathLike[str], distributed: bool) -> None:
-    """As the reference writes `rng_state.pth`: the present states of all random generators.
-
-    Args:
-        path: the file; its folder must exist.
-        distributed: see `capture_rng_state`.
-
-    Raises:
-        OSError: the disk refused.
-    """
-    save_torch(capture_rng_state(distributed), path)
-
-
 def load_rng_file(path: str | os.PathLike[str]) -> dict[str, Any]:
     """As the reference reads `rng_state.pth`: nothing is unpickled but tensors, numpy arrays and plain values.
 
     Args:
-        path: a file of `save_rng_file` or of the reference.
+        path: a file of this library or of the reference.
 
     Raises:
         FileNotFoundError: when there is no such file.

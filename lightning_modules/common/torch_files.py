@@ -9,9 +9,10 @@ import io
 import os
 import pickle
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from .libraries import loaded
 from .local_paths import StrPath
@@ -32,9 +33,20 @@ def save_torch(obj: Any, path: StrPath) -> None:
     """
     import torch
 
+    with writing_to(path) as file:
+        torch.save(on_host(obj), file)
+
+
+@contextmanager
+def writing_to(path: StrPath) -> Iterator[IO[bytes]]:
+    """Open a new file for `torch.save`, which leaves one that it opens itself open if the disk is full.
+
+    Raises:
+        OSError: the disk refused; names the file.
+    """
     try:
-        with open(path, "wb") as file:  # torch leaves a file of its own open, with its buffer, if the disk is full
-            torch.save(on_host(obj), file)
+        with open(path, "wb") as file:
+            yield file
     except OSError as error:
         if error.filename is not None:
             raise

@@ -230,7 +230,7 @@ def main() -> None:
         whole = whole_of(case, place / "whole")
         of = report[name] = {"refused": [], "small": []}
         for rank in range(case.processes):
-            of["refused"] += [refused(case, whole, place / f"{rank}-{i}", rank, i) for i in (1, 2)]
+            of["refused"] += [refused(case, whole, place / f"{rank}-{i}", rank, i) for i in (3, 4, 6)]
         if case.processes == 1:
             of["small"] = [small(case, whole, place / f"{size}k", size) for size in SIZES]
     place, case, whole = folder / "read-only", CASES["full"], folder / "full" / "whole"

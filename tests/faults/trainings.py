@@ -12,7 +12,6 @@ from moments import Counter, Moment
 from tiny import tiny
 
 from lightrainer import Trainer, get_last_checkpoint
-from lightrainer.lightning_modules.checkpoints import block_file, large_files
 
 ANYTIME = ("change", "pass", "byte", "second")
 EVERY_STEP = {"save_strategy": "steps", "save_steps": 1, "save_total_limit": 3}
@@ -30,7 +29,7 @@ class Case:
     arguments: dict[str, Any] = field(default_factory=lambda: EVERY_STEP)
     moments: tuple[str, ...] = ANYTIME
     in_background: bool = False
-    """Whether checkpoints are written by a thread and their files in blocks past the cache, small as they are."""
+    """Whether at most one checkpoint waits for the thread; else all are written while training waits."""
     processes: int = 1
     part: float = 0.33
     """How far a training may get, at most, before it is killed once more."""
@@ -99,9 +98,7 @@ def train(case: Case, folder: Path, moment: Moment | None = None, **changes: Any
     """Go on if there is something to go on from; write down the end of it, and how much of everything there was."""
     rank, output = int(os.environ.get("RANK", "0")), folder / "out"
     kind = resuming.KINDS[case.reads]
-    if case.in_background:
-        Trainer.background_checkpoints = 0
-        large_files.LARGE, block_file._BLOCK = 0, 4096
+    Trainer.background_checkpoints = 0 if case.in_background else None
     begin = get_last_checkpoint(output) if output.is_dir() else None
     with (folder / "begins.txt").open("a") as file:
         file.write(f"{Path(begin).name if begin else 'nothing'}\n" if rank == 0 else "")

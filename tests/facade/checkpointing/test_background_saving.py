@@ -1,4 +1,4 @@
-"""Periodic checkpoints are written while the training goes on; whoever could tell gets them at once."""
+"""Periodic checkpoints are written while the training goes on; callbacks and overrides that read them find them."""
 
 import logging
 import os
@@ -22,12 +22,6 @@ class Free(NamedTuple):
     free: int
 
 
-@pytest.fixture(autouse=True)
-def _even_the_smallest(monkeypatch):
-    """Checkpoints of any size are written by the thread."""
-    monkeypatch.setattr(Trainer, "background_checkpoints", 0)
-
-
 @pytest.fixture
 def threads(monkeypatch):
     """The names of the threads that wrote weights."""
@@ -35,7 +29,7 @@ def threads(monkeypatch):
     inner = writing.save_weights
 
     def noted(*args, **kwargs):
-        seen.append(threading.current_thread().name)
+        seen.append(threading.current_thread().name.partition("_")[0])
         return inner(*args, **kwargs)
 
     monkeypatch.setattr(writing, "save_weights", noted)
@@ -75,9 +69,10 @@ def test_they_hold_what_was_when_they_were_due(tmp_path, monkeypatch):
     held: list[threading.Event] = []
     start = BackgroundWriter.start
 
-    def late(self, jobs, undo):
+    def late(self, files, *args, **kwargs):
         held.append(threading.Event())
-        start(self, [held[-1].wait, *jobs], undo)
+        files._jobs.insert(0, held[-1].wait)
+        start(self, files, *args, **kwargs)
 
     monkeypatch.setattr(BackgroundWriter, "start", late)
     let_go = At("on_step_end", lambda *_: held and held[-1].set())
@@ -119,13 +114,6 @@ def test_a_switch_turns_it_off(tmp_path, threads):
     assert set(threads) == {"MainThread"}
 
 
-def test_small_ones_are_written_at_once(tmp_path, threads, monkeypatch):
-    made = trainer(tmp_path / "out", **EVERY_STEP)
-    monkeypatch.setattr(Trainer, "background_checkpoints", made._checkpoints.bytes_to_save() * 3 + 100)
-    made.train()
-    assert set(threads) == {"MainThread"}
-
-
 def test_save_model_is_done_when_it_returns(tmp_path, threads):
     made = trainer(tmp_path / "out")
     made.save_model(str(tmp_path / "saved"))
@@ -135,6 +123,7 @@ def test_save_model_is_done_when_it_returns(tmp_path, threads):
 
 def test_an_error_ends_the_training_at_the_next_save(tmp_path, monkeypatch):
     made = trainer(tmp_path / "out", **EVERY_STEP)
+    made.background_checkpoints = 0  # one at a time
     monkeypatch.setattr(writing, "write_torch", lambda *_: (_ for _ in ()).throw(PermissionError("not yours")))
     with pytest.raises(PermissionError, match="not yours"):
         made.train()
@@ -203,41 +192,41 @@ def test_a_full_disk_is_a_warning(tmp_path, caplog):
         subprocess.run(["umount", "--lazy", str(small)], check=True)  # also where something still writes there
 
 
-@pytest.fixture
-def flushed(monkeypatch):
-    """The folders that were brought to the disk, by the thread that waited for it."""
-    seen: list[tuple[str, str]] = []
-    inner = disk.sync_tree
-
-    def noted(folder):
-        seen.append((threading.current_thread().name, folder.name.partition(".partial")[0].lstrip(".")))
-        inner(folder)
-
-    for module in (disk, writing):
-        monkeypatch.setattr(module, "sync_tree", noted)
-    return seen
-
-
 HALVES = {"save_strategy": "steps", "save_steps": 2}
 
 
+@pytest.fixture
+def held(monkeypatch):
+    """Hold flushes back until the event is set."""
+    event, inner = threading.Event(), writing.sync_tree
+    monkeypatch.setattr(writing, "sync_tree", lambda folder: (event.wait(), inner(folder)))
+    yield event
+    event.set()
+
+
 @pytest.mark.parametrize(
-    ("changes", "thread"),
+    ("changes", "waits"),
     [
-        ({}, "checkpoint-flush"),
-        ({"save_total_limit": 2}, "checkpoint-flush"),
-        ({"save_total_limit": 1}, "MainThread"),  # gives up the one before
-        ({"max_steps": 9, "callbacks": [At("on_step_end", lambda a, s, c, **k: stop(c), step=4)]}, "MainThread"),
+        ({}, False),
+        ({"save_total_limit": 3}, False),
+        ({"save_total_limit": 2}, True),
+        ({"max_steps": 9, "callbacks": [At("on_step_end", lambda a, s, c, **k: stop(c), step=4)]}, False),
     ],
-    ids=["all stay", "two stay", "one stays", "told to end"],
+    ids=["all stay", "three stay", "two stay", "told to end"],
 )
-def test_after_the_last_step_nobody_waits_for_the_disk(tmp_path, flushed, changes, thread):
-    """Unless the checkpoint before it is gone then, or the machine may be."""
+def test_the_end_waits_for_the_disk_only_where_all_that_stay_could_be_lost(tmp_path, held, changes, waits):
+    """Nothing is flushed before the end here; a checkpoint that is on the disk is not removed before."""
     made = trainer(tmp_path / "out", **{**HALVES, **changes})
-    made.train()
+    ended = threading.Thread(target=made.train)
+    ended.start()
+    ended.join(2 if waits else None)
+    assert ended.is_alive() is waits
     assert (tmp_path / "out" / "checkpoint-4" / "_manifest.json").exists()
+    held.set()
+    ended.join()
     made._checkpoints.background.wait_until_flushed()
-    assert flushed == [("checkpoint-writer", "checkpoint-2"), (thread, "checkpoint-4")]
+    assert made._checkpoints.background.unflushed == []
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["checkpoint-2", "checkpoint-4"]
 
 
 def stop(control):
@@ -257,15 +246,3 @@ def test_a_power_failure_before_it_is_there_finds_the_one_before(tmp_path, left)
     whole.train()
     assert made.state.global_step == 4
     assert same(weights(made.model), weights(whole.model))
-
-
-def test_a_folder_that_is_removed_at_once_is_nobodys_business(tmp_path, caplog, monkeypatch):
-    """And a disk that refuses is told of."""
-    background = BackgroundWriter()
-    background.flush(tmp_path / "gone")
-    background.wait_until_flushed()
-    assert not caplog.records
-    monkeypatch.setattr(writing, "sync_tree", lambda *_: (_ for _ in ()).throw(OSError(5, "bad disk")))
-    background.flush(tmp_path / "here")
-    background.wait_until_flushed()
-    assert "may not outlive a power failure" in caplog.text

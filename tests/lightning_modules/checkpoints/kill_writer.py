@@ -19,6 +19,7 @@ import torch
 
 from lightrainer.lightning_modules import checkpoints as ck
 from lightrainer.lightning_modules.checkpoints import disk
+from lightrainer.lightning_modules.common import file_names
 
 STEP = 12
 WATCHED = ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "open")
@@ -28,8 +29,10 @@ def write(run_dir: Path, version: int) -> None:
     """Write checkpoint-12 once, with a tensor that tells old from new, then rotate an older folder away."""
     with ck.staged_folder(run_dir / f"checkpoint-{STEP}") as folder:
         ck.save_weights(torch.nn.Linear(8, 8), folder)
-        ck.save_torch({"version": version, "state": torch.full((2000,), float(version))}, folder / ck.OPTIMIZER_NAME)
-        (folder / ck.TRAINER_STATE_NAME).write_text(json.dumps({"global_step": STEP}))
+        ck.save_torch(
+            {"version": version, "state": torch.full((2000,), float(version))}, folder / file_names.OPTIMIZER_NAME
+        )
+        (folder / file_names.TRAINER_STATE_NAME).write_text(json.dumps({"global_step": STEP}))
     ck.rotate_checkpoints(run_dir, save_total_limit=1, newest=run_dir / f"checkpoint-{STEP}")
 
 
@@ -96,7 +99,7 @@ def inspect(run_dir: Path, replacing: bool, swap: str, report: dict) -> None:
     if replacing and not final.is_dir():
         report["broken"].append("neither the old nor the new version was found")
     if not ck.problems(final):
-        version = ck.load_torch(final / ck.OPTIMIZER_NAME)["version"]
+        version = ck.load_torch(final / file_names.OPTIMIZER_NAME)["version"]
         report["versions"][str(min(version, 2))] = report["versions"].get(str(min(version, 2)), 0) + 1
     if ck.last_intact_checkpoint(run_dir) != ck.get_last_checkpoint(run_dir):
         report["broken"].append("the last checkpoint is not intact")

@@ -171,3 +171,14 @@ def test_newest_and_best_survive_every_limit(tmp_path: Path):
         rotate_checkpoints(run_dir, limit, run_dir / f"checkpoint-{best}", newest=run_dir / f"checkpoint-{newest}")
         assert {newest, best} <= _left(run_dir)
         assert len(_left(run_dir)) == max(limit, len({newest, best}))
+
+
+def test_rotation_spares_the_newest_that_a_power_failure_spares(tmp_path):
+    """It stays beside the number of newer ones, until one of these is on the disk."""
+    folders = [tmp_path / f"checkpoint-{step}" for step in range(1, 6)]
+    for folder in folders:
+        folder.mkdir()
+    rotate_checkpoints(tmp_path, 2, unflushed=folders[2:])
+    assert sorted(tmp_path.iterdir()) == folders[1:2] + folders[3:]
+    rotate_checkpoints(tmp_path, 2, unflushed=folders[4:])
+    assert sorted(tmp_path.iterdir()) == folders[3:]

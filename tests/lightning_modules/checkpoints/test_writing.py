@@ -2,13 +2,15 @@
 
 import json
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from lightrainer.lightning_modules.checkpoints import BackgroundWriter, WriteLater, WriteNow, load_torch
+from lightrainer.lightning_modules.checkpoints import BackgroundWriter, CheckpointFiles, load_torch, writing
 from lightrainer.lightning_modules.checkpoints.writing import Snapshot, snapshot, warn_if_disk_full
 
 
@@ -36,6 +38,16 @@ def fail() -> None:
     raise OSError("the disk is gone")
 
 
+def start(background: BackgroundWriter, files: CheckpointFiles, *jobs: Callable[[], Any], undo=nothing) -> None:
+    """Let the jobs be the commit of a checkpoint of 100 bytes."""
+    background.start(files, 100, commit=lambda: [job() for job in jobs] and None, undo=undo, flushed=nothing)
+
+
+def begin(background: BackgroundWriter, *jobs: Callable[[], Any], undo=nothing, limit=0) -> None:
+    background.make_room(100, limit)
+    start(background, CheckpointFiles(background.copies()), *jobs, undo=undo)
+
+
 def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
@@ -52,13 +64,13 @@ def write_both(model: nn.Module, folder: Path) -> tuple[dict[str, bytes], dict[s
     model.head(model.embedding(torch.tensor([1]))).sum().backward()
     optimizer.step()
     background = BackgroundWriter()
-    for name, writer in {"now": WriteNow(), "later": WriteLater(background)}.items():
+    later = CheckpointFiles(background.copies())
+    for name, files in {"now": CheckpointFiles(), "later": later}.items():
         (folder / name).mkdir()
-        writer.weights(model, folder / name)
-        writer.tensors(optimizer.state_dict(), folder / name / "optimizer.pt")
-        if name == "later":
-            optimizer.step()
-        writer.finish(nothing, fail)
+        files.weights(model, folder / name)
+        files.tensors(optimizer.state_dict(), folder / name / "optimizer.pt")
+    optimizer.step()
+    start(background, later, nothing)
     background.wait()
     return contents(folder / "now"), contents(folder / "later")
 
@@ -82,12 +94,12 @@ def test_pretrained_models_of_the_reference_save_their_copies(tmp_path):
     config = transformers.GPT2Config(vocab_size=11, n_embd=4, n_layer=1, n_head=1, n_positions=8)
     model = transformers.GPT2LMHeadModel(config)
     background = BackgroundWriter()
-    for name, writer in {"now": WriteNow(), "later": WriteLater(background)}.items():
-        writer.weights(model, tmp_path / name)
-        if name == "later":
-            with torch.no_grad():
-                model.transformer.wte.weight.zero_()
-        writer.finish(nothing, fail)
+    later = CheckpointFiles(background.copies())
+    for name, files in {"now": CheckpointFiles(), "later": later}.items():
+        files.weights(model, tmp_path / name)
+    with torch.no_grad():
+        model.transformer.wte.weight.zero_()
+    start(background, later, nothing)
     background.wait()
     now, later = contents(tmp_path / "now"), contents(tmp_path / "later")
     assert now.keys() == later.keys() >= {"config.json", "model.safetensors"}
@@ -112,6 +124,12 @@ def test_a_state_dict_stays_one():
     assert list(snapshot(state)) == list(state)
 
 
+def test_values_that_are_gone_are_not_taken_for_new_ones():
+    """The allocator gives their address to the next."""
+    copies = Snapshot()
+    assert [copies.of(torch.full((64,), float(number)))[0].item() for number in range(9)] == list(range(9))
+
+
 def test_memory_is_used_again():
     copies, values = Snapshot(), [torch.ones(3), torch.ones(2, 2)]
     first = copies.of(values)
@@ -122,35 +140,52 @@ def test_memory_is_used_again():
     assert second[0].tolist() == [7, 7, 7]
     copies.begin()
     assert copies.of([torch.zeros(5), torch.zeros(3)])[0].shape == (5,)
-    copies.release()
-    assert copies.of(values)[0].data_ptr() != first[0].data_ptr()
 
 
-def test_at_most_one_is_on_its_way():
+@pytest.mark.parametrize(("limit", "waited"), [(250, False), (150, True)])
+def test_room_in_memory_is_waited_for(limit, waited):
     background, gate, order = BackgroundWriter(), threading.Event(), []
-    background.start([gate.wait, lambda: order.append("first")], nothing)
-    opener = threading.Timer(0.05, gate.set)
+    begin(background, gate.wait, lambda: order.append("first"), limit=limit)
+    opener = threading.Timer(0.1, gate.set)
     opener.start()
-    background.start([lambda: order.append("second")], nothing)
+    begin(background, lambda: order.append("second"), limit=limit)
+    assert (order[:1] == ["first"]) is waited
     background.wait()
     assert order == ["first", "second"]
 
 
-def test_an_error_is_raised_once_by_the_next_wait():
+def test_an_error_is_raised_once():
     background, undone = BackgroundWriter(), []
-    background.start([fail, lambda: undone.append("went on")], lambda: undone.append("undone"))
+    begin(background, fail, lambda: undone.append("went on"), undo=lambda: undone.append("undone"))
     with pytest.raises(OSError, match="the disk is gone"):
         background.wait()
     background.wait()
     assert undone == ["undone"]
-
-
-def test_an_error_is_raised_by_the_next_start():
-    background, started = BackgroundWriter(), []
-    background.start([fail], nothing)
+    begin(background, fail)
     with pytest.raises(OSError, match="the disk is gone"):
-        background.start([lambda: started.append(1)], nothing)
-    assert started == []
+        background.make_room(100, 0)
+
+
+def test_only_the_last_is_flushed_where_others_wait(tmp_path, monkeypatch):
+    """Each is, where none waits; one that the disk refuses stays unflushed, and one that is gone does not."""
+    background, gate, seen = BackgroundWriter(), threading.Event(), []
+    monkeypatch.setattr(writing, "sync_tree", lambda folder: seen.append((gate.is_set(), folder.name)))
+    begin(background, gate.wait, lambda: background.unflushed.append(tmp_path / "a"), limit=1000)
+    begin(background, lambda: background.unflushed.append(tmp_path / "b"), limit=1000)
+    gate.set()
+    background.wait_until_flushed()
+    assert seen == [(True, "a"), (True, "b")]
+    assert background.unflushed == []
+
+
+@pytest.mark.parametrize(("error", "left"), [(OSError(5, "bad disk"), 1), (FileNotFoundError(), 0)])
+def test_a_disk_that_refuses_to_flush_is_logged(tmp_path, monkeypatch, caplog, error, left):
+    monkeypatch.setattr(writing, "sync_tree", lambda *_: (_ for _ in ()).throw(error))
+    background = BackgroundWriter()
+    background.unflushed.append(tmp_path)
+    background.flush(nothing)
+    background.wait_until_flushed()
+    assert len(background.unflushed) == caplog.text.count("may not outlive a power failure") == left
 
 
 def test_only_a_full_disk_is_forgiven(tmp_path, caplog):

@@ -14,6 +14,7 @@ from transformers import Trainer, trainer_utils
 from transformers.training_args import ParallelMode
 
 from lightrainer.lightning_modules.common import seeding as ours
+from lightrainer.lightning_modules.common.torch_files import save_torch
 
 ALONE = SimpleNamespace(world_size=1, process_index=0, parallel_mode=ParallelMode.NOT_PARALLEL)
 SECOND = SimpleNamespace(world_size=2, process_index=1, parallel_mode=ParallelMode.DISTRIBUTED)
@@ -130,7 +131,7 @@ def test_workers_draw_differently():
 @pytest.mark.parametrize(("args", "name"), [(ALONE, "rng_state.pth"), (SECOND, "rng_state_1.pth")])
 def test_reference_reads_our_file(tmp_path, args, name):
     unsettle()
-    ours.save_rng_file(tmp_path / name, distributed=args is SECOND)
+    save_torch(ours.capture_rng_state(args is SECOND), tmp_path / name)
     expected = draw()
     ours.set_seed(1)
     assert draw() != expected
@@ -153,7 +154,7 @@ def test_gaussian_left_over_is_kept(tmp_path):
     np.random.seed(0)
     np.random.standard_normal()
     random.gauss(0, 1)
-    ours.save_rng_file(tmp_path / "a.pth", distributed=False)
+    save_torch(ours.capture_rng_state(False), tmp_path / "a.pth")
     expected = np.random.standard_normal(), random.gauss(0, 1)
     unsettle()
     ours.restore_rng_state(ours.load_rng_file(tmp_path / "a.pth"), distributed=False)
@@ -162,7 +163,7 @@ def test_gaussian_left_over_is_kept(tmp_path):
 
 def test_files_of_the_other_numpy_can_be_read(tmp_path):
     """Numpy 1 and 2 call the function that makes arrays differently; a file of either can be read."""
-    ours.save_rng_file(tmp_path / "a.pth", distributed=False)
+    save_torch(ours.capture_rng_state(False), tmp_path / "a.pth")
     data = (tmp_path / "a.pth").read_bytes()
     here, other = b"numpy._core.multiarray", b"numpy.core.multiarray"
     if here not in data:

@@ -1,52 +1,84 @@
-"""Write weights and states to large files that are hashed while they are written, not read again."""
+"""Write weights and states to files that are hashed while they are written, not read again."""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from ..common.local_paths import StrPath
 from ..common.nested import leaves
-from ..common.torch_files import on_host, save_torch
-from .block_file import BlockFile
+from ..common.torch_files import on_host, writing_to
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-LARGE = 4 << 20  # bytes; smaller files are written and flushed in less time than a thread takes
-
 
 class WrittenFiles:
-    """Checksums of files as this process wrote them; those of files changed since are dropped.
+    """Checksums of files as this process wrote them; those of files changed since are dropped."""
 
-    Args:
-        flushed: flush the files to the disk before the checkpoint is complete; else the caller flushes them later.
-    """
-
-    def __init__(self, *, flushed: bool = True) -> None:
-        self.flushed = flushed
-        self._known: dict[Path, tuple[Any, str]] = {}
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[Any, str]] = {}
 
     def note(self, path: StrPath, checksum: str) -> None:
         """Store the checksum of a file that was just written."""
-        self._known[Path(path)] = _stamp(Path(path)), checksum
+        self._known[os.fspath(path)] = _stamp(path), checksum
 
     def checksum(self, path: StrPath) -> str | None:
         """Return the checksum of a file, in hexadecimal digits; None if it has to be read."""
-        stamp, checksum = self._known.get(Path(path), (None, None))
-        return checksum if stamp == _stamp(Path(path)) else None
+        stamp, checksum = self._known.get(os.fspath(path), (None, None))
+        return checksum if stamp == _stamp(path) else None
 
 
-def _stamp(path: Path) -> tuple[int, int, int]:
-    found = path.stat()
+def _stamp(path: StrPath) -> tuple[int, int, int]:
+    found = os.stat(path)
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
+class _HashedFile:
+    """Pass writes on to an open binary file, and hash them."""
+
+    def __init__(self, file: Any) -> None:
+        from xxhash import xxh3_64
+
+        self._file, self._hash = file, xxh3_64()
+
+    def write(self, data: bytes | memoryview) -> int:
+        self._hash.update(data)
+        self._file.write(data)
+        return len(data)
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    @property
+    def checksum(self) -> str:
+        return self._hash.hexdigest()
+
+
+def write_pieces(pieces: Iterable[bytes], path: StrPath, written: WrittenFiles) -> None:
+    """Write bytes to a file.
+
+    Args:
+        pieces: the content, in parts.
+        path: the file.
+        written: receives the checksum.
+
+    Raises:
+        OSError: the disk refused.
+    """
+    with writing_to(path) as file:
+        hashed = _HashedFile(file)
+        for piece in pieces:
+            hashed.write(piece)
+    written.note(path, hashed.checksum)
+
+
 def write_torch(values: Any, path: StrPath, written: WrittenFiles) -> None:
-    """As `save_torch`, but large files are hashed while they are written.
+    """As `save_torch`, but the file is hashed while it is written.
 
     Args:
         values: tensors and plain values in dicts, lists and tuples.
@@ -58,12 +90,10 @@ def write_torch(values: Any, path: StrPath, written: WrittenFiles) -> None:
     """
     import torch
 
-    if size_of(values) < LARGE:
-        save_torch(values, path)
-        return
-    with BlockFile(path, past_the_cache=written.flushed) as file:
-        torch.save(on_host(values), cast("Any", file))  # needs only `write` and `flush`
-    written.note(path, file.checksum)
+    with writing_to(path) as file:
+        hashed = _HashedFile(file)
+        torch.save(on_host(values), cast("Any", hashed))  # needs only `write` and `flush`
+    written.note(path, hashed.checksum)
 
 
 def size_of(values: Any) -> int:
@@ -83,7 +113,7 @@ _KINDS = {
 def write_safetensors(
     tensors: Mapping[str, Tensor], path: Path, metadata: dict[str, str], written: WrittenFiles
 ) -> None:
-    """As `safetensors.torch.save_file`, but large files are hashed while they are written.
+    """As `safetensors.torch.save_file`, but the file is hashed while it is written.
 
     The format is https://huggingface.co/docs/safetensors: the size of the header, the header, and the raw tensors, the
     widest dtypes first, so that each is aligned to its width.
@@ -96,14 +126,14 @@ def write_safetensors(
 
     Raises:
         OSError: the disk refused.
-        SafetensorError: the same, of a small file.
+        SafetensorError: the same, of a file that the library writes.
     """
     import torch
     from safetensors.torch import save_file
 
     kinds = {name: _KINDS.get(str(tensor.dtype).removeprefix("torch.")) for name, tensor in tensors.items()}
     plain = all(type(one) is torch.Tensor and one.layout is torch.strided for one in tensors.values())
-    if sys.byteorder != "little" or not plain or None in kinds.values() or size_of(tensors) < LARGE:
+    if sys.byteorder != "little" or not plain or None in kinds.values():
         save_file(dict(tensors), path, metadata)
         return
     header: dict[str, Any] = {"__metadata__": metadata}
@@ -114,9 +144,10 @@ def write_safetensors(
         header[name] = {"dtype": kinds[name], "shape": list(tensors[name].shape), "data_offsets": [begin, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    with BlockFile(path, past_the_cache=written.flushed) as file:
-        file.write(len(text).to_bytes(8, "little") + text)
+    with writing_to(path) as file:
+        hashed = _HashedFile(file)
+        hashed.write(len(text).to_bytes(8, "little") + text)
         for name in order:
             if tensors[name].numel():
-                file.write(tensors[name].cpu().reshape(-1).view(torch.uint8).numpy().data)
-    written.note(path, file.checksum)
+                hashed.write(tensors[name].cpu().reshape(-1).view(torch.uint8).numpy().data)
+    written.note(path, hashed.checksum)
