@@ -159,7 +159,11 @@ class TrainerState:
         Raises:
             TypeError: a value has no JSON form; nothing is written.
         """
-        write_whole(json_path, b"".join(self.to_json()))
+        try:
+            content = b"".join(self.to_json())
+        except TypeError as error:
+            raise TypeError(f"The trainer state cannot be written to {os.fspath(json_path)}: {error}") from error
+        write_whole(json_path, content)
 
     def to_json(self) -> list[bytes]:
         """Return the content of `trainer_state.json`, in parts.
@@ -171,11 +175,8 @@ class TrainerState:
             TypeError: a value has no JSON form.
         """
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        try:
-            entries = self._log_text.parts(values.pop("log_history"))
-            text = _json({**values, "log_history": []})
-        except TypeError as error:
-            raise TypeError(f"The trainer state cannot be written: {error}") from error
+        entries = self._log_text.parts(values.pop("log_history"))
+        text = _json({**values, "log_history": []})
         before, empty, after = text.partition('\n  "log_history": []')
         if entries:
             return [f"{before}{empty[:-1]}".encode(), *entries, f"\n  ]{after}\n".encode()]

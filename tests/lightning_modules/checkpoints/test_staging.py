@@ -112,7 +112,7 @@ def test_failed_rename_leaves_the_older_version(final: Path, monkeypatch: pytest
 def test_every_file_and_folder_is_flushed_before_the_rename(final: Path, monkeypatch: pytest.MonkeyPatch):
     events: list[str] = []
     real = disk.sync_path
-    monkeypatch.setattr(disk, "sync_path", lambda path: (events.append(path.name), real(path))[1])
+    monkeypatch.setattr(disk, "sync_path", lambda path: (events.append(Path(path).name), real(path))[1])
     real_rename = os.rename
     monkeypatch.setattr(os, "rename", lambda *args: (events.append("rename"), real_rename(*args))[1])
     _write(final, "x")
