@@ -1,4 +1,4 @@
-"""What came out of a study, as files to look at: a table, a page, and optuna's own pictures."""
+"""The report of a study: a table, a page, and optuna's own pictures."""
 
 from __future__ import annotations
 
@@ -71,20 +71,20 @@ def table(study: Any) -> list[dict[str, Any]]:
 
 
 def goals_of(study: Any) -> list[str]:
-    """What is done with each objective, such as `maximize accuracy`."""
+    """Describe each objective, such as `maximize accuracy`."""
     words = [one.name.lower() for one in study.directions]
     return [f"{word} {name}" for word, name in zip(words, objectives_of(study), strict=True)]
 
 
 def objectives_of(study: Any) -> list[str]:
-    """The names of the objectives, such as `accuracy`; their numbers, where nobody has named them."""
+    """Return the names of the objectives, such as `accuracy`; their numbers if they have none."""
     count = len(study.directions)
     unnamed = [f"objective {index}" for index in range(count)] if count > 1 else ["the objective"]
     return study.metric_names or unnamed
 
 
 def places_of(study: Any) -> dict[int, dict[str, str]]:
-    """The `folder` and the `log` of each trial, where they are known; those of its retry where it was interrupted."""
+    """Return `folder` and `log` of each trial, if known; for an interrupted one those of its retry."""
     trials = study.get_trials(deepcopy=False)
     found: dict[int, dict[str, str]] = {}
     for trial in trials:
@@ -96,16 +96,13 @@ def places_of(study: Any) -> dict[int, dict[str, str]]:
 
 
 def commands_of(study: Any) -> dict[int, str]:
-    """Return what trains the trials of a sweep once more, by their numbers."""
+    """Return the commands that train the trials of a sweep once more, by their numbers."""
     trials = study.get_trials(deepcopy=False)
     return {one.number: one.user_attrs[COMMAND] for one in trials if COMMAND in one.user_attrs}
 
 
 def importances_of(study: Any) -> list[dict[str, float]]:
-    """How much of the differences between trials each parameter makes, from 1 to 0, for each objective.
-
-    Where nobody can say it, as there are too few trials, the dict is empty.
-    """
+    """Return the importance of each parameter, from 1 to 0, for each objective; empty with too few trials."""
     return [_importances(study, index) for index in range(len(study.directions))]
 
 
@@ -172,24 +169,24 @@ _FUNCTIONS = {
     "slices": "plot_slice",
     "parallel_coordinates": "plot_parallel_coordinate",
 }
-"""Those that show one objective, be it one of several."""
+"""Functions that show a single objective."""
 _MOST_FOR_A_FRONT = 3
 
 
 @dataclass(frozen=True)
 class Plot:
-    """One picture of a study."""
+    """A picture of a study."""
 
     name: str
-    """What the log calls it."""
+    """Its name in the log."""
     function: str
-    """Which of optuna's functions draws it."""
+    """The function of optuna that draws it."""
     options: dict[str, Any] = field(default_factory=dict)
-    """What that is called with, beside the study."""
+    """Its arguments beside the study."""
 
 
 def plots_of(study: Any) -> list[Plot]:
-    """The pictures that a study can have: those of each objective, and what trials of several objectives trade off."""
+    """Return the pictures of a study: those of each objective, and the trade-offs between several."""
     if not any(trial.state.name == "COMPLETE" for trial in study.get_trials(deepcopy=False)):
         return []  # optuna would draw empty axes
     count = len(study.directions)
@@ -210,7 +207,7 @@ def _objective(index: int, name: str) -> dict[str, Any]:
 
 
 def interactive(study: Any) -> str | None:
-    """A page with all of them by plotly, which needs no network; None without plotly, or with nothing to draw."""
+    """Return a page with all of them by plotly, which needs no network; None without plotly, or if nothing is drawn."""
     if not is_installed("plotly"):
         return None
     from optuna import visualization
