@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..common.local_paths import StrPath
+from .device_copies import DeviceCopies
 from .disk import is_disk_full, sync_path, sync_tree
 from .hashed_files import WrittenFiles, write_pieces, write_torch
 from .weights import save_weights
@@ -64,6 +65,8 @@ class CheckpointFiles:
 
     def run(self) -> None:
         """Write the copies."""
+        if self.copies is not None:
+            self.copies.wait()
         for job in self._jobs:
             job()
 
@@ -195,14 +198,16 @@ def _is_flushed(folder: Path) -> bool:
 class Snapshot:
     """Copies of tensors in main memory, in the same structure; shared memory stays shared.
 
-    Repeated snapshots reuse the memory of the last one, since allocating takes longer than copying. So the copies are
-    valid only until the next `begin`.
+    Those of a GPU are only there after `wait`: the device copies them while the training goes on. Repeated snapshots
+    reuse the memory of the last one, since allocating takes longer than copying. So the copies are valid only until the
+    next `begin`.
     """
 
     def __init__(self) -> None:
         self._memory: list[torch.Tensor] = []
         self._used = 0
         self._copies: dict[Any, torch.Tensor] = {}
+        self._devices: dict[torch.device, DeviceCopies] = {}
 
     def begin(self) -> None:
         """Invalidate the copies made so far."""
@@ -213,7 +218,15 @@ class Snapshot:
         from ..common.nested import map_nested
 
         self._copies = {}  # by address: good only while the values of one call are there
-        return map_nested(self._copy_leaf, values)
+        copied = map_nested(self._copy_leaf, values)
+        for device in self._devices.values():
+            device.end()
+        return copied
+
+    def wait(self) -> None:
+        """Wait for the copies of GPUs."""
+        for device in self._devices.values():
+            device.wait()
 
     def _copy_leaf(self, leaf: Any) -> Any:
         import numpy as np
@@ -232,19 +245,36 @@ class Snapshot:
         return self._copies[key]
 
     def _into_memory(self, tensor: torch.Tensor) -> torch.Tensor:
+        import torch
+
         index, self._used = self._used, self._used + 1
         if index < len(self._memory):
             held = self._memory[index]
-            if (held.shape, held.dtype, held.stride()) == (tensor.shape, tensor.dtype, tensor.stride()):
-                return held.copy_(tensor)
-            del self._memory[index:]
-        self._memory.append(tensor.to("cpu", copy=True))
-        return self._memory[-1]
+            if (held.shape, held.dtype, held.stride()) != (tensor.shape, tensor.dtype, tensor.stride()):
+                del self._memory[index:]
+        is_new = index == len(self._memory)
+        if tensor.is_cuda and type(tensor) is torch.Tensor:
+            if is_new:
+                self._memory.append(torch.empty_like(tensor, device="cpu", pin_memory=True))
+            self._device_of(tensor).copy(tensor, self._memory[index])
+        elif is_new:
+            self._memory.append(tensor.to("cpu", copy=True))
+        else:
+            self._memory[index].copy_(tensor)
+        return self._memory[index]
+
+    def _device_of(self, tensor: torch.Tensor) -> DeviceCopies:
+        if tensor.device not in self._devices:
+            self._devices[tensor.device] = DeviceCopies(tensor.device)
+        return self._devices[tensor.device]
 
 
 def snapshot(values: Any) -> Any:
     """Return nested dicts, lists and tuples with copies of their tensors in new memory; see `Snapshot`."""
-    return Snapshot().of(values)
+    copies = Snapshot()
+    copied = copies.of(values)
+    copies.wait()
+    return copied
 
 
 def _takes_copies(model: nn.Module) -> bool:
