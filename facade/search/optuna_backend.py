@@ -33,7 +33,7 @@ class OptunaBackend:
         """
         import optuna
 
-        of_study = set(inspect.signature(optuna.create_study).parameters) - {"direction", "directions"}
+        of_study = set(inspect.signature(optuna.study.create_study).parameters) - {"direction", "directions"}
         of_optimization = set(inspect.signature(optuna.study.Study.optimize).parameters) - {"self", "func", "n_trials"}
         for name, value in options.backend.items():
             if name not in of_study | of_optimization:

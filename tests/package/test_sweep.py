@@ -168,8 +168,9 @@ def test_the_trial_of_a_killed_process_fails_and_goes_on_from_its_checkpoint(tmp
     assert (first.state.name, second.state.name) == ("FAIL", "COMPLETE")
     assert first.params == second.params
     log = (tmp_path / "sweep" / "run-0.log").read_text()
-    # The last step has no checkpoint yet when its process is killed.
-    assert re.findall("^step (.)", log, re.MULTILINE) == ["1", "2", "3", "3", "4"]
+    # A thread may still be writing the checkpoints of the last steps when the process is killed.
+    steps = "".join(re.findall("^step (.)", log, re.MULTILINE))
+    assert steps in ("12334", "123234")
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["run-0"]
     assert list(json.loads((tmp_path / "sweep" / "run-0.json").read_text())["values"][-1]) == [4, [second.value], 1]
     # The best trial is number 1, and its files are those of number 0.
