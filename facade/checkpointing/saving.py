@@ -302,10 +302,11 @@ class CheckpointSaver:
         args = self.host.args
         several_disks = args.world_size > args.local_world_size
         checkpoints.write_manifest(folder, written)
-        checkpoints.commit(folder, final, keep_guests=True, flush=several_disks)
-        if not several_disks:
-            self.background.unflushed.append(final)
-        self._last = run_dir, best, final
+        with self._deleting:  # a flush that ends now would take the new name for one of an earlier run
+            checkpoints.commit(folder, final, keep_guests=True, flush=several_disks)
+            if not several_disks:
+                self.background.unflushed.append(final)
+            self._last = run_dir, best, final
         self._rotate()
 
     def _rotate(self) -> None:

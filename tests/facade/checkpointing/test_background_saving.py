@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from tiny import At, files, same, trainer, weights
 
 from lightrainer import Trainer, TrainerCallback
+from lightrainer.facade.checkpointing import saving
 from lightrainer.lightning_modules.checkpoints import BackgroundWriter, disk, writing
 
 EVERY_STEP = {"save_strategy": "steps", "save_steps": 1}
@@ -246,3 +247,21 @@ def test_a_power_failure_before_it_is_there_finds_the_one_before(tmp_path, left)
     whole.train()
     assert made.state.global_step == 4
     assert same(weights(made.model), weights(whole.model))
+
+
+def test_a_flush_that_ends_while_a_checkpoint_gets_its_name_deletes_the_oldest(tmp_path, monkeypatch):
+    """Between the new name and the note of it, the new checkpoint would pass for one of an earlier run."""
+    made = trainer(tmp_path, **EVERY_STEP, save_total_limit=2, max_steps=5, callbacks=[Watching()])
+    inner, rotations = saving.checkpoints.commit, []
+
+    def commit(*args, **kwargs):
+        inner(*args, **kwargs)
+        rotations.append(threading.Thread(target=made._checkpoints._rotate))
+        rotations[-1].start()
+        rotations[-1].join(0.1)  # waits for the note; without the lock it deletes the new checkpoint now
+
+    monkeypatch.setattr(saving.checkpoints, "commit", commit)
+    made.train()
+    for rotation in rotations:
+        rotation.join()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-4", "checkpoint-5"]
