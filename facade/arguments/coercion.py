@@ -63,8 +63,7 @@ def coerce(args: ArgumentFields, dict_fields: list[str]) -> None:
         FileNotFoundError: A configuration file does not exist.
     """
     _output_dir(args)
-    _paths(args)
-    _tokens(args)
+    _texts(args)
     _json_text(args, dict_fields)
     _deprecated(args)
     _token_counting(args)
@@ -123,19 +122,14 @@ def _output_dir(args: ArgumentFields) -> None:
         args.output_dir = os.path.expanduser(args.output_dir)
 
 
-def _paths(args: ArgumentFields) -> None:
-    """Convert paths to text; `generation_config` takes both."""
-    for item in fields(args):
-        value = getattr(args, item.name)
-        if isinstance(value, os.PathLike) and item.name != "generation_config":
-            setattr(args, item.name, os.fspath(value))
-
-
-def _tokens(args: ArgumentFields) -> None:
-    """Set tokens to None that hold the placeholder of `to_dict`."""
-    for item in fields(args):
-        if item.name.endswith("_token") and getattr(args, item.name) == f"<{item.name.upper()}>":
-            setattr(args, item.name, None)
+def _texts(args: ArgumentFields) -> None:
+    """Convert paths to text, but for `generation_config`, and drop the placeholders of tokens that `to_dict` writes."""
+    for name in [item.name for item in fields(args)]:
+        value = getattr(args, name)
+        if isinstance(value, os.PathLike) and name != "generation_config":
+            setattr(args, name, os.fspath(value))
+        elif name.endswith("_token") and value == f"<{name.upper()}>":
+            setattr(args, name, None)
 
 
 def _json_text(args: ArgumentFields, dict_fields: list[str]) -> None:
@@ -166,14 +160,12 @@ def typed(value: Any) -> Any:
 def _deprecated(args: ArgumentFields) -> None:
     if args.warmup_ratio is not None:
         logger.warning(
-            f"warmup_ratio={args.warmup_ratio} is deprecated: pass warmup_steps={args.warmup_ratio}, "
-            "which is a share of all steps as long as it is below 1."
+            "warmup_ratio=%s is deprecated: pass it as warmup_steps, a share of all steps.", args.warmup_ratio
         )
         args.warmup_steps = args.warmup_ratio
     if args.logging_dir is not None:
-        logger.warning(
-            f"logging_dir={args.logging_dir!r} is deprecated: set the environment variable TENSORBOARD_LOGGING_DIR."
-        )
+        said = "logging_dir=%r is deprecated: set the environment variable TENSORBOARD_LOGGING_DIR."
+        logger.warning(said, args.logging_dir)
 
 
 def _token_counting(args: ArgumentFields) -> None:

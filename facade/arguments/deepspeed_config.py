@@ -149,11 +149,7 @@ def _decided_by_arguments(args: Any, processes: int) -> list[tuple[str, Any, str
     return [
         ("train_micro_batch_size_per_gpu", batch, "per_device_train_batch_size"),
         ("gradient_accumulation_steps", accumulation, "gradient_accumulation_steps"),
-        (
-            "train_batch_size",
-            processes * batch * accumulation,
-            "processes * per_device_train_batch_size * gradient_accumulation_steps",
-        ),
+        ("train_batch_size", processes * batch * accumulation, "processes * batch * gradient_accumulation_steps"),
         ("gradient_clipping", args.max_grad_norm, "max_grad_norm"),
         ("optimizer.params.lr", args.learning_rate, "learning_rate"),
         ("optimizer.params.betas", [args.adam_beta1, args.adam_beta2], "[adam_beta1, adam_beta2]"),
@@ -227,10 +223,7 @@ REFUSED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "data_parallel_size": (_several, "it belongs to sequence parallelism, which is not here"),
     "datastates_ckpt": (_on, "a checkpoint has to be written when it gets its name"),
     "eigenvalue": (_on, _REMOVED),
-    "elasticity": (
-        _on,
-        "it would choose the batch size; trainings go on with other processes without it",
-    ),
+    "elasticity": (_on, "it would choose the batch size; trainings go on with other processes without it"),
     "expert_parallel": (_on, "experts would be distributed before there is an engine"),
     "hybrid_engine": (_on, "it generates and trains by turns, which the Trainer does not do"),
     "inference": (_on, "it belongs to deepspeed.init_inference"),
@@ -248,8 +241,7 @@ REFUSED: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 def key_faults(config: Mapping[str, Any]) -> list[str]:
     """Return one sentence for each unknown or unsupported key of a configuration."""
-    top = {key.partition(".")[0] for key in REFUSED}
-    known = PASSED_ON | top
+    known = PASSED_ON | {key.partition(".")[0] for key in REFUSED}
     said = [
         f"deepspeed: {key!r} is no key of DeepSpeed's configuration.{did_you_mean(key, known)} Leave it out."
         for key in config

@@ -7,6 +7,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from ...lightning_modules.common.libraries import loaded
+from ..distributed.process import is_set_up
 from . import old_names
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ def export_process(args: ProcessView) -> None:
     if module is None or getattr(args.accelerator_config, "use_configured_state", False):
         return
     process = args.distributed_state  # joins the process group, which is then found
-    if module.PartialState._shared_state:
+    if is_set_up(module):
         known = module.PartialState()
         if known.device.type == process.device.type and known.num_processes == process.world_size:
             return
@@ -37,7 +38,7 @@ def export_precision(args: ProcessView) -> None:
     if module is None or accelerate is None or not hasattr(accelerate, "Accelerator"):
         return
     export_process(args)
-    if module.AcceleratorState._shared_state:
+    if module.is_initialized():
         if module.AcceleratorState().mixed_precision == args.mixed_precision:
             return
         module.AcceleratorState._reset_state()

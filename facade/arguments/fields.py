@@ -15,14 +15,11 @@ from .result_fields import (
 )
 from .system_fields import (
     DataArguments,
-    DeprecatedArguments,
-    DiagnosticsArguments,
     DistributedArguments,
     LaterDataArguments,
     LaterDistributedArguments,
     PlatformArguments,
     ScriptArguments,
-    SeedArguments,
 )
 from .training_fields import (
     ExecutionArguments,
@@ -41,13 +38,10 @@ class ArgumentFields(
     LaterDataArguments,
     LaterReportingArguments,
     LaterExecutionArguments,
-    DeprecatedArguments,
     ScriptArguments,
-    DiagnosticsArguments,
     DistributedArguments,
     DataArguments,
     PlatformArguments,
-    SeedArguments,
     CheckpointUseArguments,
     HubArguments,
     SavingArguments,
@@ -97,35 +91,17 @@ BECOMES = {item.name: COUNTERPARTS[item] for kind in (ArgumentFields, Generation
 
 CONCERNS: dict[str, tuple[str, tuple[type, ...]]] = {
     "run": ("Length of the training, batch size, output folder.", (RunArguments,)),
-    "optimization": (
-        "The optimizer, its learning rate, and the gradients.",
-        (OptimizationArguments,),
-    ),
+    "optimization": ("The optimizer, its learning rate, and the gradients.", (OptimizationArguments,)),
     "precision": ("The number formats that the model computes in.", (PrecisionArguments,)),
-    "execution": (
-        "Execution of the model: activation checkpointing, compilation, kernels, embedding noise.",
-        (ExecutionArguments, LaterExecutionArguments),
-    ),
+    "execution": ("Activation checkpointing, compilation, kernels.", (ExecutionArguments, LaterExecutionArguments)),
     "reporting": ("Logs: contents, intervals, trackers.", (ReportingArguments, LaterReportingArguments)),
-    "evaluation": (
-        "Evaluation: intervals, batches, inputs of the metrics.",
-        (EvaluationArguments,),
-    ),
-    "saving": (
-        "Checkpoints: intervals, contents, and resuming.",
-        (SavingArguments, CheckpointUseArguments),
-    ),
+    "evaluation": ("Evaluation: intervals, batches, inputs of the metrics.", (EvaluationArguments,)),
+    "saving": ("Checkpoints: intervals, contents, and resuming.", (SavingArguments, CheckpointUseArguments)),
     "hub": ("Uploading to the Hugging Face Hub.", (HubArguments,)),
-    "platform": ("Random seeds and the device.", (SeedArguments, PlatformArguments)),
+    "platform": ("Random seeds and the device.", (PlatformArguments,)),
     "data": ("Reading samples and batching them.", (DataArguments, LaterDataArguments)),
     "distributed": ("Training in several processes.", (DistributedArguments, LaterDistributedArguments)),
-    "script": (
-        "Diagnostics, flags for scripts to read, and names kept for older scripts.",
-        (DiagnosticsArguments, ScriptArguments, DeprecatedArguments),
-    ),
-    "generation": (
-        "Generation in evaluation and prediction, for sequence-to-sequence models.",
-        (GenerationArguments,),
-    ),
+    "script": ("Diagnostics, flags for scripts to read, and names kept for older scripts.", (ScriptArguments,)),
+    "generation": ("Generation in evaluation, for sequence-to-sequence models.", (GenerationArguments,)),
 }
 """The headings that fields stand under, in the help and in the documentation: what they hold, and their classes."""

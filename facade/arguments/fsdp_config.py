@@ -123,6 +123,7 @@ def read_fsdp(fsdp: Any, fsdp_config: Mapping[str, Any] | None) -> tuple[FSDPSet
     values = {key: value for key, value in values.items() if value is not None}
     version = values.get("version", 2 if later else 1)
     wrap, layers = _wrapping(words, values, faults)
+    prefetch = values.get("backward_prefetch")
     settings = FSDPSettings(
         version=version,
         sharding=_sharding(words, values.get("reshard_after_forward"), version, faults),
@@ -130,7 +131,7 @@ def read_fsdp(fsdp: Any, fsdp_config: Mapping[str, Any] | None) -> tuple[FSDPSet
         wrap=wrap,
         layers=layers,
         min_num_params=values.get("min_num_params", 0),
-        backward_prefetch=_unless(values.get("backward_prefetch"), "no_prefetch"),
+        backward_prefetch=None if prefetch == "no_prefetch" else prefetch,
         state_dict_type=values.get("state_dict_type", "full"),
         xla=values.get("xla", False),
         xla_v2=values.get("xla_fsdp_v2", False),
@@ -162,19 +163,11 @@ def _one_of(*choices: str) -> Callable[[Any], str | None]:
     return lambda value: str(value).lower() if str(value).lower() in choices else None
 
 
-def _version(value: Any) -> int | None:
-    return number if (number := _number(value)) in (1, 2) else None
-
-
 def _names(value: Any) -> tuple[str, ...] | None:
     given = [value] if isinstance(value, str) else value
     if not isinstance(given, (list, tuple)) or not all(isinstance(name, str) and name for name in given):
         return None
     return tuple(name.strip() for names in given for name in names.split(","))
-
-
-def _state_dict_type(value: Any) -> str | None:
-    return {"full_state_dict": "full", "sharded_state_dict": "sharded"}.get(str(value).lower())
 
 
 def _reshard(value: Any) -> bool | str | None:
@@ -187,15 +180,11 @@ def _reshard(value: Any) -> bool | str | None:
     return _boolean(value)
 
 
-def _settings(value: Any) -> Mapping[str, Any] | None:
-    return value if isinstance(value, Mapping) else None
-
-
 _SWITCHES = ("forward_prefetch", "limit_all_gathers", "use_orig_params", "sync_module_states")
 _SWITCHES += ("activation_checkpointing", "cpu_ram_efficient_loading")
 
 READERS: dict[str, tuple[Callable[[Any], Any], str]] = {
-    "version": (_version, "1 or 2"),
+    "version": (lambda value: {"1": 1, "2": 2}.get(str(value).strip()), "1 or 2"),
     "reshard_after_forward": (_reshard, f"True or False in version 2, one of {', '.join(SHARDING)} in version 1"),
     "cpu_offload": (_boolean, "True or False"),
     "auto_wrap_policy": (
@@ -208,12 +197,16 @@ READERS: dict[str, tuple[Callable[[Any], Any], str]] = {
         _one_of("backward_pre", "backward_post", "no_prefetch"),
         "'backward_pre', 'backward_post' or 'no_prefetch'",
     ),
-    "state_dict_type": (_state_dict_type, "'FULL_STATE_DICT' or 'SHARDED_STATE_DICT'"),
+    "state_dict_type": (
+        lambda value: {"full_state_dict": "full", "sharded_state_dict": "sharded"}.get(str(value).lower()),
+        "'FULL_STATE_DICT' or 'SHARDED_STATE_DICT'",
+    ),
     **dict.fromkeys(_SWITCHES, (_boolean, "True or False")),
-    "xla": (_boolean, "True or False"),
-    "xla_fsdp_v2": (_boolean, "True or False"),
-    "xla_fsdp_grad_ckpt": (_boolean, "True or False"),
-    "xla_fsdp_settings": (_settings, "a dict of options of XlaFullyShardedDataParallel"),
+    **dict.fromkeys(("xla", "xla_fsdp_v2", "xla_fsdp_grad_ckpt"), (_boolean, "True or False")),
+    "xla_fsdp_settings": (
+        lambda value: value if isinstance(value, Mapping) else None,
+        "a dict of options of XlaFullyShardedDataParallel",
+    ),
 }
 """The keys of `fsdp_config`: what reads each, giving None for nonsense, and what it is to be."""
 
@@ -254,10 +247,8 @@ def _sharding(words: list[str], reshard: bool | str | None, version: int, faults
         return word or "full_shard"
     if isinstance(reshard, bool):
         if version == 1:
-            faults.append(
-                f"fsdp_config['reshard_after_forward']={reshard} is for version 2; version 1 takes a name such as "
-                "'full_shard'. Pass fsdp_config['version']=2, or the name."
-            )
+            said = f"fsdp_config['reshard_after_forward']={reshard} is for version 2"
+            faults.append(f"{said}: pass fsdp_config['version']=2, or a name such as 'full_shard'.")
         kinds = ("hybrid_shard", "hybrid_shard_zero2") if (word or "").startswith("hybrid") else SHARDING[:2]
         return kinds[0] if reshard else kinds[1]
     if version == 2:
@@ -272,10 +263,8 @@ def _wrapping(words: list[str], values: dict[str, Any], faults: list[str]) -> tu
     policy, layers = values.get("auto_wrap_policy"), values.get("transformer_layer_cls_to_wrap")
     size = values.get("min_num_params", 0)
     if size and layers:
-        faults.append(
-            f"fsdp_config: min_num_params={size} and transformer_layer_cls_to_wrap={list(layers)} exclude each other. "
-            "Keep one."
-        )
+        given = f"min_num_params={size} and transformer_layer_cls_to_wrap={list(layers)}"
+        faults.append(f"fsdp_config: {given} exclude each other. Keep one.")
     if policy == "size_based_wrap" and not size:
         faults.append("fsdp_config['auto_wrap_policy']='SIZE_BASED_WRAP' needs min_num_params above 0.")
     if policy == "no_wrap":
@@ -289,24 +278,13 @@ def _wrapping(words: list[str], values: dict[str, Any], faults: list[str]) -> tu
 def _combinations(settings: FSDPSettings) -> list[str]:
     faults = []
     if settings.cpu_ram_efficient_loading and settings.version == 1 and not settings.sync_module_states:
-        faults.append(
-            "fsdp_config['cpu_ram_efficient_loading']=True leaves all processes but the first without weights: set "
-            "sync_module_states to True, or leave it out."
-        )
+        faults.append("fsdp_config['cpu_ram_efficient_loading']=True needs sync_module_states=True.")
     if settings.version == 2 and settings.sharding == "no_shard":
         faults.append("fsdp='no_shard' is not there in version 2: leave fsdp out, the processes then train with DDP.")
     if settings.activation_checkpointing and settings.wrap is None:
-        faults.append(
-            "fsdp_config['activation_checkpointing']=True needs to know the layers: add 'auto_wrap' to fsdp, or pass "
-            "transformer_layer_cls_to_wrap."
-        )
+        needed = "add 'auto_wrap' to fsdp, or pass transformer_layer_cls_to_wrap"
+        faults.append(f"fsdp_config['activation_checkpointing']=True needs to know the layers: {needed}.")
     if settings.xla_checkpointing and settings.xla and settings.wrap is None:
-        faults.append(
-            "fsdp_config['xla_fsdp_grad_ckpt']=True needs to know the layers: pass min_num_params or "
-            "transformer_layer_cls_to_wrap."
-        )
+        needed = "pass min_num_params or transformer_layer_cls_to_wrap"
+        faults.append(f"fsdp_config['xla_fsdp_grad_ckpt']=True needs to know the layers: {needed}.")
     return faults
-
-
-def _unless(value: Any, nothing: Any) -> Any:
-    return None if value == nothing else value

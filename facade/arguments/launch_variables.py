@@ -1,4 +1,4 @@
-"""Table of the environment variables of `accelerate launch`, with the argument that each sets.
+"""Table of the environment variables of `accelerate launch` that concern the Trainer, with the argument that each sets.
 
 `lightrainer launch` sets the same variables from the same options and files; `launched.py` reads them.
 """
@@ -53,13 +53,6 @@ def _groups(key: str, default: str = "") -> Variable:
     option, switch = f"parallelism_config_{key.rpartition('.')[2]}", "ACCELERATE_USE_PARALLELISM_CONFIG"
     return Variable(argument=f"parallelism_config.{key}", option=option, default=default, switch=switch)
 
-
-_PLACE = Variable(elsewhere="distributed/launchers.py: the place of this process among all")
-_DEVICES = Variable(elsewhere="the driver: which devices can be seen")
-_TPU = Variable(elsewhere="torch_xla")
-_AWS = Variable(elsewhere="the client of SageMaker, which starts a job and does not train")
-_FP8 = Variable(elsewhere="nothing: ACCELERATE_MIXED_PRECISION is fp8 then, which is refused")
-_MEGATRON = Variable(elsewhere="nothing: ACCELERATE_USE_MEGATRON_LM is on then, which is refused")
 
 VARIABLES: dict[str, Variable] = {
     "ACCELERATE_USE_CPU": Variable(argument="use_cpu", option="use_cpu", flag=True),
@@ -152,8 +145,6 @@ VARIABLES: dict[str, Variable] = {
         option="use_megatron_lm",
         flag=True,
     ),
-    "MEGATRON_LM_*": _MEGATRON,
-    "ACCELERATE_FP8_*": _FP8,
     "ACCELERATE_CPU_AFFINITY": Variable(
         refused="processes are not bound to cores: leave enable_cpu_affinity out, and start them under numactl",
         option="enable_cpu_affinity",
@@ -162,25 +153,13 @@ VARIABLES: dict[str, Variable] = {
     "ACCELERATE_DEBUG_MODE": Variable(
         elsewhere="nothing: processes are compared in any case", option="debug", flag=True
     ),
-    "ACCELERATE_USE_SAGEMAKER": Variable(elsewhere="nothing: see ACCELERATE_SAGEMAKER_DISTRIBUTED_TYPE"),
     "ACCELERATE_SAGEMAKER_DISTRIBUTED_TYPE": Variable(
         refused="there is no smdistributed here: start the script with torchrun in the job",
     ),
-    "ACCELERATE_IN_TPU_POD": _TPU,
-    "XLA_USE_BF16": _TPU,
-    "XLA_DOWNCAST_BF16": _TPU,
-    "FORK_LAUNCHED": Variable(elsewhere="accelerate's notebook_launcher"),
-    **dict.fromkeys(("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"), _PLACE),
     "OMP_NUM_THREADS": Variable(elsewhere="OpenMP and MKL", option="num_cpu_threads_per_process"),
-    **dict.fromkeys(("KMP_AFFINITY", "KMP_BLOCKTIME"), Variable(elsewhere="OpenMP and MKL")),
-    **dict.fromkeys(("NCCL_P2P_DISABLE", "NCCL_IB_DISABLE"), Variable(elsewhere="NCCL")),
-    "PYTHONPATH": Variable(elsewhere="Python"),
-    "AWS_*": _AWS,
     "CUDA_VISIBLE_DEVICES": Variable(elsewhere="CUDA: which devices can be seen", option="gpu_ids"),
-    "*_VISIBLE_*": _DEVICES,
-    "ZE_AFFINITY_MASK": _DEVICES,
 }
-"""By name; `*` stands for the rest of several."""
+"""By name; without those that other libraries read by themselves."""
 
 
 def is_on(name: str) -> bool:

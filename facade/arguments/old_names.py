@@ -227,10 +227,8 @@ def modernised(given: Given, fields: Collection[str]) -> dict[str, Any]:
     for name in sorted(old, key=lambda one: one == "push_to_hub_organization"):
         for target, value in turned(name, given[name], new).items():
             if name in _RENAMED and target in given and given[target] != value:
-                raise NoLongerPossibleError(
-                    f"{shown(name, given[name])} is called {target} now, and {shown(target, given[target])} is given "
-                    f"too. Leave {name} out."
-                )
+                both = f"{shown(name, given[name])} is called {target} now, and {shown(target, given[target])} is given"
+                raise NoLongerPossibleError(f"{both} too. Leave {name} out.")
             new[target] = value
     return new
 
@@ -243,9 +241,7 @@ def turned(name: str, value: Any, given: Given) -> dict[str, Any]:
     """
     old = OLD_NAMES[name]
     if old.refused(value):
-        raise NoLongerPossibleError(
-            f"{shown(name, value)} was possible in transformers 4, and is not any more. Instead: {old.now}."
-        )
+        raise NoLongerPossibleError(f"{shown(name, value)} is not possible since transformers 5. Instead: {old.now}.")
     warn(f"{name} is an argument of transformers 4. Instead: {old.now}.")
     return {} if old.turn is None else old.turn(value, given)
 

@@ -52,10 +52,8 @@ def require_packages(args: Any) -> None:
         liger_patch()
     module, pip = _library_of(OptimizerNames(args.optim).value)
     if module and not is_installed(module):
-        raise ImportError(
-            f"optim={OptimizerNames(args.optim).value!r} needs the package {module}, which is not installed. Install "
-            f"it on all machines with: pip install {pip}"
-        )
+        name = OptimizerNames(args.optim).value
+        raise ImportError(f"optim={name!r} needs the package {module}, which is not installed: pip install {pip}")
 
 
 def require_deepspeed() -> None:
@@ -64,18 +62,12 @@ def require_deepspeed() -> None:
     Raises:
         ImportError: it is not installed, or older than `DEEPSPEED_AT_LEAST`.
     """
+    command = f"DS_BUILD_OPS=0 pip install --no-build-isolation 'deepspeed>={DEEPSPEED_AT_LEAST}'"
     if not is_installed("deepspeed"):
-        raise ImportError(
-            "The argument deepspeed needs the package deepspeed, which is not installed: "
-            "DS_BUILD_OPS=0 pip install --no-build-isolation deepspeed"
-        )
+        raise ImportError(f"The argument deepspeed needs the package deepspeed, which is not installed: {command}")
     found = installed("deepspeed")
     if found is not None and is_older(found, DEEPSPEED_AT_LEAST):
-        raise ImportError(
-            f"The argument deepspeed needs deepspeed {DEEPSPEED_AT_LEAST} or newer, but {found} is installed; some "
-            "older ones compute wrong losses. Install a newer one: "
-            f"DS_BUILD_OPS=0 pip install --no-build-isolation 'deepspeed>={DEEPSPEED_AT_LEAST}'"
-        )
+        raise ImportError(f"deepspeed {found} is installed, and versions before may compute wrong losses: {command}")
 
 
 def _library_of(optimizer: str) -> tuple[str, str]:

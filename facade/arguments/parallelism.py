@@ -168,19 +168,12 @@ def parallelism_faults(config: Any, processes: int) -> list[str]:
         faults = list(_wrong_values(config)) or list(_wrong_together(config, processes))
         return [f"parallelism_config: {fault}" for fault in faults]
     if isinstance(config, Mapping):
-        return [
-            f"parallelism_config has the key {key!r}, which is not known.{did_you_mean(key, NAMES)} "
-            f"Known: {', '.join(NAMES)}."
-            for key in config
-            if key not in NAMES
-        ]
+        unknown = [f"{key!r}, which is not known.{did_you_mean(key, NAMES)}" for key in config if key not in NAMES]
+        return [f"parallelism_config has the key {said} Known: {', '.join(NAMES)}." for said in unknown]
     if config is None:
         return []
     kind = with_article(type(config).__name__)
-    return [
-        f"parallelism_config={config!r} is {kind}; pass a dict such as {{'tp_size': 2}}, "
-        "one written as JSON, or an object with the sizes as attributes."
-    ]
+    return [f"parallelism_config={config!r} is {kind}; pass a dict such as {{'tp_size': 2}}, or one written as JSON."]
 
 
 def _wrong_values(config: ParallelismConfig) -> Iterator[str]:
@@ -197,10 +190,7 @@ def _wrong_values(config: ParallelismConfig) -> Iterator[str]:
             yield f"{name}={getattr(config, name)!r} must be a dict with keys of {keys}."
     given = getattr(config.sp_handler, "sp_attn_implementation", None)
     if given not in (None, "sdpa"):
-        yield (
-            f"sp_handler: sp_attn_implementation={given!r} is not split over heads here. Load the model with "
-            "attn_implementation='sdpa', and pass 'sdpa'; its kernels are flash attention too, on GPUs."
-        )
+        yield f"sp_handler: sp_attn_implementation={given!r} is not split: pass 'sdpa', and load the model with it."
     given = getattr(config.cp_handler, "cp_comm_strategy", ROTATIONS[0])
     if given not in ROTATIONS:
         near = did_you_mean(given, ROTATIONS)
@@ -215,10 +205,8 @@ def _wrong_together(config: ParallelismConfig, processes: int) -> Iterator[str]:
     if split and config.dp_replicate_enabled and not config.dp_shard_enabled:
         yield f"{sizes} needs a sharded model: set dp_shard_size above 1 and dp_replicate_size to 1."
     if processes > 1 and config.total_size not in (1, processes):
-        yield (
-            f"{sizes} makes {config.total_size} processes, but there are {processes}. Change the sizes, or start "
-            f"{config.total_size} processes (torchrun --nproc_per_node=...)."
-        )
+        total = config.total_size
+        yield f"{sizes} makes {total} processes, but there are {processes}. Change the sizes, or start {total}."
 
 
 def copies_of_batches(args: Any) -> int:

@@ -11,32 +11,31 @@ Rule = Callable[[Any], Iterable[str]]
 """Yields one sentence for each error in the arguments."""
 
 
-class RuleBook:
-    """Rules, each with the fields that it reads."""
+_RULES: list[tuple[frozenset[str], Rule]] = []
+"""Rules, each with the fields that it reads."""
 
-    def __init__(self) -> None:
-        self._rules: list[tuple[frozenset[str], Rule]] = []
 
-    def about(self, *names: str) -> Callable[[Rule], Rule]:
-        """Decorate a rule that reads these fields."""
+def rule(*names: str) -> Callable[[Rule], Rule]:
+    """Decorate a rule that reads these fields."""
 
-        def register(rule: Rule) -> Rule:
-            self._rules.append((frozenset(names), rule))
-            return rule
+    def register(function: Rule) -> Rule:
+        _RULES.append((frozenset(names), function))
+        return function
 
-        return register
+    return register
 
-    def errors(self, args: Any, names: Collection[str] | None, skip: Collection[str]) -> list[str]:
-        """Return the errors of all rules that read no field in `skip` and, if given, only fields in `names`.
 
-        Rules about fields that these arguments do not have are skipped.
-        """
-        return [
-            error
-            for read, rule in self._rules
-            if read.isdisjoint(skip) and (names is None or read <= set(names)) and all(hasattr(args, n) for n in read)
-            for error in rule(args)
-        ]
+def errors(args: Any, names: Collection[str] | None, skip: Collection[str]) -> list[str]:
+    """Return the errors of all rules that read no field in `skip` and, if given, only fields in `names`.
+
+    Rules about fields that these arguments do not have are skipped.
+    """
+    return [
+        error
+        for read, function in _RULES
+        if read.isdisjoint(skip) and (names is None or read <= set(names)) and all(hasattr(args, n) for n in read)
+        for error in function(args)
+    ]
 
 
 def in_range(name: str, low: float, high: float = math.inf, *, below: float | None = None, remedy: str = "") -> Rule:
@@ -48,12 +47,12 @@ def in_range(name: str, low: float, high: float = math.inf, *, below: float | No
     bounds += [f"at most {high:g}"] if high < math.inf else []
     bounds += [] if below is None else ["finite" if below == math.inf else f"below {below:g}"]
 
-    def rule(args: Any) -> Iterable[str]:
+    def check(args: Any) -> Iterable[str]:
         value = getattr(args, name)
         if value is not None and not (low <= value <= high and (below is None or value < below)):
             yield f"{name}={value!r} must be {' and '.join(bounds)}.{remedy}"
 
-    return rule
+    return check
 
 
 def choice_errors(name: str, value: Any, choices: Collection[str | None]) -> list[str]:

@@ -11,12 +11,9 @@ from .deepspeed_config import fill_from_arguments, key_faults, load_deepspeed, v
 from .enums import FSDPOption
 from .fsdp_config import fsdp_words, read_fsdp, settings_of, shown_fsdp, without_effect
 from .parallelism import ParallelismConfig, parallelism_faults, read_parallelism
-from .rules import RuleBook, member_errors
+from .rules import member_errors, rule
 
 logger = logging.getLogger(__name__)
-
-BOOK = RuleBook()
-_rule = BOOK.about
 
 
 def warn_of_sharding(args: Any) -> None:
@@ -34,16 +31,11 @@ def warn_of_sharding(args: Any) -> None:
     if xla and not config.get("xla"):
         logger.warning("%s are used only with fsdp_config['xla']=True: they change nothing.", ", ".join(xla))
     if args.weight_decay and settings.version == 1 and not settings.use_orig_params:
-        logger.warning(
-            "fsdp_config['use_orig_params']=False joins parameters, so that weight_decay=%s also applies to biases and "
-            "norms.",
-            args.weight_decay,
-        )
+        said = "fsdp_config['use_orig_params']=False joins parameters: weight_decay=%s applies to biases and norms too."
+        logger.warning(said, args.weight_decay)
     if args.gradient_checkpointing and settings.reshard_after_forward:
-        logger.warning(
-            "gradient_checkpointing gathers the parameters once more in the backward pass of FSDP. "
-            "fsdp_config['activation_checkpointing']=True does not."
-        )
+        better = "fsdp_config['activation_checkpointing']=True does not"
+        logger.warning("gradient_checkpointing gathers parameters once more in the backward pass of FSDP; %s.", better)
 
 
 def loads_weights_once(args: Any) -> bool | None:
@@ -51,7 +43,7 @@ def loads_weights_once(args: Any) -> bool | None:
     return read_fsdp(args.fsdp, args.fsdp_config)[0].cpu_ram_efficient_loading if args.fsdp else None
 
 
-@_rule("fsdp", "fsdp_config")
+@rule("fsdp", "fsdp_config")
 def _fsdp(args: Any) -> Iterable[str]:
     words = fsdp_words(args.fsdp)
     unknown = [error for word in words for error in member_errors("fsdp", word, FSDPOption)]
@@ -59,10 +51,10 @@ def _fsdp(args: Any) -> Iterable[str]:
     yield from unknown or (read_fsdp(args.fsdp, args.fsdp_config)[1] if words else [])
 
 
-@_rule(
+@rule(
     *("deepspeed", "per_device_train_batch_size", "gradient_accumulation_steps", "max_grad_norm", "save_on_each_node"),
     *("learning_rate", "adam_beta1", "adam_beta2", "adam_epsilon", "weight_decay"),
-    *("fp16", "bf16", "fp16_full_eval", "bf16_full_eval"),
+    *("fp16", "bf16", "fp16_full_eval", "bf16_full_eval", "auto_find_batch_size"),
 )
 def _deepspeed(args: Any) -> Iterable[str]:
     if not args.deepspeed:
@@ -80,6 +72,8 @@ def _deepspeed(args: Any) -> Iterable[str]:
         yield f'deepspeed contradicts the arguments: {lines}. Write "auto" in the configuration, or change one.'
     if value_at(config, "fp16.enabled") is True and value_at(config, "bf16.enabled") is True:
         yield "deepspeed: fp16.enabled and bf16.enabled exclude each other. Keep one."
+    if args.auto_find_batch_size and value_at(config, "zero_optimization.stage") == 3:
+        yield "auto_find_batch_size=True does not go with stage 3 of DeepSpeed. Use stage 1 or 2, or FSDP."
 
 
 def _zero(config: dict[str, Any]) -> Iterable[str]:
@@ -95,10 +89,8 @@ def _zero(config: dict[str, Any]) -> Iterable[str]:
         yield from _offload(part, zero.get(part), stage)
     autotp = value_at(config, "tensor_parallel.autotp_size", 1)
     if autotp not in (0, 1):
-        yield (
-            f"deepspeed: tensor_parallel.autotp_size={autotp!r} is not there in Lightning's DeepSpeedStrategy. Leave "
-            "it out, or split layers with parallelism_config={'tp_size': ...} instead of deepspeed."
-        )
+        instead = "split layers with parallelism_config={'tp_size': ...} in place of deepspeed"
+        yield f"deepspeed: tensor_parallel.autotp_size={autotp!r} is not there: leave it out, or {instead}."
 
 
 def _offload(part: str, section: Any, stage: Any) -> Iterable[str]:
@@ -112,12 +104,12 @@ def _offload(part: str, section: Any, stage: Any) -> Iterable[str]:
         yield f"deepspeed: {name} needs zero_optimization.{part}.nvme_path, the folder to keep it in."
 
 
-@_rule("parallelism_config")
+@rule("parallelism_config")
 def _parallelism(args: Any) -> Iterable[str]:
     return parallelism_faults(read_parallelism(args.parallelism_config), launched_world_size())
 
 
-@_rule("fsdp", "deepspeed")
+@rule("fsdp", "deepspeed")
 def _one_engine(args: Any) -> Iterable[str]:
     if args.fsdp and args.deepspeed:
         yield f"{shown_fsdp(args.fsdp)} and deepspeed exclude each other: both shard the model. Keep one."
@@ -130,7 +122,7 @@ def _groups(args: Any) -> ParallelismConfig | None:
     return config if asked else None
 
 
-@_rule("fsdp", "fsdp_config", "parallelism_config")
+@rule("fsdp", "fsdp_config", "parallelism_config")
 def _fsdp_in_groups(args: Any) -> Iterable[str]:
     groups = _groups(args)
     if groups is None or not args.fsdp:
@@ -139,18 +131,13 @@ def _fsdp_in_groups(args: Any) -> Iterable[str]:
     if settings.xla:
         yield "fsdp_config['xla']=True and parallelism_config exclude each other. Leave parallelism_config out."
     elif settings.version == 1:
-        yield (
-            "parallelism_config goes with version 2 of FSDP, but this is version 1. Set fsdp_config={'version': 2}, or "
-            "pass fsdp=True without a version."
-        )
+        yield "parallelism_config needs version 2 of FSDP, but this is version 1. Set fsdp_config={'version': 2}."
     elif not groups.dp_shard_enabled and not groups.splits_sequences:
-        yield (
-            f"fsdp is set, but parallelism_config leaves nothing to shard over: dp_shard_size={groups.dp_shard_size}, "
-            f"tp_size={groups.tp_size}. Set dp_shard_size above 1, or leave fsdp out."
-        )
+        sizes = f"dp_shard_size={groups.dp_shard_size}, tp_size={groups.tp_size}"
+        yield f"fsdp has nothing to shard over: {sizes}. Set dp_shard_size above 1, or leave fsdp out."
 
 
-@_rule("deepspeed", "parallelism_config")
+@rule("deepspeed", "parallelism_config")
 def _deepspeed_in_groups(args: Any) -> Iterable[str]:
     groups = _groups(args)
     if groups is not None and args.deepspeed:
@@ -158,58 +145,31 @@ def _deepspeed_in_groups(args: Any) -> Iterable[str]:
         yield f"deepspeed and parallelism_config exclude each other: DeepSpeed forms its own groups. Keep one.{instead}"
 
 
-@_rule("parallelism_config", "torch_compile", "use_liger_kernel")
+@rule("parallelism_config", "torch_compile", "use_liger_kernel")
 def _split_sequences(args: Any) -> Iterable[str]:
     groups = _groups(args)
-    size = groups.splits_sequences if groups is not None else ""
-    why = {
-        "torch_compile": "torch takes attention apart in Python, for each process in another way",
-        "use_liger_kernel": "not all of its versions take the labels that are shifted before the split",
-    }
-    for name, reason in why.items() if size else ():
-        if getattr(args, name):
-            given = f"{size}={getattr(groups, size)}"
-            yield f"{name}=True and parallelism_config with {given} exclude each other: {reason}. Keep one."
+    if groups is None or not groups.splits_sequences:
+        return
+    given = f"parallelism_config with {groups.splits_sequences}={getattr(groups, groups.splits_sequences)}"
+    if args.torch_compile:  # attention is replaced in Python, differently on each rank
+        yield f"torch_compile=True and {given} exclude each other. Keep one."
+    if args.use_liger_kernel:  # not all its versions take labels shifted before the split
+        yield f"use_liger_kernel=True and {given} exclude each other. Keep one."
 
 
-@_rule("fsdp", "fsdp_config", "deepspeed", "gradient_checkpointing", "save_only_model", "load_best_model_at_end")
-def _beside_sharding(args: Any) -> Iterable[str]:
-    settings = settings_of(args)
-    if settings and settings.activation_checkpointing and args.gradient_checkpointing:
-        yield (
-            "gradient_checkpointing=True and fsdp_config['activation_checkpointing']=True do the same twice. Keep the "
-            "one in fsdp_config."
-        )
+@rule("save_only_model", "load_best_model_at_end", "fsdp", "deepspeed")
+def _best_of_sharded(args: Any) -> Iterable[str]:
     if args.save_only_model and args.load_best_model_at_end and (args.fsdp or args.deepspeed):
         engine = "deepspeed" if args.deepspeed else "fsdp"
-        yield (
-            f"save_only_model=True with load_best_model_at_end=True does not go with {engine}: the best model is "
-            "loaded from a whole checkpoint. Drop one of them."
-        )
-    if args.save_only_model and settings and settings.state_dict_type == "sharded":
-        yield (
-            "save_only_model=True does not go with fsdp_config['state_dict_type']='SHARDED_STATE_DICT', which is a "
-            "form of checkpoint. Set it to 'FULL_STATE_DICT'."
-        )
+        yield f"save_only_model=True with load_best_model_at_end=True does not go with {engine}. Drop one of them."
 
 
-@_rule("fsdp", "fsdp_config", "save_on_each_node")
-def _parts_on_each_node(args: Any) -> Iterable[str]:
+@rule("fsdp", "fsdp_config", "gradient_checkpointing", "save_only_model", "save_on_each_node")
+def _beside_fsdp(args: Any) -> Iterable[str]:
     settings = settings_of(args)
-    if settings and args.save_on_each_node and settings.state_dict_type == "sharded":
-        yield (
-            "save_on_each_node=True does not go with fsdp_config['state_dict_type']='SHARDED_STATE_DICT': no machine "
-            "has all parts. Set it to 'FULL_STATE_DICT', or leave save_on_each_node out and write to a shared disk."
-        )
-
-
-@_rule("deepspeed", "auto_find_batch_size")
-def _batch_size_search(args: Any) -> Iterable[str]:
-    if not (args.deepspeed and args.auto_find_batch_size):
-        return
-    try:
-        stage = value_at(load_deepspeed(args.deepspeed), "zero_optimization.stage")
-    except ValueError:  # reported by another rule
-        return
-    if stage == 3:
-        yield "auto_find_batch_size=True does not go with stage 3 of DeepSpeed. Use stage 1 or 2, or FSDP."
+    if settings and settings.activation_checkpointing and args.gradient_checkpointing:
+        yield "gradient_checkpointing=True and fsdp_config['activation_checkpointing']=True do the same. Keep one."
+    for name in ("save_only_model", "save_on_each_node"):  # neither leaves a machine with all parts
+        if settings and settings.state_dict_type == "sharded" and getattr(args, name):
+            parts = "fsdp_config['state_dict_type']='SHARDED_STATE_DICT'"
+            yield f"{name}=True does not go with {parts}. Set it to 'FULL_STATE_DICT', or leave {name} out."

@@ -17,10 +17,7 @@ def _trackers(report_to: Any) -> str | None:
     """Not there: 'neptune'."""
     if "neptune" not in report_to_list(report_to):
         return None
-    return (
-        "report_to=['neptune']: the reference has deprecated it and does not document it; use another tracker, or its "
-        "client in a TrainerCallback of your own"
-    )
+    return "report_to=['neptune']: the reference has deprecated it; use another tracker, or a callback of your own"
 
 
 def _config_class(config: Any) -> str | None:
@@ -34,19 +31,14 @@ def _watching(debug: Any) -> str | None:
     """Not there: 'tpu_metrics_debug' without torch_xla."""
     if DebugOption.TPU_METRICS_DEBUG not in (debug or ()) or xla_is_chosen():
         return None
-    return (
-        "debug='tpu_metrics_debug': it prints what torch_xla counts on a TPU, and here is no TPU, or no torch_xla; "
-        "leave it out, 'underflow_overflow' works everywhere"
-    )
+    return "debug='tpu_metrics_debug': there is no TPU, or no torch_xla; leave it out"
 
 
 def _groups(config: Any) -> str | None:
     """Not there: tp_size together with dp_replicate_size."""
     if getattr(config, "tp_enabled", False) and config.dp_replicate_enabled:
-        return (
-            f"parallelism_config: dp_replicate_size={config.dp_replicate_size} with tp_size={config.tp_size}: "
-            "Lightning's ModelParallelStrategy has two dimensions; set dp_replicate_size to 1 and raise dp_shard_size"
-        )
+        sizes = f"dp_replicate_size={config.dp_replicate_size} with tp_size={config.tp_size}"
+        return f"parallelism_config: {sizes}: Lightning's mesh has two dimensions; raise dp_shard_size instead"
     return None
 
 

@@ -8,8 +8,8 @@ from .enums import DebugOption, FSDPOption
 
 
 @dataclass(init=False, repr=False, eq=False)
-class SeedArguments:
-    """The fields of `transformers.TrainingArguments` that make runs repeatable."""
+class PlatformArguments:
+    """The fields of `transformers.TrainingArguments` about seeds, devices, and how processes share data."""
 
     full_determinism: bool = argument(
         False,
@@ -24,12 +24,6 @@ class SeedArguments:
     data_seed: int | None = argument(
         None, "Seed of the order of the data; unset takes the one in seed.", "`build_loader(seed=)`"
     )
-
-
-@dataclass(init=False, repr=False, eq=False)
-class PlatformArguments:
-    """The fields of `transformers.TrainingArguments` about devices and the distribution of data over processes."""
-
     use_cpu: bool = argument(
         False, "Compute on the CPU although there is an accelerator.", "`Trainer(accelerator='cpu')`"
     )
@@ -176,8 +170,8 @@ class LaterDistributedArguments:
 
 
 @dataclass(init=False, repr=False, eq=False)
-class DiagnosticsArguments:
-    """The fields of `transformers.TrainingArguments` for finding faults and measuring memory."""
+class ScriptArguments:
+    """The fields of `transformers.TrainingArguments` for diagnostics, for scripts to read, and for older scripts."""
 
     debug: str | list[DebugOption] = argument(
         "",
@@ -189,12 +183,6 @@ class DiagnosticsArguments:
         "Do not measure memory; set to False to find it among the metrics.",
         "`MemoryTracker`: `*_mem_*` among the metrics",
     )
-
-
-@dataclass(init=False, repr=False, eq=False)
-class ScriptArguments:
-    """The fields of `transformers.TrainingArguments` that scripts read and the Trainer does not."""
-
     do_train: bool = argument(False, "For the script: whether to train.", "nothing: scripts read it")
     do_eval: bool = argument(
         False, "For the script: whether to evaluate; on once eval_strategy is not 'no'.", "nothing: scripts read it"
@@ -205,12 +193,6 @@ class ScriptArguments:
         "For the script: checkpoint folder to hand to Trainer.train().",
         "nothing: scripts hand it to `Trainer.train()`",
     )
-
-
-@dataclass(init=False, repr=False, eq=False)
-class DeprecatedArguments:
-    """The fields of `transformers.TrainingArguments` that older scripts pass."""
-
     warmup_ratio: float | None = argument(
         None, "Deprecated: use warmup_steps, which takes a share below 1 as well.", "`warmup_steps`"
     )

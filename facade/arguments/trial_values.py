@@ -38,10 +38,8 @@ def apply(args: Any, values: Any) -> list[str]:
         ValueError: a name is nested, or a value cannot be cast.
     """
     if not isinstance(values, Mapping):
-        raise TypeError(
-            f"hp_space returned {type(values).__name__} ({values!r:.80}). It has to return a dict of values by the "
-            "name of the training argument, e.g. {'learning_rate': trial.suggest_float('learning_rate', 1e-6, 1e-3)}."
-        )
+        returned = f"hp_space returned {type(values).__name__} ({values!r:.80})"
+        raise TypeError(f"{returned}. It has to return a dict of values by the name of the training argument.")
     declared, cast_values = declared_types(args), {}
     for name, value in values.items():
         if _is_known(args, name):
@@ -89,7 +87,7 @@ def _cast(value: Any, kinds: set[type]) -> Any:
     if numbers == {bool}:
         return _truth(value)
     if isinstance(value, (str, bool, int, float)):
-        return float(value) if float in numbers else _whole(value)
+        return float(value) if float in numbers else int(float(value))  # Ray samples integers as floats
     return value
 
 
@@ -102,11 +100,6 @@ def _truth(value: Any) -> bool:
     raise ValueError("it takes True or False.")
 
 
-def _whole(value: Any) -> int:
-    """Truncate to int, as the reference does: Ray samples integers as floats."""
-    return int(float(value)) if isinstance(value, str) else int(value)
-
-
 def _is_known(args: Any, name: Any) -> bool:
     if not isinstance(name, str):
         raise ValueError(f"hp_space has the name {name!r}. Names are text.")
@@ -114,17 +107,10 @@ def _is_known(args: Any, name: Any) -> bool:
         return True
     outer, dot, inner = name.partition(".")
     if dot:
-        raise ValueError(
-            f"hp_space has the nested name {name!r}. Training arguments are not reached inside: return the whole of "
-            f"it, e.g. {{{outer!r}: {{{inner!r}: trial.suggest_float({name!r}, ...)}}}}."
-        )
+        whole = f"{{{outer!r}: {{{inner!r}: trial.suggest_float({name!r}, ...)}}}}"
+        raise ValueError(f"hp_space has the nested name {name!r}: return the whole argument, e.g. {whole}.")
     near = did_you_mean(name, [item.name for item in fields(args)] if is_dataclass(args) else vars(args))
-    logger.warning(
-        "The search has a value for %r, but there is no such training argument.%s It is not set; model_init can read "
-        "it in trial.params.",
-        name,
-        near,
-    )
+    logger.warning("The search has %r, which is no training argument.%s model_init may read trial.params.", name, near)
     return False
 
 

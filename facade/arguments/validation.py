@@ -15,14 +15,14 @@ from ...lightning_modules.common.local_paths import remote_fault
 from ...lightning_modules.common.schedule_curves import number_faults
 from ...lightning_modules.common.suggestions import did_you_mean
 from ..distributed.process import state_is_configured
-from . import sharding_rules
+from . import sharding_rules  # noqa: F401 - registers its rules
 from .accelerator import AcceleratorConfig
 from .coercion import ENUM_FIELDS, schedule_waits_for_metric
 from .enums import DebugOption, IntervalStrategy, SaveStrategy, SchedulerType
 from .fields import ArgumentFields
 from .hardware import supports_bf16, supports_tf32
 from .result_fields import LOG_LEVELS
-from .rules import RuleBook, choice_errors, in_range, member_errors
+from .rules import choice_errors, errors, in_range, member_errors, rule
 from .system_fields import DDP_BACKENDS, SAMPLING_STRATEGIES, START_METHODS
 from .typecheck import wrong_types
 
@@ -63,28 +63,21 @@ def raise_for_problems(args: ArgumentFields, names: Collection[str] | None = Non
 def _errors(args: ArgumentFields, names: Collection[str] | None) -> tuple[list[str], list[str]]:
     """Return the errors of types, and those of values."""
     types = wrong_types(args, names)
-    values = [error for book in (_BOOK, sharding_rules.BOOK) for error in book.errors(args, names, skip=types)]
-    return [*types.values()], values
+    return [*types.values()], errors(args, names, skip=types)
 
 
 def warn_of_data_settings(args: Any) -> None:
     """Warn of settings of `accelerator_config` that have no effect, or less than they could."""
     config = args.accelerator_config
     if config.non_blocking and not args.dataloader_pin_memory:
-        logger.warning(
-            "accelerator_config: non_blocking=True works best with dataloader_pin_memory=True: copies overlap with "
-            "computation only from page-locked memory."
-        )
+        logger.warning("accelerator_config: non_blocking=True copies at once only with dataloader_pin_memory=True.")
     for key in ("adjust_scheduler", "sync_with_dataloader"):
         if not (config.gradient_accumulation_kwargs or {}).get(key, True):
-            logger.warning(
-                f"accelerator_config: gradient_accumulation_kwargs: {key}=False changes nothing: the Trainer takes a "
-                "step at the end of each epoch, and the learning rate follows the steps."
+            said = (
+                "accelerator_config: gradient_accumulation_kwargs: %s=False has no effect: each epoch ends with a step."
             )
+            logger.warning(said, key)
 
-
-_BOOK = RuleBook()
-_rule = _BOOK.about
 
 _RANGES: dict[str, dict[str, Any]] = {
     "per_device_train_batch_size": {"low": 1},
@@ -114,26 +107,26 @@ _CHOICES: dict[str, tuple[str | None, ...]] = {
     "dataloader_multiprocessing_context": (*START_METHODS, None),
 }
 for _name, _bounds in _RANGES.items():
-    _rule(_name)(in_range(_name, **_bounds))
+    rule(_name)(in_range(_name, **_bounds))
 for _name, _choices in _CHOICES.items():
-    _rule(_name)(lambda args, name=_name, choices=_choices: choice_errors(name, getattr(args, name), choices))
+    rule(_name)(lambda args, name=_name, choices=_choices: choice_errors(name, getattr(args, name), choices))
 for _name, _kind in ENUM_FIELDS.items():
-    _rule(_name)(lambda args, name=_name, kind=_kind: member_errors(name, getattr(args, name), kind))
+    rule(_name)(lambda args, name=_name, kind=_kind: member_errors(name, getattr(args, name), kind))
 
 
-@_rule("output_dir")
+@rule("output_dir")
 def _folder_for_results(args: Any) -> Iterable[str]:
     if fault := remote_fault(args.output_dir, "output_dir"):
         yield fault
 
 
-@_rule("lr_scheduler_kwargs")
+@rule("lr_scheduler_kwargs")
 def _numbers_of_schedule(args: Any) -> Iterable[str]:
     for fault in number_faults(args.lr_scheduler_kwargs) if isinstance(args.lr_scheduler_kwargs, dict) else []:
         yield f"lr_scheduler_kwargs: {fault}"
 
 
-@_rule("report_to")
+@rule("report_to")
 def _trackers(args: Any) -> Iterable[str]:
     names = args.report_to if isinstance(args.report_to, (list, tuple)) else [args.report_to]
     choices = (*INTEGRATIONS, "all", "none", None) if len(names) == 1 else INTEGRATIONS
@@ -141,28 +134,28 @@ def _trackers(args: Any) -> Iterable[str]:
         yield from choice_errors("report_to", name, choices)
 
 
-@_rule("include_for_metrics")
+@rule("include_for_metrics")
 def _metric_inputs(args: Any) -> Iterable[str]:
     wanted = [args.include_for_metrics] if isinstance(args.include_for_metrics, str) else args.include_for_metrics
     for name in wanted or []:
         yield from choice_errors("include_for_metrics", name, ["inputs", "loss"])
 
 
-@_rule("debug")
+@rule("debug")
 def _debug_words(args: Any) -> Iterable[str]:
     words = args.debug if isinstance(args.debug, (list, tuple)) else str(args.debug or "").split()
     for word in words:
         yield from member_errors("debug", word, DebugOption)
 
 
-@_rule("num_train_epochs", "max_steps")
+@rule("num_train_epochs", "max_steps")
 def _length_of_run(args: Any) -> Iterable[str]:
     epochs, steps = args.num_train_epochs, args.max_steps
     if steps <= 0 and not 0 <= epochs < math.inf:
         yield f"num_train_epochs={epochs!r} must be at least 0 and finite, or max_steps={steps} above 0."
 
 
-@_rule("warmup_steps")
+@rule("warmup_steps")
 def _warmup(args: Any) -> Iterable[str]:
     steps = args.warmup_steps
     if steps is not None and steps < 0:
@@ -171,7 +164,7 @@ def _warmup(args: Any) -> Iterable[str]:
         yield f"{name}={steps!r} must be at least 0. Pass a number of steps, or a share of all steps below 1."
 
 
-@_rule("torch_empty_cache_steps")
+@rule("torch_empty_cache_steps")
 def _cache_steps(args: Any) -> Iterable[str]:
     steps = args.torch_empty_cache_steps
     if steps is not None and not (isinstance(steps, int) and steps > 0):
@@ -193,24 +186,20 @@ def _interval(kind: str, args: Any) -> Iterable[str]:
 
 
 for _name in ("logging", "eval", "save"):
-    _rule(f"{_name}_strategy", f"{_name}_steps")(partial(_interval, _name))
+    rule(f"{_name}_strategy", f"{_name}_steps")(partial(_interval, _name))
 
 
-@_rule("load_best_model_at_end", "eval_strategy", "save_strategy", "eval_steps", "save_steps")
+@rule("load_best_model_at_end", "eval_strategy", "save_strategy", "eval_steps", "save_steps")
 def _best_is_evaluated(args: Any) -> Iterable[str]:
     if not args.load_best_model_at_end or args.save_strategy == SaveStrategy.BEST:
         return
     said = "load_best_model_at_end=True needs an evaluation of each checkpoint, but"
     if args.eval_strategy != args.save_strategy:
-        yield (
-            f"{said} eval_strategy={_text(args.eval_strategy)!r} and save_strategy={_text(args.save_strategy)!r} "
-            "differ. Pass the same for both, or save_strategy='best'."
-        )
+        given = f"eval_strategy={_text(args.eval_strategy)!r} and save_strategy={_text(args.save_strategy)!r}"
+        yield f"{said} {given} differ. Pass the same for both, or save_strategy='best'."
     elif args.eval_strategy == IntervalStrategy.STEPS and not _is_multiple(args.save_steps, args.eval_steps):
-        yield (
-            f"{said} save_steps={args.save_steps} is not a multiple of eval_steps={args.eval_steps}. Make it one, with "
-            "both of them steps or both of them shares."
-        )
+        given = f"save_steps={args.save_steps} is not a multiple of eval_steps={args.eval_steps}"
+        yield f"{said} {given}. Make it one, with both of them steps or both of them shares."
 
 
 def _is_multiple(save: float | None, evaluation: float | None) -> bool:
@@ -220,85 +209,67 @@ def _is_multiple(save: float | None, evaluation: float | None) -> bool:
     return save < 1 and evaluation < 1 and (save * 1_000_000) % (evaluation * 1_000_000) == 0
 
 
-@_rule("save_strategy", "metric_for_best_model")
+@rule("save_strategy", "metric_for_best_model")
 def _best_by_metric(args: Any) -> Iterable[str]:
     if args.save_strategy == SaveStrategy.BEST and args.metric_for_best_model is None:
         yield "save_strategy='best' needs metric_for_best_model, such as 'loss', to know which checkpoint is best."
 
 
-@_rule("lr_scheduler_type", "eval_strategy")
+@rule("lr_scheduler_type", "eval_strategy")
 def _schedule_is_evaluated(args: Any) -> Iterable[str]:
     if schedule_waits_for_metric(args) and args.eval_strategy == IntervalStrategy.NO:
-        yield (
-            f"lr_scheduler_type={SchedulerType(args.lr_scheduler_type).value!r} sets the learning rate by an evaluated "
-            "metric, but eval_strategy='no'. Pass eval_strategy='steps' or 'epoch'."
-        )
+        schedule = SchedulerType(args.lr_scheduler_type).value
+        yield f"lr_scheduler_type={schedule!r} needs evaluations, but eval_strategy='no'. Pass eval_strategy='steps'."
 
 
-@_rule("bf16", "bf16_full_eval", "use_cpu")
+@rule("bf16", "bf16_full_eval", "use_cpu")
 def _bf16_device(args: Any) -> Iterable[str]:
     if (args.bf16 or args.bf16_full_eval) and not args.use_cpu and not supports_bf16():
-        yield (
-            f"{'bf16' if args.bf16 else 'bf16_full_eval'}=True, but no GPU here computes in bfloat16 (NVIDIA Ampere or "
-            "newer does). Pass use_cpu=True to train in bfloat16 on the CPU."
-        )
+        name = "bf16" if args.bf16 else "bf16_full_eval"
+        yield f"{name}=True, but no GPU here computes in bfloat16. Pass use_cpu=True to compute in it on the CPU."
 
 
-@_rule("tf32")
+@rule("tf32")
 def _tf32_device(args: Any) -> Iterable[str]:
     if args.tf32 and not supports_tf32():
         yield "tf32=True, but no GPU here has TF32 (NVIDIA Ampere or newer does). Leave tf32 out."
 
 
-_EXCLUSIVE = {
-    ("fp16", "bf16"): "Keep one.",
-    ("fp16_full_eval", "bf16_full_eval"): "Keep one.",
-    ("ddp_static_graph", "auto_find_batch_size"): "DDP records the graph while gradients are exchanged, and a process "
-    "that runs out of memory takes no part in that. Leave one of them out.",
-}
+_EXCLUSIVE: list[dict[str, Any]] = [
+    {"fp16": True, "bf16": True},
+    {"fp16_full_eval": True, "bf16_full_eval": True},
+    {"ddp_static_graph": True, "auto_find_batch_size": True},  # DDP records the graph in a step that all ranks survive
+    {"sortish_sampler": True, "train_sampling_strategy": "sequential"},
+]
 
 
-def _excluded(one: str, other: str, why: str, args: Any) -> Iterable[str]:
-    if getattr(args, one) and getattr(args, other):
-        yield f"{one}=True and {other}=True exclude each other. {why}"
+def _excluded(pair: dict[str, Any], args: Any) -> Iterable[str]:
+    if all(getattr(args, name) == value for name, value in pair.items()):
+        yield f"{' and '.join(f'{name}={value!r}' for name, value in pair.items())} exclude each other. Keep one."
 
 
-for (_name, _other), _why in _EXCLUSIVE.items():
-    _rule(_name, _other)(partial(_excluded, _name, _other, _why))
+for _pair in _EXCLUSIVE:
+    rule(*_pair)(partial(_excluded, _pair))
 
 
 def _needs_workers(name: str, args: Any) -> Iterable[str]:
     value = getattr(args, name)
     if value not in (None, False) and args.dataloader_num_workers == 0:
-        yield (
-            f"{name}={value!r} needs worker processes, but dataloader_num_workers=0. Leave it out, or pass "
-            "dataloader_num_workers above 0."
-        )
+        yield f"{name}={value!r} needs workers, but dataloader_num_workers=0: pass dataloader_num_workers above 0."
 
 
 for _name in ("dataloader_prefetch_factor", "dataloader_persistent_workers", "dataloader_multiprocessing_context"):
-    _rule("dataloader_num_workers", _name)(partial(_needs_workers, _name))
+    rule("dataloader_num_workers", _name)(partial(_needs_workers, _name))
 
 
-@_rule("train_sampling_strategy", "accelerator_config")
+@rule("train_sampling_strategy", "accelerator_config")
 def _rebalanced_is_split(args: Any) -> Iterable[str]:
     if args.train_sampling_strategy == "batch_rebalance" and getattr(args.accelerator_config, "split_batches", False):
-        yield (
-            "train_sampling_strategy='batch_rebalance' makes batches of different sizes for each process, and "
-            "split_batches=True in accelerator_config would split each batch evenly. Leave one of them out."
-        )
+        uneven, even = "train_sampling_strategy='batch_rebalance'", "split_batches=True in accelerator_config"
+        yield f"{uneven} makes batches of different sizes, {even} equal ones. Leave one of them out."
 
 
-@_rule("sortish_sampler", "train_sampling_strategy")
-def _one_order(args: Any) -> Iterable[str]:
-    if args.sortish_sampler and args.train_sampling_strategy == "sequential":
-        yield (
-            "sortish_sampler=True puts samples of similar length together, train_sampling_strategy='sequential' keeps "
-            "the order of the data. Leave one of them out."
-        )
-
-
-@_rule("accelerator_config")
+@rule("accelerator_config")
 def _splitting_batches(args: Any) -> Iterable[str]:
     config = args.accelerator_config
     if not isinstance(config, AcceleratorConfig):
@@ -308,13 +279,11 @@ def _splitting_batches(args: Any) -> Iterable[str]:
         if item.type in (bool, bool | None) and not isinstance(value, (bool, type(None))):
             yield f"accelerator_config: {item.name}={value!r} must be True or False."
     if config.use_configured_state and not state_is_configured():
-        yield (
-            "accelerator_config: use_configured_state=True, but no state is configured yet. Before the arguments make "
-            "an accelerate.PartialState() or call torch.distributed.init_process_group(), or leave it out."
-        )
+        needed = "Make an accelerate.PartialState() or a process group before the arguments, or leave it out."
+        yield f"accelerator_config: use_configured_state=True, but no state is configured yet. {needed}"
 
 
-@_rule("accelerator_config", "gradient_accumulation_steps")
+@rule("accelerator_config", "gradient_accumulation_steps")
 def _accumulating(args: Any) -> Iterable[str]:
     given = getattr(args.accelerator_config, "gradient_accumulation_kwargs", None)
     name, known = "accelerator_config: gradient_accumulation_kwargs", ", ".join(ACCUMULATION_KEYS)
@@ -338,7 +307,7 @@ def _accumulating(args: Any) -> Iterable[str]:
 _LAYER_SETTINGS = ("activation_checkpointing_kwargs", "gradient_checkpointing_kwargs")
 
 
-@_rule(*_LAYER_SETTINGS)
+@rule(*_LAYER_SETTINGS)
 def _checkpointed_layers(args: Any) -> Iterable[str]:
     given = {str(getattr(args, name)): (name, getattr(args, name) or {}) for name in reversed(_LAYER_SETTINGS)}
     for name, settings in given.values():  # both names may hold the same settings

@@ -229,9 +229,12 @@ def _member(
 def _accelerate_state() -> Any:
     """Return the state that a script has set up with `accelerate`, without importing it; None without one."""
     module = loaded("accelerate.state")
-    if module is None or not getattr(module.PartialState, "_shared_state", None):
-        return None
-    return module.PartialState()
+    return module.PartialState() if module is not None and is_set_up(module) else None
+
+
+def is_set_up(module: Any) -> bool:
+    """Return True if the module `accelerate.state` has a state; making an instance to ask would set one up."""
+    return module.PartialState.initialized.fget(module.PartialState)
 
 
 def _from_accelerate(state: Any) -> ProcessEnvironment:

@@ -159,7 +159,7 @@ def test_warmup_steps_are_a_number_or_a_share(steps, total, expected):
 def test_deprecated_arguments_take_effect_with_a_warning(caplog):
     args = make(warmup_ratio=0.1, logging_dir="logs")
     assert (args.warmup_steps, args.logging_dir) == (0.1, "logs")
-    assert ["warmup_steps=0.1" in m or "TENSORBOARD_LOGGING_DIR" in m for m in caplog.messages] == [True, True]
+    assert ["warmup_ratio=0.1" in m or "TENSORBOARD_LOGGING_DIR" in m for m in caplog.messages] == [True, True]
 
 
 def test_report_to_has_many_forms():

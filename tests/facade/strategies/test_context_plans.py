@@ -84,14 +84,14 @@ REFUSED = [
     ({"cp_handler": {"cp_comm_strategy": "allgathre"}}, {}, "'allgathre' is not known. Did you mean 'allgather'"),
     ({"cp_handler": {"comm": 1}}, {}, "cp_handler={'comm': 1} must be a dict"),
     ({"dp_replicate_size": 2}, {}, "needs a sharded model: set dp_shard_size above 1"),
-    ({}, {"fsdp": "full_shard"}, "parallelism_config goes with version 2 of FSDP"),
+    ({}, {"fsdp": "full_shard"}, "parallelism_config needs version 2 of FSDP"),
     ({}, {"use_liger_kernel": True}, "use_liger_kernel=True and parallelism_config with cp_size=2 exclude each other"),
     ({}, {"torch_compile": True}, "torch_compile=True and parallelism_config with cp_size=2 exclude each other"),
 ]
 
 
 OF_HEADS = [
-    ({"sp_handler": {"sp_attn_implementation": "flash_attention_2"}}, {}, "'flash_attention_2' is not split over"),
+    ({"sp_handler": {"sp_attn_implementation": "flash_attention_2"}}, {}, "'flash_attention_2' is not split"),
     ({"sp_handler": 3}, {}, "sp_handler=3 must be a dict"),
     ({"sp_backend": "torch"}, {}, "sp_backend='torch' is not known. Choose from: deepspeed"),
     ({}, {"torch_compile": True}, "torch_compile=True and parallelism_config with sp_size=2 exclude each other"),

@@ -137,14 +137,14 @@ REFUSALS = [
     ("full_shard", {"xla_fsdp_settings": "x"}, "a dict of options of XlaFullyShardedDataParallel"),
     ("full_shard no_shard", {}, "'full_shard' and 'no_shard' exclude each other. Keep one"),
     ("offload", {}, "fsdp='offload' does nothing alone. Pass 'full_shard offload'"),
-    ("full_shard", {"reshard_after_forward": True}, "Pass fsdp_config['version']=2"),
+    ("full_shard", {"reshard_after_forward": True}, "pass fsdp_config['version']=2"),
     ("full_shard", {"reshard_after_forward": "hybrid_shard"}, "fsdp says 'full_shard'"),
     ("auto_wrap", {"version": 2, "reshard_after_forward": "full_shard"}, "must be True or False in version 2"),
     ("no_shard", {"version": 2}, "leave fsdp out, the processes then train with DDP"),
     ("full_shard", {"auto_wrap_policy": "SIZE_BASED_WRAP"}, "needs min_num_params above 0"),
     ("full_shard", {"min_num_params": 2, "transformer_layer_cls_to_wrap": ["A"]}, "exclude each other. Keep one"),
     ("full_shard", {"activation_checkpointing": True}, "add 'auto_wrap' to fsdp"),
-    ("full_shard", {"cpu_ram_efficient_loading": True, "sync_module_states": False}, "set sync_module_states to True"),
+    ("full_shard", {"cpu_ram_efficient_loading": True, "sync_module_states": False}, "needs sync_module_states=True"),
     ("full_shard", {"xla": True, "xla_fsdp_grad_ckpt": True}, "pass min_num_params or transformer_layer_cls_to_wrap"),
     *(("full_shard", {key: "x"}, f"fsdp_config['{key}']='x' has no counterpart in Lightning") for key in REFUSED),
 ]
@@ -183,7 +183,7 @@ def test_a_file_that_is_not_json_is_named(tmp_path):
 COMBINATIONS = [
     (
         {"gradient_checkpointing": True, "fsdp_config": {"activation_checkpointing": True}},
-        "Keep the one in fsdp_config",
+        "Keep one",
     ),
     (
         {"save_only_model": True, "load_best_model_at_end": True, "eval_strategy": "epoch", "save_strategy": "epoch"},
@@ -193,9 +193,12 @@ COMBINATIONS = [
         {"save_only_model": True, "fsdp_config": {"state_dict_type": "SHARDED_STATE_DICT"}},
         "Set it to 'FULL_STATE_DICT'",
     ),
-    ({"save_on_each_node": True, "fsdp_config": {"state_dict_type": "SHARDED_STATE_DICT"}}, "no machine has all"),
-    ({"parallelism_config": {"dp_shard_size": 2}}, "Set fsdp_config={'version': 2}, or pass fsdp=True"),
-    ({"parallelism_config": {"tp_size": 2}, "fsdp_config": {"version": 2}}, "leaves nothing to shard over"),
+    (
+        {"save_on_each_node": True, "fsdp_config": {"state_dict_type": "SHARDED_STATE_DICT"}},
+        "save_on_each_node=True does not go with",
+    ),
+    ({"parallelism_config": {"dp_shard_size": 2}}, "Set fsdp_config={'version': 2}"),
+    ({"parallelism_config": {"tp_size": 2}, "fsdp_config": {"version": 2}}, "nothing to shard over"),
     ({"parallelism_config": {"dp_shard_size": 2}, "fsdp_config": {"xla": True}}, "Leave parallelism_config out"),
 ]
 
@@ -210,7 +213,7 @@ WARNINGS = [
     ({"fsdp_config": {"min_num_params": 3}}, "fsdp_config is used only with fsdp, which is not set: min_num_params"),
     ({"fsdp": "full_shard", "fsdp_config": {"version": 2, "use_orig_params": True}}, "always keeps the original param"),
     ({"fsdp": "full_shard", "fsdp_config": {"xla_fsdp_v2": True}}, "xla_fsdp_v2 are used only with fsdp_config['xla']"),
-    ({"fsdp": "full_shard", "fsdp_config": {"use_orig_params": False}, "weight_decay": 0.1}, "weight_decay=0.1 also"),
+    ({"fsdp": "full_shard", "fsdp_config": {"use_orig_params": False}, "weight_decay": 0.1}, "weight_decay=0.1"),
     ({"fsdp": "full_shard", "gradient_checkpointing": True}, "fsdp_config['activation_checkpointing']=True does not"),
 ]
 

@@ -94,7 +94,7 @@ def test_sizes_are_compared_with_what_the_launcher_started(tmp_path, monkeypatch
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
-        ({"dp_replicate_size": 2, "dp_shard_size": 2, "tp_size": 2}, "Lightning's ModelParallelStrategy has two dim"),
+        ({"dp_replicate_size": 2, "dp_shard_size": 2, "tp_size": 2}, "dp_replicate_size=2 with tp_size=2"),
     ],
 )
 def test_what_lightning_has_no_strategy_for_is_refused_with_the_reason(tmp_path, config, reason):

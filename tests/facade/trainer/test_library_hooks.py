@@ -17,6 +17,7 @@ from lightrainer import Trainer, TrainerCallback
 from lightrainer.facade.accelerator.accelerator import Accelerator
 from lightrainer.facade.arguments import old_names
 from lightrainer.facade.arguments.exports import export_precision, export_process
+from lightrainer.facade.distributed.process import is_set_up
 
 HOOKS = split(
     """
@@ -418,7 +419,7 @@ def test_accelerate_knows_the_process_where_names_are_served(tmp_path, states):
     args = arguments(tmp_path, bf16=True)
     logger.debug("there is a state")
     assert states.PartialState().device == torch.device("cpu")
-    assert not states.AcceleratorState._shared_state
+    assert not states.is_initialized()
     Accelerator(args)
     assert states.AcceleratorState().mixed_precision == "bf16"
     Accelerator(arguments(tmp_path))
@@ -434,7 +435,7 @@ def test_accelerate_is_left_alone_elsewhere(tmp_path, states):
     args = arguments(tmp_path)
     export_process(args)
     export_precision(args)
-    assert not states.PartialState._shared_state
+    assert not is_set_up(states)
     old_names.accept()
     states.PartialState(cpu=True).marked = True
     arguments(tmp_path, accelerator_config={"use_configured_state": True})
