@@ -132,29 +132,13 @@ class Calls(Backend):
         assert encoded is not None
         return encoded
 
-    def encode(
-        self,
-        text: Any,
-        text_pair: Any = None,
-        add_special_tokens: bool = True,
-        padding: bool | str | PaddingStrategy = False,
-        truncation: bool | str | TruncationStrategy | None = None,
-        max_length: int | None = None,
-        stride: int = 0,
-        padding_side: str | None = None,
-        return_tensors: str | TensorType | None = None,
-        **kwargs: Any,
-    ) -> Any:
+    def encode(self, text: Any, text_pair: Any = None, add_special_tokens: bool = True, **kwargs: Any) -> Any:
         """As `PreTrainedTokenizerFast.encode`: the "input_ids" of a call with these arguments."""
-        asked = {name: value for name, value in locals().items() if name in _KNOWN} | kwargs
-        options = self._options(asked)
-        return self._encode(text, text_pair, self._lengths(asked, options), options)["input_ids"]
+        return self(text, text_pair, add_special_tokens=add_special_tokens, **kwargs)["input_ids"]
 
     def tokenize(self, text: Any, pair: Any = None, add_special_tokens: bool = False, **kwargs: Any) -> list[str]:
         """As `PreTrainedTokenizerFast.tokenize`: the tokens of a text, as text; takes the arguments of a call."""
-        asked = {"add_special_tokens": add_special_tokens, **kwargs}
-        options = self._options(asked)
-        return self._encode(text, pair, self._lengths(asked, options), options).tokens()
+        return self(text, pair, add_special_tokens=add_special_tokens, **kwargs).tokens()
 
     def encode_plus(self, text: Any, text_pair: Any = None, **kwargs: Any) -> BatchEncoding:
         """As in transformers 4.x: a call on one text or pair."""

@@ -64,9 +64,12 @@ class Chat(Calls):
         masks = return_assistant_tokens_mask
         if masks and not (return_dict and tokenize):
             raise ValueError("`return_assistant_tokens_mask=True` needs `tokenize=True` and `return_dict=True`.")
-        _check_end(add_generation_prompt, continue_final_message, masks)
+        if continue_final_message and (add_generation_prompt or masks):
+            raise ValueError(
+                "`continue_final_message` goes on with the last message: it cannot be combined with "
+                "`add_generation_prompt` or `return_assistant_tokens_mask`."
+            )
         chats, batched = _chats_of(conversation)
-        _check_documents(documents)
         texts, spans = render(
             self.get_chat_template(chat_template, tools),
             chats,
@@ -144,16 +147,6 @@ class Chat(Calls):
         return template
 
 
-def _check_end(prompt: bool, continues: bool, masks: bool) -> None:
-    if continues and prompt:
-        raise ValueError(
-            "`continue_final_message` goes on with the last message, `add_generation_prompt` begins a new one: pass "
-            "one of both."
-        )
-    if continues and masks:
-        raise ValueError("`continue_final_message` cannot be combined with `return_assistant_tokens_mask`.")
-
-
 def _chats_of(conversation: Any) -> tuple[Sequence[Any], bool]:
     if isinstance(conversation, (list, tuple)):
         if not conversation:
@@ -161,12 +154,6 @@ def _chats_of(conversation: Any) -> tuple[Sequence[Any], bool]:
         if isinstance(conversation[0], (list, tuple)) or hasattr(conversation[0], "messages"):
             return conversation, True
     return [conversation], False
-
-
-def _check_documents(documents: Any) -> None:
-    for document in documents or ():
-        if not isinstance(document, dict):
-            raise TypeError(f"A document is a {type(document).__name__}; expected a dict with 'title' and 'text'.")
 
 
 def _add_masks(encoded: BatchEncoding, spans: list[list[Span]], nested: bool) -> None:

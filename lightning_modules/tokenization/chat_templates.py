@@ -190,21 +190,17 @@ def schemas_of(tools: Any) -> list[dict[str, Any]] | None:
         tools: schemas, or functions with type hints and a docstring; or None.
 
     Raises:
-        TypeError: neither the one nor the other.
-        ValueError: a function whose hints or docstring say too little.
+        ValueError: neither the one nor the other; a function whose hints or docstring say too little.
     """
     if tools is None:
         return None
-    return [tool if isinstance(tool, dict) else _of(tool) for tool in tools]
-
-
-def _of(tool: Any) -> dict[str, Any]:
-    if inspect.isfunction(tool) or inspect.ismethod(tool):
-        return schema_of(tool)
-    raise ValueError(
-        f"A tool is a {type(tool).__name__}; expected a JSON schema (a dict), or a function with type hints and a "
-        "docstring to make one of."
-    )
+    wrong = [tool for tool in tools if not (isinstance(tool, dict) or inspect.isroutine(tool))]
+    if wrong:
+        raise ValueError(
+            f"A tool is a {type(wrong[0]).__name__}; expected a JSON schema (a dict), or a function with type hints "
+            "and a docstring to make one of."
+        )
+    return [tool if isinstance(tool, dict) else schema_of(tool) for tool in tools]
 
 
 def schema_of(function: Callable[..., Any]) -> dict[str, Any]:

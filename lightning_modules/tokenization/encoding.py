@@ -209,7 +209,12 @@ def as_kind(values: Any, kind: TensorType, name: str) -> Any:
     try:
         return make(values)
     except (ValueError, TypeError, RuntimeError, OverflowError) as error:
-        raise _column_error(values, name, error) from error
+        lengths = {len(row) for row in values if isinstance(row, (list, tuple))} if isinstance(values, list) else set()
+        rows = f"rows of {', '.join(map(str, sorted(lengths)[:8]))} values" if len(lengths) > 1 else f"{error}"
+        raise ValueError(
+            f"The column {name!r} cannot be made into one tensor: {rows}. Pass `padding=True`, and `truncation=True` "
+            "where a row may be too long, or leave out `return_tensors`."
+        ) from error
 
 
 def check_tensor_type(kind: str | TensorType) -> TensorType:
@@ -254,20 +259,6 @@ def _is_empty(values: Any) -> bool:
     if not isinstance(values, (list, tuple)):
         return False
     return all(isinstance(value, (list, tuple)) and _is_empty(value) for value in values)
-
-
-def _column_error(values: Any, name: str, error: Exception) -> ValueError:
-    lengths = [len(row) for row in values if isinstance(row, (list, tuple))] if isinstance(values, list) else []
-    if len(set(lengths)) > 1:
-        return ValueError(
-            f"The column {name!r} cannot be made into one tensor, since its rows differ in length: "
-            f"{', '.join(map(str, lengths[:8]))}. Pass `padding=True`, and `truncation=True` where a row may be too "
-            "long, or leave out `return_tensors`."
-        )
-    return ValueError(
-        f"The column {name!r} cannot be made into one tensor ({type(error).__name__}: {error}). Its values should be "
-        "numbers, or lists of numbers of one length."
-    )
 
 
 def as_lists(values: Any) -> Any:

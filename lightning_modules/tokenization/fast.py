@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Iterable
-from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from tokenizers import Tokenizer, processors
@@ -15,7 +14,7 @@ from .backend import Turns
 from .chat import Chat
 from .files import TokenizerFiles, arguments_of, files_of
 from .names import NO_LIMIT, AddedToken
-from .padding import Padding
+from .padding import Padding, check_side
 from .saving import Saving
 from .training import trained
 
@@ -28,6 +27,21 @@ _WITHOUT_MEANING = (
     *("use_fast", "trust_remote_code", "code_revision", "proxies", "resume_download", "config", "tokenizer_type"),
     *("_from_auto", "_commit_hash", "_from_pipeline", "user_agent", "legacy_format"),
 )
+
+# Settings in tokenizer.json, and their names as arguments.
+_OF_TRUNCATION = {
+    "max_length": "max_length",
+    "direction": "truncation_side",
+    "stride": "stride",
+    "strategy": "truncation_strategy",
+}
+_OF_PADDING = {
+    "pad_token": "pad_token",
+    "pad_type_id": "pad_token_type_id",
+    "direction": "padding_side",
+    "length": "max_length",
+    "pad_to_multiple_of": "pad_to_multiple_of",
+}
 
 
 class PreTrainedTokenizerBase(Padding, Chat, Saving):
@@ -75,19 +89,11 @@ class PreTrainedTokenizerFast(PreTrainedTokenizerBase):
 
     def _follow_file(self, kwargs: dict[str, Any]) -> None:
         """Padding and truncation in tokenizer.json are defaults of the settings."""
-        truncation: Any = self._tokenizer.truncation
-        if truncation is not None:
-            kwargs.setdefault("max_length", truncation["max_length"])
-            kwargs.setdefault("truncation_side", truncation["direction"])
-            kwargs.setdefault("stride", truncation["stride"])
-            kwargs.setdefault("truncation_strategy", truncation["strategy"])
-        padding: Any = self._tokenizer.padding
-        if padding is not None:
-            kwargs.setdefault("pad_token", padding["pad_token"])
-            kwargs.setdefault("pad_token_type_id", padding["pad_type_id"])
-            kwargs.setdefault("padding_side", padding["direction"])
-            kwargs.setdefault("max_length", padding["length"])
-            kwargs.setdefault("pad_to_multiple_of", padding["pad_to_multiple_of"])
+        backend: Any = self._tokenizer
+        for found, names in ((backend.truncation, _OF_TRUNCATION), (backend.padding, _OF_PADDING)):
+            if found is not None:
+                for written, name in names.items():
+                    kwargs.setdefault(name, found[written])
 
     def _settle(self, kwargs: dict[str, Any]) -> None:
         """Set all attributes."""
@@ -104,9 +110,12 @@ class PreTrainedTokenizerFast(PreTrainedTokenizerBase):
         self._take_special_tokens(kwargs)
         longest = kwargs.pop("model_max_length", kwargs.pop("max_len", None))
         self.model_max_length = NO_LIMIT if longest is None else _length(longest)
-        self.padding_side = _side("padding_side", kwargs.pop("padding_side", self.padding_side))
-        self.truncation_side = _side("truncation_side", kwargs.pop("truncation_side", self.truncation_side))
-        self.model_input_names = _names("model_input_names", kwargs.pop("model_input_names", self.model_input_names))
+        for name in ("padding_side", "truncation_side"):
+            setattr(self, name, check_side(name, kwargs.pop(name, getattr(self, name))))
+        names = kwargs.pop("model_input_names", self.model_input_names)
+        fits = isinstance(names, (list, tuple)) and all(isinstance(each, str) for each in names)
+        _require(fits, "model_input_names", names, "a list of names")
+        self.model_input_names = list(names)
         self.clean_up_tokenization_spaces = _switch(kwargs, "clean_up_tokenization_spaces")
         self.split_special_tokens = _switch(kwargs, "split_special_tokens")
         self.chat_template = _templates(kwargs.pop("chat_template", None))
@@ -297,25 +306,23 @@ def _backend(kwargs: dict[str, Any]) -> Tokenizer:
 
 
 def _length(value: Any) -> Any:
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(f"`model_max_length` is {value!r}, a {type(value).__name__}; expected is a number of tokens.")
-    number: Any = value  # `Real` declares no order
-    if not number >= 0:  # not a number, either
+    _require(
+        isinstance(value, (int, float)) and not isinstance(value, bool), "model_max_length", value, "a number of tokens"
+    )
+    if not value >= 0:  # not a number, either
         raise ValueError(f"`model_max_length` is {value!r}; it has to be at least 0. Leave it out for no limit.")
     return value
 
 
-def _names(name: str, value: Any) -> list[str]:
-    if isinstance(value, str) or not isinstance(value, Iterable) or not all(isinstance(each, str) for each in value):
-        raise TypeError(f"`{name}` is {value!r}, a {type(value).__name__}; expected is a list of names.")
-    return list(value)
-
-
 def _switch(kwargs: dict[str, Any], name: str) -> Any:
     value = kwargs.pop(name, False)
-    if value not in (True, False, None):
-        raise TypeError(f"`{name}` is {value!r}, a {type(value).__name__}; expected is True or False.")
+    _require(value in (True, False, None), name, value, "True or False")
     return value
+
+
+def _require(fits: bool, name: str, value: Any, expected: str) -> None:
+    if not fits:
+        raise TypeError(f"`{name}` is {value!r:.100}, a {type(value).__name__}; expected is {expected}.")
 
 
 def _templates(value: Any) -> Any:
@@ -323,14 +330,8 @@ def _templates(value: Any) -> Any:
     if isinstance(value, (list, tuple)) and all(isinstance(each, dict) for each in value):
         value = {each.get("name"): each.get("template") for each in value}
     texts = [value] if not isinstance(value, dict) else [*value, *value.values()]
-    if value is not None and not all(isinstance(text, str) for text in texts):
-        raise TypeError(f"`chat_template` is {value!r:.100}; expected is a template, or several by name.")
-    return value
-
-
-def _side(name: str, value: Any) -> str:
-    if value not in ("right", "left"):
-        raise ValueError(f"`{name}` is {value!r}; it can be 'right' or 'left'.")
+    fits = value is None or all(isinstance(text, str) for text in texts)
+    _require(fits, "chat_template", value, "a template, or several by name")
     return value
 
 

@@ -76,14 +76,10 @@ def _of_folder(folder: Path, name: str, is_local: bool) -> TokenizerFiles:
 
 def _missing(folder: Path, name: str) -> OSError:
     others = [each for each in _OTHERS if (folder / each).is_file()]
-    if others:
-        return OSError(
-            f"{name!r} has no {TOKENIZER_FILE}, but {', '.join(others)}, of which lightrainer makes no tokenizer. Make "
-            f"the file once with transformers: AutoTokenizer.from_pretrained({name!r}).save_pretrained(folder)."
-        )
+    found = f"but {', '.join(others)}, of which lightrainer makes no tokenizer" if others else "nor a part of one"
     return OSError(
-        f"{name!r} has no {TOKENIZER_FILE}, so there is no tokenizer in it. See that it is the folder (or repository) "
-        "that `tokenizer.save_pretrained` wrote, or pass its `subfolder`. Of older files transformers makes one: "
+        f"{name!r} has no {TOKENIZER_FILE}, {found}. Pass the folder or repository that `tokenizer.save_pretrained` "
+        "wrote, or its `subfolder`; of older files transformers makes one: "
         f"AutoTokenizer.from_pretrained({name!r}).save_pretrained(folder)."
     )
 
@@ -99,74 +95,26 @@ def _download(
     revision: str | None = None,
 ) -> Path:
     """Return the repository's files in the cache of this machine; only those that are new are downloaded."""
-    from huggingface_hub import constants, snapshot_download
-    from huggingface_hub.utils import HFValidationError, validate_repo_id
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.utils import HFValidationError
 
     try:
-        validate_repo_id(name)
+        folder = snapshot_download(
+            name,
+            revision=revision,
+            cache_dir=None if cache_dir is None else os.fspath(cache_dir),
+            force_download=force_download,
+            local_files_only=local_files_only,
+            token=secret(token),
+            allow_patterns=[f"{subfolder}/{each}" if subfolder else each for each in _FILES],
+            library_name="lightrainer",
+        )
     except HFValidationError as error:
         raise OSError(f"{name!r} is neither a file nor a folder, nor can it be a repository on the Hub.") from error
-    options = {
-        "revision": revision,
-        "cache_dir": None if cache_dir is None else os.fspath(cache_dir),
-        "force_download": force_download,
-        "token": secret(token),
-        "allow_patterns": [f"{subfolder}/{each}" if subfolder else each for each in _FILES],
-        "library_name": "lightrainer",
-    }
-    offline = bool(local_files_only or constants.HF_HUB_OFFLINE)
-    try:
-        folder = Path(snapshot_download(name, local_files_only=offline, **options))
     except Exception as error:
         bare(error, token)
-        cached = None if offline else _cached(name, options, error)
-        if cached is None:
-            raise _hub_error(name, revision, local_files_only, error) from error
-        folder = cached
-    if offline and not (folder / (subfolder or "") / TOKENIZER_FILE).is_file():
-        raise _offline_error(name, local_files_only)
-    return folder
-
-
-def _cached(name: str, options: dict[str, Any], error: Exception) -> Path | None:
-    """Look into the cache, where the Hub gave no answer; the client looks there for some of the reasons only."""
-    from huggingface_hub import errors, snapshot_download
-
-    answers = (errors.RepositoryNotFoundError, errors.RevisionNotFoundError, errors.LocalEntryNotFoundError)
-    if isinstance(error, answers):
-        return None
-    try:
-        folder = Path(snapshot_download(name, local_files_only=True, **options))
-    except errors.LocalEntryNotFoundError:
-        return None
-    logger.warning("The Hub gave no answer (%s): %r is taken from the cache.", type(error).__name__, name)
-    return folder
-
-
-def _hub_error(name: str, revision: str | None, local_files_only: bool, error: Exception) -> OSError:
-    from huggingface_hub import constants, errors
-
-    if isinstance(error, errors.GatedRepoError):
-        why = "its owner grants access to those who ask for it on its page, with a token (`hf auth login`)"
-    elif isinstance(error, errors.RepositoryNotFoundError):
-        why = "there is no such folder here, nor such a repository there; a private one needs a token (`hf auth login`)"
-    elif isinstance(error, errors.RevisionNotFoundError):
-        why = f"it has no revision {revision!r}"
-    elif local_files_only or constants.HF_HUB_OFFLINE:
-        return _offline_error(name, local_files_only)
-    elif isinstance(error, errors.LocalEntryNotFoundError):
-        why = "it cannot be reached, and the files are not in the cache of this machine"
-    else:
-        why = f"it gave no answer, and the files are not in the cache of this machine ({type(error).__name__}: {error})"
-    return OSError(f"The tokenizer {name!r} cannot be had from the Hub: {why}.")
-
-
-def _offline_error(name: str, local_files_only: bool) -> OSError:
-    why = "`local_files_only=True`" if local_files_only else "HF_HUB_OFFLINE=1"
-    return OSError(
-        f"{why} keeps this process off the Hub, and the tokenizer {name!r} is not in the cache of this machine. "
-        f"Download it once while online (`hf download {name}`), or pass a folder."
-    )
+        raise OSError(f"The tokenizer {name!r} cannot be had from the Hub: {error}") from error
+    return Path(folder)
 
 
 def arguments_of(

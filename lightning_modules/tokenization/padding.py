@@ -27,11 +27,6 @@ class Lengths:
         """Return whether anything is padded."""
         return self.padding != PaddingStrategy.DO_NOT_PAD
 
-    @property
-    def truncates(self) -> bool:
-        """Return whether anything is cut."""
-        return self.truncation != TruncationStrategy.DO_NOT_TRUNCATE
-
 
 def lengths_of(
     tokenizer: Any,
@@ -107,7 +102,8 @@ def _check(tokenizer: Any, lengths: Lengths, multiple: int | None) -> None:
             "tokenizer.eos_token`, or `tokenizer.add_special_tokens({'pad_token': '[PAD]'})`."
         )
     length = lengths.max_length
-    if lengths.pads and lengths.truncates and multiple is not None and length is not None and length % multiple:
+    truncates = lengths.truncation != TruncationStrategy.DO_NOT_TRUNCATE
+    if lengths.pads and truncates and multiple is not None and length is not None and length % multiple:
         raise ValueError(
             f"Texts are cut to {length} tokens and padded to a multiple of `pad_to_multiple_of` ({multiple}), which "
             f"{length} is not. Pass a `max_length` that is."
@@ -159,7 +155,7 @@ class Padding(Backend):
         if not _is_plain(rows):
             columns = {key: as_lists(value) for key, value in columns.items()}
         lengths = lengths_of(self, padding, None, max_length, verbose=verbose)
-        side = _check_side(self.padding_side if padding_side is None else padding_side)
+        side = check_side("padding_side", padding_side or self.padding_side)
         options = (pad_to_multiple_of, side, return_attention_mask)
         if not isinstance(columns[name][0], (list, tuple)):
             return BatchEncoding(self._pad_row(columns, lengths, *options), tensor_type=kind)
@@ -247,7 +243,12 @@ def _is_plain(rows: Any) -> bool:
     return first is None or isinstance(first, (int, list, tuple))
 
 
-def _check_side(side: str) -> str:
+def check_side(name: str, side: str) -> str:
+    """Return a side that is `right` or `left`.
+
+    Raises:
+        ValueError: it is neither.
+    """
     if side not in ("right", "left"):
-        raise ValueError(f"`padding_side` is {side!r}; it can be 'right' or 'left'.")
+        raise ValueError(f"`{name}` is {side!r}; it can be 'right' or 'left'.")
     return side

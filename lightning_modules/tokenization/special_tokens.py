@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..common.suggestions import did_you_mean
 from .names import AddedToken
 
 logger = logging.getLogger(__name__)
 
-_NO_VOCABULARY = "The class that has the vocabulary does this: these are special tokens alone."
 _EXTRA = ("extra_special_tokens", "additional_special_tokens")
 
 
@@ -30,37 +29,6 @@ class SpecialTokens:
     _special_tokens_map: dict[str, str | AddedToken | None]
     _extra_special_tokens: list[str | AddedToken]
     verbose: bool
-
-    if TYPE_CHECKING:  # `__getattr__` gives them
-        bos_token: str | None
-        eos_token: str | None
-        unk_token: str | None
-        sep_token: str | None
-        pad_token: str | None
-        cls_token: str | None
-        mask_token: str | None
-        extra_special_tokens: list[str]
-        additional_special_tokens: list[str]
-        bos_token_id: int | None
-        eos_token_id: int | None
-        unk_token_id: int | None
-        sep_token_id: int | None
-        pad_token_id: int | None
-        cls_token_id: int | None
-        mask_token_id: int | None
-        extra_special_tokens_ids: list[int]
-        additional_special_tokens_ids: list[int]
-
-    def convert_tokens_to_ids(self, tokens: Any) -> Any:
-        """Return the id of a token, or a list for several; by the class that has the vocabulary."""
-        raise NotImplementedError(_NO_VOCABULARY)
-
-    def convert_ids_to_tokens(self, ids: Any, skip_special_tokens: bool = False) -> Any:
-        """Return the token of an id, or a list for several; by the class that has the vocabulary."""
-        raise NotImplementedError(_NO_VOCABULARY)
-
-    def _add_tokens(self, new_tokens: list[Any], special_tokens: bool = False) -> int:
-        raise NotImplementedError(_NO_VOCABULARY)
 
     def _take_special_tokens(self, kwargs: dict[str, Any]) -> None:
         """Take all tokens out of the arguments of the constructor."""
