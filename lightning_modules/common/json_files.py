@@ -25,8 +25,9 @@ def read_object(path: str | os.PathLike[str], what: str = "", keys: str = "names
     content = read_json(path, what)
     if isinstance(content, dict):
         return content
-    kind = {list: "a list", str: "a text", type(None): "null", bool: "a truth value"}.get(type(content), "a number")
-    raise ValueError(f"{_named(path, what)}: the file holds {kind}, expected is an object, {{...}}, of {keys}.")
+    raise ValueError(
+        f"{_named(path, what)}: the file holds a {type(content).__name__}, expected is an object, {{...}}, of {keys}."
+    )
 
 
 def read_json(path: str | os.PathLike[str], what: str = "") -> Any:

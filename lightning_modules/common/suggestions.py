@@ -4,10 +4,8 @@ This module imports nothing but the standard library, so that arguments can be b
 """
 
 import difflib
-import re
 from collections.abc import Iterable
 from enum import Enum
-from itertools import takewhile
 from typing import Any
 
 __all__ = ["ExplicitEnum", "OptimizerNames", "SchedulerType", "did_you_mean", "nearest"]
@@ -28,72 +26,28 @@ def nearest(value: object, choices: Iterable[object]) -> str | None:
     """Return the choice that `value` most likely stands for, None if no choice is near.
 
     Near are, in this order: a choice that begins with `value`; one that differs by a typo; one that has `value` among
-    its words (`padding`, `non_padding`). Typos are searched word by word, so that names with only a common prefix
-    (`eval_f1`, `eval_loss`) do not match. Case is ignored.
+    its words (`padding`, `non_padding`). Case is ignored.
 
     Args:
         value: What was written.
         choices: What could have been written; of equally near ones the first is taken.
     """
-    written, names = str(value).lower(), [str(choice) for choice in choices]
-    if len(written) > _LONGEST:
-        return None
-    begun = [name for name in names if name.lower() == written or _begins(name.lower(), written)]
-    if begun:
-        return begun[0]
-    misspelt = [name for name in names if _is_slip(written, name.lower())]
-    if misspelt:
-        return max(misspelt, key=lambda name: _closeness(written, name.lower()))
-    return next((name for name in names if _has_words(name.lower(), written)), None)
+    written, names = str(value).lower(), {str(choice).lower(): str(choice) for choice in choices}
+    if not _SHORTEST <= len(written) <= _LONGEST:
+        return names.get(written)
+    begun = [name for name in names if name.startswith(written)]
+    swapped = [name for name in names if sorted(name) == sorted(written)]
+    misspelt = difflib.get_close_matches(written, names, 1, _LIKENESS)
+    inside = [name for name in names if f"_{written}_" in f"_{name}_" and len(written) >= _LEAST_SHARE * len(name)]
+    return next((names[name] for name in (*begun, *swapped, *misspelt, *inside)), None)
 
 
-_LONGEST = 100
-"""Letters; longer texts are no names."""
-_SHORTEST = 3
-"""Letters; shorter texts are part of too many names."""
-_LIKE_A_WORD, _LIKE_A_NAME = 0.66, 0.85
-"""Least similarity: one letter in three of a word may be wrong; names with different words have to be almost equal."""
+_SHORTEST, _LONGEST = 3, 100
+"""Letters; shorter texts are part of too many names, and longer ones are no names."""
+_LIKENESS = 0.72
+"""Least similarity of a misspelt name."""
 _LEAST_SHARE = 1 / 3
-"""Least share of a name's letters that the words of `value` must cover."""
-_SEPARATORS = re.compile(r"[\W_]+")
-
-
-def _begins(name: str, start: str) -> bool:
-    return len(start) >= _SHORTEST and name.startswith(start)
-
-
-def _is_slip(written: str, name: str) -> bool:
-    words, others = _SEPARATORS.split(written), _SEPARATORS.split(name)
-    if len(words) == len(others) and all(map(_are_alike, words, others)):
-        return True
-    joined, other = "".join(words), "".join(others)  # full_shard, fullshard
-    return min(len(joined), len(other)) >= _SHORTEST and _likeness(joined, other) >= _LIKE_A_NAME
-
-
-def _are_alike(word: str, other: str) -> bool:
-    if word == other:
-        return True
-    if min(len(word), len(other)) < _SHORTEST:
-        return False
-    shortened = _begins(word, other) or _begins(other, word)  # evaluation, eval
-    return shortened or sorted(word) == sorted(other) or _likeness(word, other) >= _LIKE_A_WORD
-
-
-def _has_words(name: str, written: str) -> bool:
-    """Return whether `name` contains all words of `written` in order, and these are a good part of it."""
-    rest = iter(_SEPARATORS.split(name))
-    enough = len(written) >= max(_SHORTEST, _LEAST_SHARE * len(name))
-    return enough and all(word in rest for word in _SEPARATORS.split(written))
-
-
-def _closeness(written: str, name: str) -> tuple[float, bool, int]:
-    """Return a rating of a near name; transposed letters are more likely than replaced ones."""
-    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(written, name, strict=False)))
-    return _likeness(written, name), sorted(written) == sorted(name), same
-
-
-def _likeness(one: str, other: str) -> float:
-    return difflib.SequenceMatcher(None, one, other).ratio()
+"""Least share of a name's letters that a word of it must have."""
 
 
 class ExplicitEnum(str, Enum):

@@ -144,5 +144,5 @@ class EnginePrecision(ForwardCasting, DeepSpeedPrecision):
     def optimizer_step(self, optimizer: Any, model: Any, closure: Callable[[], Any], **kwargs: Any) -> Any:
         """Step the engine, which clips gradients, steps the optimizer and frees the gradients."""
         closure()
-        lightning_engine.call_hooks_before_step(self, model, optimizer)
+        lightning_engine.call_hooks_before_step(model, optimizer)
         return model.trainer.strategy.deepspeed_engine.step()

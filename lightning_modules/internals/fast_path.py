@@ -82,11 +82,8 @@ def is_plain(trainer: Trainer) -> bool:
 
 
 def has_plain_steps(trainer: Trainer) -> bool:
-    """Return whether a step is that of the optimizer alone; also in DDP, unless it averages models."""
-    strategy = trainer.strategy
-    if type(strategy) is DDPStrategy:  # subclasses do more
-        return _has_no_hooks(trainer) and strategy._model_averager is None
-    return type(strategy) is SingleDeviceStrategy and is_plain(trainer)
+    """Return whether a step is that of the optimizer alone; in DDP too, of which subclasses do more."""
+    return type(trainer.strategy) in (DDPStrategy, SingleDeviceStrategy) and _has_no_hooks(trainer)
 
 
 def _has_no_hooks(trainer: Trainer) -> bool:
@@ -97,14 +94,11 @@ def _has_no_hooks(trainer: Trainer) -> bool:
 class FastModule(LightningModule):
     """LightningModule without Lightning's work around each step for hooks that are not in use.
 
-    Batches stay where they are, so `on_before_batch_transfer`, `transfer_batch_to_device` and
-    `on_after_batch_transfer` are not called. Only `model` is registered as a part of it; other attributes are plain.
+    Batches stay where they are. Only `model` is registered as a part of it; other attributes are plain.
     """
 
-    def _on_before_batch_transfer(self, batch: Any, dataloader_idx: int = 0) -> Any:
-        return batch
-
-    def _apply_batch_transfer_handler(self, batch: Any, device: Any = None, dataloader_idx: int = 0) -> Any:
+    def transfer_batch_to_device(self, batch: Any, device: Any, dataloader_idx: int) -> Any:
+        """Return the batch as it is."""
         return batch
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -157,16 +151,6 @@ class FastEvaluationLoop(_EvaluationLoop):
         trainer, module = self.trainer, self.trainer.lightning_module
         alone = is_plain(trainer) and isinstance(module, FastModule)
         self.module_step = (module.test_step if trainer.testing else module.validation_step) if alone else None
-
-    def _on_before_fetch(self) -> None:
-        trainer: Any = self.trainer
-        if type(trainer.profiler) is not SilentProfiler:
-            super()._on_before_fetch()
-
-    def _on_after_fetch(self) -> None:
-        trainer: Any = self.trainer
-        if type(trainer.profiler) is not SilentProfiler:
-            super()._on_after_fetch()
 
     def teardown(self) -> None:
         """End a run."""

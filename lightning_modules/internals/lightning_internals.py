@@ -7,16 +7,14 @@ import functools
 import itertools
 import logging
 import math
-import os
 import signal
-import sys
 import warnings
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from .fast_path import evaluation_loop, no_op
-from .lightning_import import CombinedLoader, Trainer, TrainerFn, _given_hyperparameters, registry
+from .lightning_import import CombinedLoader, Trainer, TrainerFn, _given_hyperparameters, callbacks_of, registry
 
 LOGGED_STEPS = "_batches_that_stepped"
 """Under this name a checkpoint of Lightning holds the step that its loggers have come to."""
@@ -29,29 +27,20 @@ _ANNOUNCING, _CALLBACKS = ("lightning.pytorch", "lightning.fabric"), "lightning.
 def packages_searched_once() -> Iterator[None]:
     """Search the installed packages for Lightning callbacks once, not for each Trainer, which takes milliseconds.
 
-    The result is kept until a package is installed or `sys.path` changes. The callback of this package, by which plain
-    Trainers report to a sweep, is left out.
+    The callback of this package, by which plain Trainers report to a sweep, is left out.
     """
     searching: Any = registry
     usual = searching.entry_points
-    searching.entry_points = lambda *, group: _entry_points(group, tuple(map(_as_it_is, sys.path)))
+    searching.entry_points = lambda *, group: _entry_points(group)
     try:
         yield
     finally:
         searching.entry_points = usual
 
 
-@functools.lru_cache(maxsize=8)
-def _entry_points(group: str, folders: tuple[tuple[str, int], ...]) -> list[EntryPoint]:
+@functools.cache
+def _entry_points(group: str) -> list[EntryPoint]:
     return [one for one in entry_points(group=group) if one.name != "lightrainer"]
-
-
-def _as_it_is(folder: str) -> tuple[str, int]:
-    """Return a folder and its time of modification, which changes with the packages in it."""
-    try:
-        return folder, os.stat(folder or os.curdir).st_mtime_ns
-    except OSError:
-        return folder, 0
 
 
 def leave_signals_alone(trainer: Trainer) -> None:
@@ -142,7 +131,7 @@ def evaluate_inside_fit(trainer: Trainer, loader: Any) -> None:
     try:
         loop.run()
     except BaseException:
-        loop._module_mode.restore(trainer.lightning_module)
+        trainer.lightning_module.train()
         raise
     finally:
         loop.teardown()
@@ -160,7 +149,8 @@ def interruptible() -> Iterator[None]:
         yield
     except SystemExit as exit_:
         interrupt = exit_.__context__
-        if not isinstance(interrupt, KeyboardInterrupt) or _raised_in(exit_) != "_call_and_handle_interrupt":
+        by_lightning = exit_.code == 1 and signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        if not (by_lightning and isinstance(interrupt, KeyboardInterrupt)):
             raise
         signal.signal(signal.SIGINT, handler)
         raise interrupt from None
@@ -175,33 +165,22 @@ def quiet(active: bool = True) -> Iterator[None]:
         callbacks = logging.getLogger(_CALLBACKS)
         levels[callbacks] = callbacks.getEffectiveLevel()
     given = {logger: logger.level for logger in levels}
-    _set_levels(levels)
+    for logger, level in levels.items():
+        logger.setLevel(level)
     try:
         yield
     finally:
-        _set_levels(given)
-
-
-def _set_levels(levels: dict[logging.Logger, int]) -> None:
-    """Set the levels, and clear the loggers' cache of levels once, which is slow."""
-    for logger, level in levels.items():
-        logger.level = level
-    for logger in list(levels)[-1:]:
-        logger.setLevel(levels[logger])
+        for logger, level in given.items():
+            logger.setLevel(level)
 
 
 def release(trainer: Trainer) -> None:
-    """Drop the trainer's references to module, optimizers and data; it is in a cycle, which outlives its run."""
-    strategy = trainer.strategy
-    if strategy._lightning_module is not None:
-        strategy._lightning_module._trainer = None
-    strategy._lightning_module = strategy.model = None
-    strategy.optimizers, strategy.lr_scheduler_configs = [], []
-    trainer._data_connector._datahook_selector = None
-    evaluation_loops = (trainer.fit_loop.epoch_loop.val_loop, trainer.validate_loop, trainer.test_loop)
-    for loop in (trainer.fit_loop, *evaluation_loops, trainer.predict_loop):
-        loop._combined_loader = None
-        loop._data_source.instance = None
+    """Empty a trainer after its run: it is in a cycle, which would keep module, optimizers and data alive."""
+    if trainer.lightning_module is not None:
+        trainer.lightning_module.trainer = None
+    trainer.strategy.model = None
+    trainer.strategy.optimizers, trainer.strategy.lr_scheduler_configs = [], []
+    vars(trainer).clear()
 
 
 def start_no_processes(strategy: Any) -> Any:
@@ -223,26 +202,16 @@ def configure_activation_checkpointing(strategy: Any) -> None:
     strategy._set_deepspeed_activation_checkpointing()
 
 
-def call_hooks_before_step(precision: Any, module: Any, optimizer: Any) -> None:
+def call_hooks_before_step(module: Any, optimizer: Any) -> None:
     """Call the hooks `on_before_optimizer_step`, as Lightning does before a step.
 
     Args:
-        precision: the precision plugin of a running trainer.
-        module: the module of that trainer.
+        module: the module of a running trainer.
         optimizer: the one that is about to step.
     """
-    precision._after_closure(module, optimizer)
-
-
-def _raised_in(exception: BaseException) -> str:
-    """Return the name of the function that raised an exception, as scripts may call `sys.exit` too."""
-    names, traceback = [""], exception.__traceback__
-    while traceback is not None:
-        names.append(traceback.tb_frame.f_code.co_name)
-        traceback = traceback.tb_next
-    while names[-1] == "exit":  # trackers such as W&B replace `sys.exit`
-        names.pop()
-    return names[-1]
+    for callback in callbacks_of(module.trainer):
+        callback.on_before_optimizer_step(module.trainer, module, optimizer)
+    module.on_before_optimizer_step(optimizer)
 
 
 def _set_progress(tracker: Any, count: int) -> None:

@@ -116,9 +116,7 @@ def test_what_is_made_of_lightnings_classes_takes_none_of_their_private_names():
         inherited = set().union(*(private_names_of(root, theirs) for root in is_of(name, ours, set(theirs))))
         taken |= {f"{name}.{one}" for one in names & inherited}
     assert taken == {
-        *(f"FastModule.{one}" for one in ("_apply_batch_transfer_handler", "_on_before_batch_transfer")),
         *(f"FastEvaluationLoop.{one}" for one in ("_evaluation_step", "_has_run", "_restarting")),
-        *(f"FastEvaluationLoop.{one}" for one in ("_on_before_fetch", "_on_after_fetch")),
         "FastEvaluationLoop._seen_batches_per_dataloader",
     }, "those of the engine are known, and are in the table"
 

@@ -13,7 +13,7 @@ from lightrainer.tools.estimate.source import model_from_folder
 
 BROKEN = {
     "a list": ('\n[1, {"a": 2}]', "holds a list, expected is an object"),
-    "a text": ('"a"', "holds a text"),
+    "a text": ('"a"', "holds a str"),
     "nothing": ("", r"is not JSON \(Expecting value\): line 1 column 1"),
     "cut off": ('{\n "a": 1,\n "b": ', r"is not JSON .*line 3 column 7"),
     "single quotes": ("{'a': 1}", r"is not JSON .*line 1 column 2"),

@@ -4,7 +4,6 @@ import pytest
 import torch
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.loops.evaluation_loop import _EvaluationLoop
-from lightning.pytorch.profilers import PassThroughProfiler
 
 from lightrainer.lightning_modules.internals import fast_path, lightning_internals
 
@@ -90,14 +89,3 @@ def test_a_callback_gets_all_of_it(stage, whole_steps):
     assert evaluated(stage, light=True, callbacks=[Watching()]) == evaluated(stage, light=False)
     assert hooks == [(5, 0), (6, 1), (7, 2)]
     assert len(whole_steps) == 6
-
-
-def test_reading_is_told_to_a_profiler_that_measures(monkeypatch):
-    told = []
-    for name in ("start", "stop"):
-        monkeypatch.setattr(PassThroughProfiler, name, lambda self, action, name=name: told.append((name, action)))
-    evaluated("validate", light=True)
-    assert [action for action in told if action[1].endswith("_next")] == []
-    evaluated("validate", light=True, profiler=PassThroughProfiler())
-    reading = "[FastEvaluationLoop].val_next"
-    assert [action for action in told if action[1].endswith("_next")] == [("start", reading), ("stop", reading)] * 3

@@ -91,12 +91,6 @@ def test_turns_are_lightnings_where_more_may_happen_in_them(options, expected):
     assert fast_path.has_plain_steps(trainer) is expected
 
 
-def test_steps_are_lightnings_where_models_are_averaged():
-    strategy = DDPStrategy()
-    strategy._model_averager = object()
-    assert not fast_path.has_plain_steps(make_trainer(plugins=[fast_path.FastPrecision()], strategy=strategy))
-
-
 def test_without_a_profiler_nothing_is_measured():
     """Lightning's profiler makes a context for each block; here all have the one that does nothing."""
     trainer = lean_trainer()
