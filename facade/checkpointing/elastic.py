@@ -17,7 +17,7 @@ from ...lightning_modules.common.file_names import data_state_name, rng_state_na
 from ...lightning_modules.common.safe_serialization import from_plain
 from ...lightning_modules.common.seeding import load_rng_file
 from ...lightning_modules.common.weak_attribute import WeakAttribute
-from ...lightning_modules.training.losses import LossMeter
+from ...lightning_modules.training.accumulation import LossMeter
 from ..arguments.deepspeed_config import with_open_batches
 from ..arguments.parallelism import copies_of_batches, data_rank, data_ranks, samples_of_rank
 from ..evaluation.results import TrainingLength

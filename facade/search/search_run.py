@@ -310,7 +310,6 @@ class GivenArguments:
     def __init__(self, trainer: Trainer) -> None:
         self._host = trainer
         self._args = trainer.args
-        self._batch_size = trainer._train_batch_size
         self._values = {
             name: (value, copy.deepcopy(value) if isinstance(value, (dict, list)) else value)
             for name, value in vars(trainer.args).items()
@@ -324,7 +323,7 @@ class GivenArguments:
         present.clear()
         for name, (value, pristine) in self._values.items():
             present[name] = value if value is pristine or value == pristine else copy.deepcopy(pristine)
-        host._train_batch_size = self._batch_size
+        host._train_batch_size = host.args.train_batch_size
         renew_accelerator(host)
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from ...lightning_modules.common.weak_attribute import WeakAttribute
-from ...lightning_modules.training.losses import LossMeter
+from ...lightning_modules.training.accumulation import LossMeter
 from ..arguments.parallelism import copies_of_batches
 
 if TYPE_CHECKING:

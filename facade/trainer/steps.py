@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import inspect
 import math
-import operator
 from collections.abc import Iterator, Mapping, Sized
 from typing import Any
 
@@ -22,10 +21,6 @@ from ..arguments.parallelism import copies_of_batches, data_ranks, samples_of_ra
 from ..evaluation.metrics import metrics_of_runtime
 from ..evaluation.results import EvalLoopOutput
 from .overrides import is_own
-
-_CPU = torch.device("cpu")
-_TENSORS = {torch.Tensor}
-_is_on_cpu = operator.attrgetter("is_cpu")
 
 
 def count_items(trainer: Any, batches: list[Any], device: torch.device) -> torch.Tensor | int | None:
@@ -56,18 +51,22 @@ def _counted_labels(trainer: Any, batches: list[Any]) -> Iterator[Any]:
             yield batch["labels"][..., 1:] if shifted else batch["labels"]
 
 
-def to_device(trainer: Any, data: Any) -> Any:
-    """Move the tensors of a batch, however nested, to the device; cast to half where an engine has cast the model."""
-    device = trainer._run_device or trainer.args.device
-    half = trainer.accelerator.strategy.half_of_inputs
-    if half is not None:
-        data = map_nested(lambda leaf: leaf.to(half) if _is_floating(leaf) else leaf, data)
-    if device == _CPU:
-        if type(data) is dict and {*map(type, data.values())} == _TENSORS and all(map(_is_on_cpu, data.values())):
-            return data.copy()  # fast path for a flat batch on the CPU
-        return map_nested(lambda leaf: leaf.to(device) if isinstance(leaf, torch.Tensor) else leaf, data)
-    non_blocking: bool = trainer.args.accelerator_config.non_blocking
-    return map_nested(lambda leaf: _to_device(leaf, device, non_blocking), data)
+def to_device(data: Any, device: torch.device, non_blocking: bool) -> Any:
+    """Copy the tensors of a batch, however nested; those in pinned memory always without blocking."""
+
+    def copied(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        return leaf.to(device, non_blocking=non_blocking or (leaf.device.type == "cpu" and leaf.is_pinned()))
+
+    return map_nested(copied, data)
+
+
+def to_half(data: Any, dtype: torch.dtype) -> Any:
+    """Cast the floating point tensors of a batch, for an engine that has cast the model."""
+    return map_nested(
+        lambda leaf: leaf.to(dtype) if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() else leaf, data
+    )
 
 
 def require_batch(trainer: Any, inputs: Any) -> None:
@@ -116,17 +115,27 @@ def loss_and_outputs(trainer: Any, model: nn.Module, inputs: dict[str, Any]) -> 
 def no_loss_and_outputs(trainer: Any, model: nn.Module, inputs: dict[str, Any]) -> tuple[None, Any]:
     """Return None for the loss, and the outputs of the model."""
     with trainer.compute_loss_context_manager():
-        return None, call_model(trainer, model, inputs)
-
-
-def call_model(trainer: Any, model: nn.Module, inputs: Any) -> Any:
-    """Call the model, and explain a TypeError by its columns."""
-    try:
-        return model(**inputs)
-    except TypeError:
-        with explaining_inputs(model, inputs, trainer.train_dataset if model.training else trainer.eval_dataset):
-            require_inputs(inputs, trainer.data_collator, "compute_loss")
+        try:
+            return None, model(**inputs)
+        except TypeError as error:
+            explain_inputs(trainer, model, inputs, error)
             raise
+
+
+def explain_inputs(trainer: Any, model: nn.Module, inputs: Any, error: TypeError) -> None:
+    """Explain the TypeError of a model that was called with a batch, if the batch is the reason.
+
+    Raises:
+        TypeError: the batch is no mapping of names, or lacks an argument that the model requires.
+    """
+    require_inputs(inputs, trainer.data_collator, "compute_loss")
+    missing = _missing(model, inputs)
+    if any(repr(name) in str(error) for name in missing):
+        dataset = trainer.train_dataset if model.training else trainer.eval_dataset
+        raise TypeError(
+            f"{type(inspection.base_of_adapter(model)).__name__}.forward() needs {', '.join(missing)}, but the batch "
+            f"has: {', '.join(map(str, inputs)) or 'nothing'}. {_why(missing[0], dataset)}"
+        ) from error
 
 
 def loss_is_scaled(trainer: Any, num_items_in_batch: Any) -> bool:
@@ -182,17 +191,6 @@ def only(values: Any) -> Any:
     return values[0] if isinstance(values, (tuple, list)) and len(values) == 1 else values
 
 
-def _is_floating(leaf: Any) -> bool:
-    return isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
-
-
-def _to_device(leaf: Any, device: torch.device, non_blocking: bool) -> Any:
-    """Copy a tensor, from pinned memory always without blocking."""
-    if not isinstance(leaf, torch.Tensor):
-        return leaf
-    return leaf.to(device, non_blocking=non_blocking or (leaf.device.type == "cpu" and leaf.is_pinned()))
-
-
 def cast_for_evaluation(model: nn.Module, args: TrainingArguments) -> None:
     """Cast the whole model as `bf16_full_eval` and `fp16_full_eval` ask for."""
     if args.fp16_full_eval or args.bf16_full_eval:
@@ -235,30 +233,7 @@ def require_inputs(inputs: Any, collator: Any, step: str) -> None:
         )
 
 
-@contextlib.contextmanager
-def explaining_inputs(model: Any, inputs: Any, dataset: Any) -> Iterator[None]:
-    """Explain a TypeError of a model that was called without a required argument.
-
-    Args:
-        model: called in the block.
-        inputs: the batch.
-        dataset: source of the batch; a sample of it is read if an argument is missing.
-    """
-    try:
-        yield
-    except TypeError as error:
-        missing = _missing(model, inputs)
-        if not missing or not any(repr(name) in str(error) for name in missing):
-            raise
-        raise TypeError(
-            f"{type(inspection.base_of_adapter(model)).__name__}.forward() needs {', '.join(missing)}, but the batch "
-            f"has: {', '.join(map(str, inputs)) or 'nothing'}. {_why(missing[0], dataset)}"
-        ) from error
-
-
 def _missing(model: Any, inputs: Any) -> list[str]:
-    if not isinstance(inputs, Mapping):
-        return []
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     parameters = inspect.signature(inspection.unwrap_model(model).forward).parameters.values()
     return [one.name for one in parameters if one.kind in kinds and one.default is one.empty and one.name not in inputs]

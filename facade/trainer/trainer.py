@@ -28,10 +28,7 @@ from ...lightning_modules.internals.compiler import build_optimizers_plainly, st
 from ...lightning_modules.internals.lightning_version import require_lightning
 from ...lightning_modules.models import inspection
 from ...lightning_modules.models.outputs import read_loss, require_trainable, split_outputs
-from ...lightning_modules.optim import (
-    decay_parameter_names,
-    optimizer_class_and_kwargs,
-)
+from ...lightning_modules.optim import decay_parameter_names, optimizer_class_and_kwargs
 from ...lightning_modules.training.label_smoothing import LabelSmoother
 from ..accelerator.accelerator import Accelerator
 from ..arguments import TrainingArguments
@@ -77,6 +74,8 @@ if TYPE_CHECKING:
     from .trainer_module import TrainerModule
 
 logger = logging.getLogger(__name__)
+
+_CPU = torch.device("cpu")
 
 require_lightning()  # Lightning itself is imported when a training begins.
 
@@ -594,7 +593,11 @@ class Trainer:
             labels = self._context_parallel.pop_labels(model, inputs) if split else inputs.pop("labels")
         if self.model_accepts_loss_kwargs and num_items_in_batch is not None:
             inputs = {**inputs, "num_items_in_batch": num_items_in_batch}
-        outputs = steps.call_model(self, model, inputs)
+        try:
+            outputs = model(**inputs)
+        except TypeError as error:
+            steps.explain_inputs(self, model, inputs, error)
+            raise
         if self.compute_loss_func is not None:
             loss = steps.call_loss_func(self.compute_loss_func, outputs, labels, num_items_in_batch)
         elif labels is not None and self.label_smoother is not None:
@@ -638,15 +641,7 @@ class Trainer:
         if self.args.push_to_hub:
             self._checkpoints.push_written()
         if self.control.should_log and self.state.global_step > run.losses.last_logged:
-            steps = self.state.global_step - run.losses.last_logged
-            logs: dict[str, float] = {"loss": run.losses.take() / steps}
-            if grad_norm is not None:
-                logs["grad_norm"] = grad_norm.item() if isinstance(grad_norm, torch.Tensor) else grad_norm
-            logs["learning_rate"] = self._get_learning_rate() if learning_rate is None else learning_rate
-            run.losses.last_logged = self.state.global_step
-            self.store_flos()
-            self._token_counter.flush()
-            self.log(logs, **inspection.accepted_arguments(self.log, start_time=start_time))  # overrides may lack it
+            run.log_progress(grad_norm, learning_rate, start_time)
         if self.control.should_evaluate:
             with run.interrupted_evaluation.during_evaluation():
                 metrics = self._evaluate(trial, ignore_keys_for_eval)
@@ -675,7 +670,13 @@ class Trainer:
 
     def _prepare_input(self, data: Any) -> Any:
         """Move tensors, however nested, to the device."""
-        return steps.to_device(self, data)
+        device = self._run_device or self.args.device
+        if device == _CPU and type(data) is dict and {*map(type, data.values())} == {torch.Tensor}:
+            data = {name: tensor.to(device) for name, tensor in data.items()}
+        else:
+            data = steps.to_device(data, device, self.args.accelerator_config.non_blocking)
+        half = self.accelerator.strategy.half_of_inputs
+        return data if half is None else steps.to_half(data, half)
 
     def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """Move a batch to the device, and refuse an empty one."""

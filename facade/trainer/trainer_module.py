@@ -386,6 +386,19 @@ class TrainerModule(EvaluationModule):
             learning_rate=self.learning_rate,
         )
 
+    def log_progress(self, grad_norm: Any, learning_rate: float | None, start_time: float) -> None:
+        """Log the mean loss since the last log, and gradient norm and learning rate of the last step."""
+        facade, losses = self.facade, self.losses
+        steps = facade.state.global_step - losses.last_logged
+        logs: dict[str, float] = {"loss": losses.take() / steps}
+        if grad_norm is not None:
+            logs["grad_norm"] = grad_norm.item() if isinstance(grad_norm, torch.Tensor) else grad_norm
+        logs["learning_rate"] = facade._get_learning_rate() if learning_rate is None else learning_rate
+        losses.last_logged = facade.state.global_step
+        facade.store_flos()
+        facade._token_counter.flush()
+        facade.log(logs, **accepted_arguments(facade.log, start_time=start_time))  # overrides may lack it
+
     def _stop_without_data(self) -> None:
         state = self.facade.state
         if state.global_step == 0:

@@ -6,9 +6,10 @@ import itertools
 from collections.abc import Iterable, Iterator, Sized
 from typing import Any, cast
 
+import numpy as np
 from torch.utils.data import BatchSampler, DataLoader, Sampler
 
-from .order import Order, order_of
+from .order import CHUNK, Order, order_of
 
 
 class SkippingBatchSampler(BatchSampler):
@@ -195,21 +196,26 @@ class ShardedBatchSampler(GivenBatchSampler):
         rounds = len(order.values) // size
         whole = order.values[: rounds * size].reshape(rounds, self.world_size, share)[:, rank]
         first, last = order.values[:size], order.values[rounds * size :]
-        draw = order.draw
+        draw, drawn = order.draw, 0
         if draw is None and self.world_size > 1:
             whole, first, last = whole.copy(), first.copy(), last.copy()
         del order
         skip = self._take_skip()
         for number in range(skip, rounds):
-            if draw is not None:
-                draw((number + 1) * size)
+            if draw is not None and drawn <= number:
+                drawn = number + max(CHUNK // size, 1)
+                draw(drawn * size)
             yield whole[number].tolist()
-        if len(last) == 0 or self.drop_last or skip > rounds:
-            return
-        if draw is not None:
-            draw((rounds + 1) * size)
-        samples = itertools.chain(last.tolist(), itertools.cycle((first if rounds else last).tolist()))
-        end = size if self.even_batches and self.world_size > 1 else len(last)
+        if len(last) > 0 and not self.drop_last and skip <= rounds:
+            if draw is not None:
+                draw((rounds + 1) * size)
+            yield from self._last_batch(last, first if rounds else last)
+
+    def _last_batch(self, last: np.ndarray, first: np.ndarray) -> Iterator[list[int]]:
+        """Yield the part of this process of a last, shorter round, filled up from the first one; nothing if empty."""
+        share, rank = self.share or 1, self.rank or 0
+        samples = itertools.chain(last.tolist(), itertools.cycle(first.tolist()))
+        end = share * self.world_size if self.even_batches and self.world_size > 1 else len(last)
         if batch := list(itertools.islice(samples, rank * share, min((rank + 1) * share, end))):
             yield batch
 

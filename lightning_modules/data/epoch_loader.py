@@ -10,11 +10,13 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from ..common.nested import find_batch_size
-from ..internals.torch_names import profiler_is_on, unmarked_reader
+from ..common.safe_serialization import UnsafeValueError, is_plain, to_plain
+from ..common.seeding import capture_host_rng
 from .batch_samplers import SkippingBatchSampler
-from .loader_state import NOTHING, Reading, Resumption, go_on_after
+from .loader_state import Resumption, go_on_after
+from .rng_discovery import drawing_parts, own_states
 from .samplers import IterableShard, SharedOrderSampler
-from .worker_state import ENDED, ReportingCollate, is_resumable
+from .worker_state import ENDED, Fetched, ReportingCollate, WorkerStates, is_resumable
 
 
 class BatchWatcher(Protocol):
@@ -27,6 +29,98 @@ class BatchWatcher(Protocol):
     def ended(self, loader: EpochLoader) -> None:
         """Called at the end of an iteration over a loader."""
         ...
+
+
+NOTHING: Any = object()
+"""Returned in place of a batch after the last one."""
+
+
+class Reading:
+    """Progress of one iteration of a loader.
+
+    Attributes:
+        handed_out: batches yielded so far.
+        ahead: the batch that was read after them, `NOTHING` if there is none.
+        before_ahead: the generators before `ahead`, if such batches cannot be saved and have to be read again.
+        start: the generators at the start of the iteration, from which its order and worker seeds can be redrawn.
+        renewed: whether workers were started, and their seed drawn; persistent ones are started by the first iteration.
+    """
+
+    def __init__(self) -> None:
+        self.handed_out = 0
+        self.ahead: Any = NOTHING
+        self.before_ahead: dict[str, Any] | None = None
+        self.start: dict[str, Any] | None = None
+        self.renewed = True
+        self._draws: tuple[Any, ...] = ()
+        """Objects that may have generators of their own."""
+        self._plain: bool | None = None
+        self._workers, self._workers_before, self._workers_at_start = WorkerStates(), WorkerStates(), WorkerStates()
+
+    def next_epoch(self, loader: EpochLoader, *, tracked: bool) -> Reading:
+        """Return the reading of the next iteration.
+
+        Args:
+            loader: the loader; its persistent workers keep their states.
+            tracked: record the generators for a checkpoint.
+        """
+        made = Reading()
+        made._draws = drawing_parts(loader)
+        made.start = made._generators() if tracked else None
+        if loader.persistent_workers:
+            made._workers = self._workers.between_epochs()
+            made._workers_at_start = made._workers.copy()
+            made.renewed = self.start is None
+        return made
+
+    def _generators(self) -> dict[str, Any]:
+        return {**capture_host_rng(), "own": own_states(*self._draws)}
+
+    def restore_workers(self, state: dict[str, Any]) -> None:
+        """Restore the states of the workers from a `state_dict`."""
+        for name, key in (("_workers", "workers"), ("_workers_at_start", "workers_at_start")):
+            if state.get(key) is not None:
+                setattr(self, name, WorkerStates.known(state[key]))
+
+    def fetch(self, batches: Iterator[Any]) -> Any:
+        """Return the next batch, or `NOTHING`."""
+        if self.start is not None and not self._plain:
+            self.before_ahead = self._generators()
+        item = next(batches, NOTHING)
+        if isinstance(item, Fetched):
+            self._workers_before = self._workers.copy()
+            item = self._workers.take(item)
+        if self._plain is None and item is not NOTHING:
+            self._plain = is_plain(item)
+        self.ahead = item
+        return item
+
+    def worker_states(self, loader: EpochLoader) -> dict[str, Any]:
+        """Return the states of the workers after the batches read so far."""
+        return self._workers.state_dict(loader.num_workers)
+
+    def state_dict(self, loader: EpochLoader) -> dict[str, Any]:
+        """Return the position, as the loader's `state_dict`."""
+        state: dict[str, Any] = {"handed_out": self.handed_out, "start": self.start, "renewed": self.renewed}
+        state |= {"seed": loader.order_seed, "next_seed": loader.next_order_seed}
+        state["own_now"] = own_states(*drawing_parts(loader))
+        workers = self._workers
+        try:
+            state["ahead"] = None if self.ahead is NOTHING else [to_plain(self.ahead)]
+        except UnsafeValueError:
+            workers = self._workers_before
+            state["before_ahead"] = self.before_ahead
+        if loader.num_workers > 0:
+            now, first = workers, self._workers_at_start
+            return {
+                **state,
+                "workers": now.state_dict(loader.num_workers),
+                "workers_at_start": first.state_dict(loader.num_workers),
+            }
+        stream = loader.stream_state
+        if stream is not None and "ahead" in state and is_plain(stream):
+            state["dataset"] = stream
+        return state
 
 
 class EpochLoader(DataLoader):
@@ -231,7 +325,7 @@ class EpochLoader(DataLoader):
             self._reporting = ReportingCollate(given, size, self._left)
             self.collate_fn = self._reporting
         try:
-            return _without_marks(super().__iter__(), self)
+            return super().__iter__()
         finally:
             self.collate_fn = given
 
@@ -253,21 +347,3 @@ class EpochLoader(DataLoader):
         finally:
             self.worker_init_fn, self.generator = given
             self._left = {}
-
-
-def _without_marks(batches: Any, loader: EpochLoader) -> Iterator[Any]:
-    """Return the batches of torch's iterator, without a profiler's block around each while no profiler is on.
-
-    The block takes as long as collating a small batch. Workers, and streams that report a length, need torch's own way.
-    """
-    read = unmarked_reader(batches)
-    has_length = isinstance(loader.dataset, IterableDataset) and hasattr(loader.dataset, "__len__")
-    return batches if read is None or loader.num_workers > 0 or has_length else _read(batches, read)
-
-
-def _read(batches: Iterator[Any], unmarked: Callable[[], Any]) -> Iterator[Any]:
-    try:
-        while True:
-            yield next(batches) if profiler_is_on() else unmarked()
-    except StopIteration:
-        return

@@ -13,16 +13,6 @@ import torch
 from ..common.libraries import is_instance
 from .order import Order, OrderedSampler, index_type
 
-__all__ = [
-    "LengthCache",
-    "LengthGroupedSampler",
-    "column_lengths",
-    "get_length_grouped_indices",
-    "has_length",
-    "is_table",
-    "sample_lengths",
-]
-
 
 def get_length_grouped_indices(
     lengths: Sequence[int] | np.ndarray | torch.Tensor,

@@ -1,151 +1,21 @@
 """Position of a loader in an epoch, saved so that another process can resume from it.
 
-`Reading` and `Resumption` do it for an `EpochLoader`, `EpochStart` for a loader of any other kind.
+`Resumption` does it for an `EpochLoader`, `EpochStart` for a loader of any other kind.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.utils.data import IterableDataset
 
-from ..common.safe_serialization import UnsafeValueError, from_plain, is_plain, to_plain
+from ..common.safe_serialization import from_plain
 from ..common.seeding import capture_host_rng, restore_host_rng
 from .rng_discovery import drawing_parts, own_states, restore_own
-from .worker_state import ENDED, Fetched, ResumedWorkers, WorkerStates, next_worker
-
-NOTHING: Any = object()
-"""Returned in place of a batch after the last one."""
-
-
-class ReadLoader(Protocol):
-    """Members of a loader needed to record and restore its position."""
-
-    dataset: Any
-    collate_fn: Any
-    batch_sampler: Any
-    num_workers: int
-    persistent_workers: bool
-    worker_init_fn: Any
-
-    @property
-    def order_seed(self) -> Any:
-        """Return the seed of this iteration's order."""
-        ...
-
-    @order_seed.setter
-    def order_seed(self, seed: Any) -> None: ...
-
-    @property
-    def next_order_seed(self) -> Any:
-        """Return the seed of the next iteration's order."""
-        ...
-
-    @property
-    def stream_state(self) -> Any:
-        """Return the state of a resumable stream."""
-        ...
-
-    def skip(self, batches: int, blanks: int = 0) -> None:
-        """Skip batches at the start of the next iteration."""
-        ...
-
-    def batches_resumed(
-        self, worker_init_fn: Callable[[int], None] | None, *, draws_seed: bool = True
-    ) -> Iterator[Any]:
-        """Iterate over the batches as an interrupted iteration yielded them."""
-        ...
-
-
-class Reading:
-    """Progress of one iteration of a loader.
-
-    Attributes:
-        handed_out: batches yielded so far.
-        ahead: the batch that was read after them, `NOTHING` if there is none.
-        before_ahead: the generators before `ahead`, if such batches cannot be saved and have to be read again.
-        start: the generators at the start of the iteration, from which its order and worker seeds can be redrawn.
-        renewed: whether workers were started, and their seed drawn; persistent ones are started by the first iteration.
-    """
-
-    def __init__(self) -> None:
-        self.handed_out = 0
-        self.ahead: Any = NOTHING
-        self.before_ahead: dict[str, Any] | None = None
-        self.start: dict[str, Any] | None = None
-        self.renewed = True
-        self._draws: tuple[Any, ...] = ()
-        """Objects that may have generators of their own."""
-        self._plain: bool | None = None
-        self._workers, self._workers_before, self._workers_at_start = WorkerStates(), WorkerStates(), WorkerStates()
-
-    def next_epoch(self, loader: ReadLoader, *, tracked: bool) -> Reading:
-        """Return the reading of the next iteration.
-
-        Args:
-            loader: the loader; its persistent workers keep their states.
-            tracked: record the generators for a checkpoint.
-        """
-        made = Reading()
-        made._draws = drawing_parts(loader)
-        made.start = made._generators() if tracked else None
-        if loader.persistent_workers:
-            made._workers = self._workers.between_epochs()
-            made._workers_at_start = made._workers.copy()
-            made.renewed = self.start is None
-        return made
-
-    def _generators(self) -> dict[str, Any]:
-        return {**capture_host_rng(), "own": own_states(*self._draws)}
-
-    def restore_workers(self, state: dict[str, Any]) -> None:
-        """Restore the states of the workers from a `state_dict`."""
-        for name, key in (("_workers", "workers"), ("_workers_at_start", "workers_at_start")):
-            if state.get(key) is not None:
-                setattr(self, name, WorkerStates.known(state[key]))
-
-    def fetch(self, batches: Iterator[Any]) -> Any:
-        """Return the next batch, or `NOTHING`."""
-        if self.start is not None and not self._plain:
-            self.before_ahead = self._generators()
-        item = next(batches, NOTHING)
-        if isinstance(item, Fetched):
-            self._workers_before = self._workers.copy()
-            item = self._workers.take(item)
-        if self._plain is None and item is not NOTHING:
-            self._plain = is_plain(item)
-        self.ahead = item
-        return item
-
-    def worker_states(self, loader: ReadLoader) -> dict[str, Any]:
-        """Return the states of the workers after the batches read so far."""
-        return self._workers.state_dict(loader.num_workers)
-
-    def state_dict(self, loader: ReadLoader) -> dict[str, Any]:
-        """Return the position, as the loader's `state_dict`."""
-        state: dict[str, Any] = {"handed_out": self.handed_out, "start": self.start, "renewed": self.renewed}
-        state |= {"seed": loader.order_seed, "next_seed": loader.next_order_seed}
-        state["own_now"] = own_states(*drawing_parts(loader))
-        workers = self._workers
-        try:
-            state["ahead"] = None if self.ahead is NOTHING else [to_plain(self.ahead)]
-        except UnsafeValueError:
-            workers = self._workers_before
-            state["before_ahead"] = self.before_ahead
-        if loader.num_workers > 0:
-            now, first = workers, self._workers_at_start
-            return {
-                **state,
-                "workers": now.state_dict(loader.num_workers),
-                "workers_at_start": first.state_dict(loader.num_workers),
-            }
-        stream = loader.stream_state
-        if stream is not None and "ahead" in state and is_plain(stream):
-            state["dataset"] = stream
-        return state
+from .worker_state import ENDED, ResumedWorkers, next_worker
 
 
 class Resumption:
@@ -176,7 +46,7 @@ class Resumption:
         """Return whether the states of the generators around the next batch are known."""
         return self.knows_next or self.was_read or self.state.get("before_ahead") is not None
 
-    def start(self, loader: ReadLoader, reading: Reading) -> tuple[Iterator[Any], Any]:
+    def start(self, loader: Any, reading: Any) -> tuple[Iterator[Any], Any]:
         """Begin the iteration; return its iterator and the first batch to yield."""
         reading.handed_out = self.state["handed_out"]
         if self.state["start"] is not None:
@@ -198,7 +68,7 @@ class Resumption:
             self.on_ready()
         return batches, reading.ahead
 
-    def _at_position(self, loader: ReadLoader) -> Iterator[Any]:
+    def _at_position(self, loader: Any) -> Iterator[Any]:
         skip = self.state["handed_out"] + self.knows_next
         workers = self._workers(loader)
         if isinstance(loader.dataset, IterableDataset):
@@ -210,7 +80,7 @@ class Resumption:
             loader.batch_sampler.peek()  # the draws of the sampler belong to the start
         return skip_items(batches, blanks)
 
-    def _in_stream(self, loader: ReadLoader, skip: int, workers: dict[str, Any] | None) -> Iterator[Any]:
+    def _in_stream(self, loader: Any, skip: int, workers: dict[str, Any] | None) -> Iterator[Any]:
         """Resume a stream from its state; without one, read it again up to its position."""
         if "dataset" in self.state:
             if self.state["dataset"] == ENDED:
@@ -221,22 +91,22 @@ class Resumption:
             return self._resumed(loader, workers, next_worker(workers))
         return skip_items(self._resumed(loader, self._workers(loader, "workers_at_start")), skip)
 
-    def _resumed(self, loader: ReadLoader, workers: dict[str, Any] | None, first: int = 0) -> Iterator[Any]:
+    def _resumed(self, loader: Any, workers: dict[str, Any] | None, first: int = 0) -> Iterator[Any]:
         set_up = None if workers is None else ResumedWorkers(workers, loader.worker_init_fn, first)
         return loader.batches_resumed(set_up, draws_seed=self.state["renewed"])
 
-    def _workers(self, loader: ReadLoader, name: str = "workers") -> dict[str, Any] | None:
+    def _workers(self, loader: Any, name: str = "workers") -> dict[str, Any] | None:
         state = self.state.get(name)
         return None if state is None or state["workers"] != loader.num_workers else state
 
 
-def restore_generators(state: dict[str, Any], loader: ReadLoader) -> None:
+def restore_generators(state: dict[str, Any], loader: Any) -> None:
     """Restore the CPU generators, and those of the loader's collator and dataset."""
     restore_host_rng(state)
     restore_own(state.get("own"), *drawing_parts(loader))
 
 
-def go_on_after(state: dict[str, Any], loader: ReadLoader) -> None:
+def go_on_after(state: dict[str, Any], loader: Any) -> None:
     """Set the generators of collator and dataset to their states at the end of a `state_dict`."""
     restore_own(state.get("own_now"), *drawing_parts(loader))
 

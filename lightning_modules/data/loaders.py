@@ -27,8 +27,6 @@ from .lengths import LengthGroupedSampler
 from .rebalancing import BatchRebalanceSampler
 from .samplers import IterableShard, SeedableRandomSampler, SharedOrderSampler
 
-__all__ = ["EpochLoader", "build_loader", "loader_after", "rebuild_loader"]
-
 _WITH_GENERATOR = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler, LengthGroupedSampler)
 """Samplers that may draw from a generator of their own, whose state belongs to the position in an epoch."""
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.utils.data import RandomSampler, Sampler
 
-_CHUNK = 2**14
+CHUNK = 2**14
 """Samples that are drawn, or made Python numbers, at a time."""
 
 DRAWN_AT_ONCE = (2**32 - 1) // 20
@@ -29,10 +29,10 @@ class Order(NamedTuple):
 
     def in_sequence(self) -> Iterator[int]:
         """Yield the values as Python numbers."""
-        for start in range(0, len(self.values), _CHUNK):
+        for start in range(0, len(self.values), CHUNK):
             if self.draw is not None:
-                self.draw(start + _CHUNK)
-            yield from self.values[start : start + _CHUNK].tolist()
+                self.draw(start + CHUNK)
+            yield from self.values[start : start + CHUNK].tolist()
 
 
 class OrderedSampler(Sampler[int]):
@@ -102,7 +102,7 @@ class _Shuffle:
         """Make the first `stop` values final."""
         while self._final < min(stop, len(self.values)):
             start, count = self._final, len(self.values)
-            own = np.arange(start, min(start + _CHUNK, count))
+            own = np.arange(start, min(start + CHUNK, count))
             others = own + _random_numbers(self.generator, len(own)) % (count - own)
             self._exchange(start, others)
             self._final += len(own)
@@ -136,7 +136,7 @@ def _random_numbers(generator: torch.Generator, count: int) -> np.ndarray:
 def _advance(generator: torch.Generator, count: int) -> None:
     """Advance a generator as `torch.randperm` does for so many samples."""
     draws = 2 * count if count >= DRAWN_AT_ONCE else max(count - 1, 0)
-    for start in range(0, draws - 1, _CHUNK):
-        _random_numbers(generator, min(_CHUNK, draws - start) // 2 * 2)
+    for start in range(0, draws - 1, CHUNK):
+        _random_numbers(generator, min(CHUNK, draws - start) // 2 * 2)
     if draws % 2:
         torch.empty(1, dtype=torch.int32, device="cpu").random_(generator=generator)

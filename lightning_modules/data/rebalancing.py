@@ -10,8 +10,6 @@ import torch
 
 from .batch_samplers import SkippingBatchSampler
 
-__all__ = ["BatchRebalanceSampler"]
-
 
 class BatchRebalanceSampler(SkippingBatchSampler):
     """As `transformers.trainer_pt_utils.BatchRebalanceSampler` (5.17 and later): the same batches, and it can skip.

@@ -12,8 +12,6 @@ import numpy as np
 import torch
 from torch import nn
 
-__all__ = ["drawing_parts", "own_states", "restore_own"]
-
 _DEEP, _MANY, _ALL = 5, 16, 1000
 """Limits of the search: depth, items of a container, and objects; beyond them lies data."""
 

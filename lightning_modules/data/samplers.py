@@ -11,10 +11,8 @@ import torch
 from torch.utils.data import IterableDataset, RandomSampler, get_worker_info
 
 from ..common.collectives import from_first_process
-from .batch_samplers import ShardedBatchSampler, even_shares, share_of
+from .batch_samplers import even_shares, share_of
 from .order import Order, OrderedSampler, is_permutation, order_of, random_order
-
-__all__ = ["IterableShard", "SeedableRandomSampler", "ShardedBatchSampler", "SharedOrderSampler"]
 
 
 class SeedableRandomSampler(OrderedSampler, RandomSampler):

@@ -6,16 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 from torch import nn
-from torch._C._autograd import _profiler_enabled as profiler_is_on
 from torch.utils import _pytree
 
 __all__ = [
     "default_store",
     "mark_as_stepped",
-    "profiler_is_on",
     "register_output",
     "renames_what_it_loads",
-    "unmarked_reader",
     "wrap_in_checkpoint",
 ]
 
@@ -49,11 +46,6 @@ def renames_what_it_loads(model: Any) -> bool:
         type(module)._load_from_state_dict is not plain or module._load_state_dict_pre_hooks
         for module in model.modules()
     )
-
-
-def unmarked_reader(batches: Any) -> Callable[[], Any] | None:
-    """Return what reads the next batch without a profiler's block; None where torch calls it otherwise."""
-    return getattr(batches, "_next_data", None)
 
 
 def wrap_in_checkpoint(module: nn.Module) -> nn.Module:

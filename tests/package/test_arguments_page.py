@@ -19,7 +19,7 @@ from lightrainer.lightning_modules import checkpoints
 from lightrainer.lightning_modules.data import lengths, loaders, rebalancing
 from lightrainer.lightning_modules.models import activation_checkpointing as activations
 from lightrainer.lightning_modules.models import neftune
-from lightrainer.lightning_modules.training import label_smoothing, losses
+from lightrainer.lightning_modules.training import accumulation, label_smoothing
 
 ROOT = Path(__file__).resolve().parents[2]
 FIELDS = {item.name: item for item in dataclasses.fields(lightrainer.Seq2SeqTrainingArguments)}
@@ -71,7 +71,7 @@ CALLED = {
     "LabelSmoother": label_smoothing.LabelSmoother,
     "BatchRebalanceSampler": rebalancing.BatchRebalanceSampler,
     "LengthGroupedSampler": lengths.LengthGroupedSampler,
-    "LossMeter": losses.LossMeter,
+    "LossMeter": accumulation.LossMeter,
     "neftune_hook": neftune.neftune_hook,
     "prediction_step": lightrainer.Trainer.prediction_step,
     "rotate_checkpoints": checkpoints.rotate_checkpoints,

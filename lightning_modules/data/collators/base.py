@@ -11,14 +11,6 @@ import numpy as np
 if TYPE_CHECKING:
     import torch
 
-__all__ = [
-    "DataCollator",
-    "DataCollatorMixin",
-    "numpy_collate_batch",
-    "pad_without_fast_tokenizer_warning",
-    "to_numpy",
-    "torch_collate_batch",
-]
 
 Batch = dict[str, Any]
 

@@ -6,8 +6,6 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
-__all__ = ["RemoveColumnsCollator", "ignored_columns_message", "no_columns_left_error", "remove_unused"]
-
 _logger = logging.getLogger(__name__)
 _KEEP_ALL = "set `remove_unused_columns=False` to pass all of them to the data_collator"
 
@@ -68,9 +66,13 @@ class RemoveColumnsCollator:
         try:
             return self.data_collator(reduced)
         except KeyError as error:
-            names = {name for feature in features if isinstance(feature, dict) for name in feature} - self._keep
-            if not error.args or error.args[0] not in names.union(self.removed):
-                raise
+            self._explain(error, features)
+            raise
+
+    def _explain(self, error: KeyError, features: list[Any]) -> None:
+        """Raise an error that says so if the collator asked for a column that was dropped."""
+        names = {name for feature in features if isinstance(feature, dict) for name in feature} - self._keep
+        if error.args and error.args[0] in names.union(self.removed):
             message = ignored_columns_message(error.args, str(self.model_name), self.description, self.advice)
             raise KeyError(f"The collator asks for a column that is not there. {message}") from error
 

@@ -11,14 +11,6 @@ import numpy as np
 
 from .base import LABELS, Batch, DataCollatorMixin, check_kind, has_fraction, require_samples
 
-__all__ = [
-    "DefaultDataCollator",
-    "collate_samples",
-    "default_data_collator",
-    "numpy_default_data_collator",
-    "torch_default_data_collator",
-]
-
 _DICTS, _FLOATS, _INTEGERS = {dict}, {float}, {int}
 
 

@@ -11,8 +11,6 @@ import numpy as np
 from .base import Batch, as_kind, check_kind, has_fraction, require_samples
 from .default import DefaultDataCollator
 
-__all__ = ["DataCollatorWithFlattening"]
-
 # Flash attention takes lengths and numbers of sequences as int32.
 _LONG = ("input_ids", "labels", "position_ids")
 _ROWS = (*_LONG, "seq_idx")

@@ -23,8 +23,6 @@ from .base import (
 )
 from .masking import NumpyMasking, TorchMasking
 
-__all__ = ["DataCollatorForLanguageModeling", "DataCollatorForSOP", "DataCollatorForWholeWordMask"]
-
 _SPANS = "offset_mapping"
 _SPECIAL = "special_tokens_mask"
 

@@ -21,8 +21,6 @@ from .base import (
     without,
 )
 
-__all__ = ["DataCollatorForMultipleChoice", "DataCollatorForTokenClassification", "DataCollatorWithPadding"]
-
 
 @dataclass
 class _Padding:

@@ -18,8 +18,6 @@ from .base import (
     torch_collate_batch,
 )
 
-__all__ = ["DataCollatorForPermutationLanguageModeling"]
-
 
 @dataclass
 class DataCollatorForPermutationLanguageModeling(DataCollatorMixin):

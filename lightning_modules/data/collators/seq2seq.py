@@ -18,8 +18,6 @@ from .base import (
     without,
 )
 
-__all__ = ["DataCollatorForSeq2Seq"]
-
 
 @dataclass
 class DataCollatorForSeq2Seq:

@@ -8,7 +8,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler, TensorDataset
 
 from lightrainer.lightning_modules.data.batch_samplers import GivenBatchSampler
-from lightrainer.lightning_modules.data.loader_state import NOTHING
+from lightrainer.lightning_modules.data.epoch_loader import NOTHING
 from lightrainer.lightning_modules.data.loaders import EpochLoader, rebuild_loader
 
 

@@ -11,7 +11,7 @@ from lightrainer.lightning_modules.data import batch_samplers
 from lightrainer.lightning_modules.data import order as order_module
 from lightrainer.lightning_modules.data.batch_samplers import ShardedBatchSampler
 from lightrainer.lightning_modules.data.lengths import LengthGroupedSampler
-from lightrainer.lightning_modules.data.order import _CHUNK, order_of, random_order
+from lightrainer.lightning_modules.data.order import CHUNK, order_of, random_order
 from lightrainer.lightning_modules.data.samplers import SeedableRandomSampler, SharedOrderSampler
 
 MILLION = 1_000_000
@@ -21,7 +21,7 @@ def seeded():
     return torch.Generator().manual_seed(5)
 
 
-@pytest.mark.parametrize("count", [0, 1, 2, 3, 10, _CHUNK - 1, _CHUNK, _CHUNK + 1, 5 * _CHUNK + 7, MILLION])
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 10, CHUNK - 1, CHUNK, CHUNK + 1, 5 * CHUNK + 7, MILLION])
 def test_random_order_equals_randperm(count):
     generator = seeded()
     order = random_order(count, generator)
@@ -37,8 +37,8 @@ def test_comparison_of_orders_can_fail():
     assert list(random_order(MILLION, generator).in_sequence()) != expected
     values, draw = random_order(MILLION, seeded())
     draw(1)
-    assert values[:_CHUNK].tolist() == expected[:_CHUNK]
-    assert values[_CHUNK : 2 * _CHUNK].tolist() != expected[_CHUNK : 2 * _CHUNK]
+    assert values[:CHUNK].tolist() == expected[:CHUNK]
+    assert values[CHUNK : 2 * CHUNK].tolist() != expected[CHUNK : 2 * CHUNK]
 
 
 def test_plain_random_sampler_draws_its_seed_from_the_global_generator():
@@ -49,7 +49,7 @@ def test_plain_random_sampler_draws_its_seed_from_the_global_generator():
     assert (list(order.in_sequence()), torch.rand(1)) == expected
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 10, _CHUNK, _CHUNK + 1, 5 * _CHUNK + 7])
+@pytest.mark.parametrize("count", [1, 2, 3, 10, CHUNK, CHUNK + 1, 5 * CHUNK + 7])
 def test_epochs_of_a_plain_random_sampler_equal_torch(count):
     """Several epochs of one generator, which is left as torch leaves it."""
     theirs, ours = (RandomSampler(range(count), generator=seeded()) for _ in range(2))

@@ -8,7 +8,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.utils import _pytree
-from torch.utils.data import DataLoader
 
 from lightrainer.callbacks._work import is_compiled
 from lightrainer.lightning_modules.internals import torch_names
@@ -72,18 +71,6 @@ def hooked():
 @pytest.mark.parametrize(("model", "renames"), [(nn.Linear(1, 1), False), (Renaming(1, 1), True), (hooked(), True)])
 def test_models_that_rename_what_they_load_are_known(model, renames):
     assert torch_names.renames_what_it_loads(nn.Sequential(model)) is renames
-
-
-def test_a_batch_is_read_without_a_mark():
-    read = torch_names.unmarked_reader(iter(DataLoader(range(4), 2)))
-    assert read is not None
-    assert [batch.tolist() for batch in (read(), read())] == [[0, 1], [2, 3]]
-
-
-def test_a_profiler_is_known():
-    assert not torch_names.profiler_is_on()
-    with torch.autograd.profiler.profile():
-        assert torch_names.profiler_is_on()
 
 
 def test_a_wrapped_layer_is_computed_twice():

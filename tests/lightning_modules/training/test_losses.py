@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lightrainer.lightning_modules.training.losses import LossMeter
+from lightrainer.lightning_modules.training.accumulation import LossMeter
 
 NAN, INF = math.nan, math.inf
 
