@@ -47,7 +47,7 @@ tr.best td { font-weight: 650; } tr.on td, .keys .on { background: color-mix(in 
 .shares { display: grid; grid-template-columns: auto 1fr auto; gap: 4px 12px; font-size: 13px; align-items: center; }
 .shares i { height: 12px; border-radius: 3px; background: var(--c0); min-width: 2px; }
 """
-_SCRIPT = """
+_SCRIPT = r"""
 const page = document.body;
 let on = null;
 const point = number => {
