@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -31,41 +30,24 @@ def going_on(owner: Any, what: str) -> Iterator[None]:
 
 
 def number_of(value: Any) -> float | None:
-    """Return a logged value as a number, NumPy and torch scalars included; None for everything else.
-
-    Integers that no float can hold are infinite.
-    """
+    """Return a logged value as a number, NumPy and torch scalars included; None for everything else."""
     if hasattr(value, "item") and getattr(value, "ndim", 1) == 0:
         value = value.item()
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    try:
-        return float(value)
-    except OverflowError:
-        return math.copysign(math.inf, 1 if value > 0 else -1)
+    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
-def numbers_in(log_history: Any) -> Iterator[tuple[float, dict[str, float]]]:
-    """Yield the step of each entry with its numbers by name; entries without a step are left out.
-
-    Args:
-        log_history: of a `TrainerState`; entries of scripts or older versions may have any type.
-    """
-    for entry in log_history or ():
-        step = number_of(entry.get("step")) if isinstance(entry, Mapping) else None
-        if step is None or not math.isfinite(step):
-            continue
-        found = {name: number_of(value) for name, value in entry.items() if isinstance(name, str) and name != "step"}
-        step = int(step) if step.is_integer() and abs(step) < 2**53 else step
-        yield step, {name: value for name, value in found.items() if value is not None}
+def numbers_in(log_history: Iterable[dict[str, Any]]) -> Iterator[tuple[float, dict[str, float]]]:
+    """Yield the step of each entry with its numbers by name; entries without a step are left out."""
+    for entry in log_history:
+        step = number_of(entry.get("step"))
+        if step is not None:
+            found = {name: number_of(value) for name, value in entry.items() if name != "step"}
+            yield step, {name: value for name, value in found.items() if value is not None}
 
 
-def text_of(value: Any, most: int = 200) -> str:
-    """Return a value as text, cut where it is long; a value without a text is named by its type."""
-    try:
-        text = str(value)
-    except Exception:  # integers of thousands of digits, objects whose `__str__` fails
-        return f"<{type(value).__name__}>"
+def shortened(value: Any, most: int = 200) -> str:
+    """Return a value as text, cut where it is long."""
+    text = str(value)
     return text if len(text) <= most else f"{text[:most]}…"
 
 
@@ -79,7 +61,7 @@ def split_history(log_history: Iterable[dict[str, Any]]) -> tuple[list[dict[str,
 
     Args:
         log_history: of a `TrainerState`. A training ends with the entry that has `train_runtime`; steps that are logged
-            after it are those of one that was resumed. Entries that are no mappings are left out.
+            after it are those of one that was resumed.
 
     Returns:
         The entries of the training, and those after it.
@@ -87,9 +69,7 @@ def split_history(log_history: Iterable[dict[str, Any]]) -> tuple[list[dict[str,
     training: list[dict[str, Any]] = []
     after: list[dict[str, Any]] = []
     ended = False
-    for entry in log_history or ():
-        if not isinstance(entry, Mapping):
-            continue
+    for entry in log_history:
         ended = (ended or "train_runtime" in entry) and "loss" not in entry
         (after if ended and "train_runtime" not in entry else training).append(entry)
     return training, after
@@ -106,6 +86,6 @@ def add_to_logs(logs: dict[str, Any], state: TrainerState, values: dict[str, flo
         values: what to add.
     """
     logs.update(values)
-    latest = state.log_history[-1] if state.log_history else None
-    if isinstance(latest, dict) and latest.get("step") == state.global_step and "loss" in latest:
+    latest = state.log_history[-1] if state.log_history else {}
+    if latest.get("step") == state.global_step and "loss" in latest:
         latest.update(values)

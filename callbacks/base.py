@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from numbers import Integral, Real
 from typing import Any
 
 from .state import TrainerControl, TrainerState
@@ -165,19 +164,3 @@ def reads_checkpoints(callback: Any) -> bool:
     if on_save is None or getattr(on_save, "__qualname__", "") == "TrainerCallback.on_save":
         return False
     return getattr(callback, "reads_checkpoints", True)
-
-
-def require_number(name: str, value: Any, *, whole: bool = False) -> None:
-    """Check the type of a numeric parameter.
-
-    Args:
-        name: of the parameter.
-        value: what was passed.
-        whole: whether it has to be a whole number.
-
-    Raises:
-        TypeError: it is none, such as "3".
-    """
-    if isinstance(value, bool) or not isinstance(value, Integral if whole else Real):
-        kind = "a whole number" if whole else "a number"
-        raise TypeError(f"{name} is {value!r}, a {type(value).__name__}, but it has to be {kind}.")

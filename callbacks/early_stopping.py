@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from .base import TrainerCallback, require_number
+from .base import TrainerCallback
 from .state import ExportableState, TrainerControl, TrainerState
 
 logger = logging.getLogger(__name__)
@@ -27,9 +27,6 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
     """
 
     def __init__(self, early_stopping_patience: int = 1, early_stopping_threshold: float | None = 0.0) -> None:
-        require_number("early_stopping_patience", early_stopping_patience)
-        if early_stopping_threshold is not None:
-            require_number("early_stopping_threshold", early_stopping_threshold)
         if early_stopping_patience < 0:
             raise ValueError(
                 f"early_stopping_patience is {early_stopping_patience}, but it is a number of evaluations: give 1 to "

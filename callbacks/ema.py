@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import pickle
 from collections.abc import Iterator
 from typing import Any
 
-from .base import TrainerCallback, require_number
+from .base import TrainerCallback
 from .state import TrainerControl, TrainerState
 from .tensor_states import CALLBACK_STATES_NAME
 
@@ -49,8 +48,6 @@ class EMACallback(TrainerCallback):
         evaluate: bool = True,
         at_end: bool = True,
     ) -> None:
-        require_number("decay", decay)
-        require_number("update_every", update_every, whole=True)
         if not 0 <= decay < 1:
             raise ValueError(f"decay is {decay!r}: it has to be from 0 to below 1.")
         if update_every < 1:
@@ -157,8 +154,8 @@ class EMACallback(TrainerCallback):
         self._fill(self._resumed["averages"])
 
     def _fill(self, stored: dict[str, Any]) -> None:
-        wrong = sorted(name for name in self.averages.keys() ^ stored.keys())
-        wrong += [name for name, one in self.averages.items() if name in stored and stored[name].shape != one.shape]
+        shapes, others = ({name: one.shape for name, one in found.items()} for found in (self.averages, stored))
+        wrong = [name for name in {**shapes, **others} if shapes.get(name) != others.get(name)]
         if wrong:
             raise ValueError(
                 f"The average of weights in the checkpoint does not fit the model: {', '.join(wrong[:3])} differ"
@@ -178,13 +175,7 @@ class EMACallback(TrainerCallback):
             return
         import torch
 
-        try:
-            states = torch.load(path, map_location="cpu", weights_only=True).get(type(self).__name__)
-        except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
-            raise ValueError(
-                f"{path} is damaged, or holds what no state of a callback does, and is not read: take it from where "
-                "it was written, or leave EMACallback out."
-            ) from error
+        states = torch.load(path, map_location="cpu", weights_only=True).get(type(self).__name__)
         if states:
             self._fill(states[0]["averages"])
 

@@ -49,7 +49,10 @@ class GradientNormCallback(TrainerCallback):
         named = [(self.layer_of(name), weight.grad) for name, weight in model.named_parameters()]
         found = [(layer, grad) for layer, grad in named if layer is not None and grad is not None]
         self._layers = [layer for layer, _ in found]
-        self._norms = [torch.linalg.vector_norm(_dense(grad), dtype=_precise(grad.dtype)) for _, grad in found]
+        self._norms = [
+            torch.linalg.vector_norm(_dense(grad), dtype=torch.promote_types(grad.dtype, torch.float32))
+            for _, grad in found
+        ]
         self._step = state.global_step + 1
 
     def on_log(self, args: Any, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any) -> None:
@@ -79,12 +82,6 @@ def _may_be_logged(args: Any, state: TrainerState, control: TrainerControl) -> b
         return getattr(args, "logging_strategy", None) != "no" or control.should_log
     step, every = state.global_step + 1, state.logging_steps
     return (step == 1 and bool(getattr(args, "logging_first_step", False))) or (every > 0 and step % every == 0)
-
-
-def _precise(dtype: Any) -> Any:
-    import torch
-
-    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else None
 
 
 def _dense(gradient: Any) -> Any:

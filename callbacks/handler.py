@@ -22,10 +22,12 @@ _EVENTS = frozenset(EVENTS)
 _NOT_OVERRIDDEN = {getattr(TrainerCallback, event) for event in EVENTS}
 
 
-def _forwarded(event: str) -> Any:
-    """Return a method of the handler that forwards an event to all callbacks."""
+def _forwarded(event: str, *cleared: str) -> Any:
+    """Return a method of the handler that clears switches of the control and forwards an event to all callbacks."""
 
     def forward(self: Any, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl:
+        for switch in cleared:
+            setattr(control, switch, False)
         return self.call_event(event, args, state, control, **kwargs)
 
     forward.__name__, forward.__doc__ = event, "Forward the event."
@@ -92,7 +94,8 @@ class CallbackHandler(TrainerCallback):
                 type(added),
                 self._names(),
             )
-        self._make_way_for(added)
+        replaced = getattr(added, "takes_place_of", ())
+        self.callbacks[:] = [present for present in self.callbacks if not isinstance(present, replaced)]
         place = self._first_reader_of_logs() if getattr(added, "adds_to_logs", False) else len(self.callbacks)
         self.callbacks.insert(place, added)
 
@@ -101,8 +104,10 @@ class CallbackHandler(TrainerCallback):
 
         A class stands for the first callback of that class or of a subclass.
         """
-        index = self._find(callback)
-        return None if index is None else self.callbacks.pop(index)
+        for index, present in enumerate(self.callbacks):
+            if isinstance(present, callback) if isinstance(callback, type) else present == callback:
+                return self.callbacks.pop(index)
+        return None
 
     def remove_callback(self, callback: Any) -> None:
         """Remove a callback.
@@ -172,29 +177,18 @@ class CallbackHandler(TrainerCallback):
 
     # Typed as returning a control, which the methods of a callback need not.
     on_init_end: Any = _forwarded("on_init_end")
+    on_train_begin: Any = _forwarded("on_train_begin", "should_training_stop")
     on_train_end: Any = _forwarded("on_train_end")
+    on_epoch_begin: Any = _forwarded("on_epoch_begin", "should_epoch_stop")
     on_epoch_end: Any = _forwarded("on_epoch_end")
+    on_step_begin: Any = _forwarded("on_step_begin", "should_log", "should_evaluate", "should_save")
     on_pre_optimizer_step: Any = _forwarded("on_pre_optimizer_step")
     on_optimizer_step: Any = _forwarded("on_optimizer_step")
     on_substep_end: Any = _forwarded("on_substep_end")
     on_step_end: Any = _forwarded("on_step_end")
     on_prediction_step: Any = _forwarded("on_prediction_step")
+    on_save: Any = _forwarded("on_save", "should_save")
     on_push_begin: Any = _forwarded("on_push_begin")
-
-    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl:
-        """Clear `should_training_stop` and forward the event."""
-        control.should_training_stop = False
-        return self.call_event("on_train_begin", args, state, control, **kwargs)
-
-    def on_epoch_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl:
-        """Clear `should_epoch_stop` and forward the event."""
-        control.should_epoch_stop = False
-        return self.call_event("on_epoch_begin", args, state, control, **kwargs)
-
-    def on_step_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl:
-        """Clear `should_log`, `should_evaluate` and `should_save` and forward the event."""
-        control.should_log = control.should_evaluate = control.should_save = False
-        return self.call_event("on_step_begin", args, state, control, **kwargs)
 
     def on_evaluate(
         self, args: Any, state: TrainerState, control: TrainerControl, metrics: Any = None, **kwargs: Any
@@ -209,11 +203,6 @@ class CallbackHandler(TrainerCallback):
         """Forward the event with the `metrics`."""
         return self.call_event("on_predict", args, state, control, metrics=metrics, **kwargs)
 
-    def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl:
-        """Clear `should_save` and forward the event."""
-        control.should_save = False
-        return self.call_event("on_save", args, state, control, **kwargs)
-
     def on_log(
         self, args: Any, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any
     ) -> TrainerControl:
@@ -224,12 +213,6 @@ class CallbackHandler(TrainerCallback):
     def _names(self) -> str:
         return ", ".join(type(cb).__name__ for cb in self.callbacks) or "none"
 
-    def _make_way_for(self, added: Any) -> None:
-        """Remove the callbacks that the added one replaces (`takes_place_of`)."""
-        replaced = getattr(added, "takes_place_of", None)
-        if replaced is not None:
-            self.callbacks[:] = [present for present in self.callbacks if not isinstance(present, replaced)]
-
     def _first_reader_of_logs(self) -> int:
         """Return the index before all callbacks that read the logs, for one that adds to them."""
         for index, present in enumerate(self.callbacks):
@@ -238,13 +221,6 @@ class CallbackHandler(TrainerCallback):
             if reads and not getattr(present, "adds_to_logs", False):
                 return index
         return len(self.callbacks)
-
-    def _find(self, callback: Any) -> int | None:
-        """Return the index of the first callback of this class, or of this instance."""
-        for index, present in enumerate(self.callbacks):
-            if isinstance(present, callback) if isinstance(callback, type) else present == callback:
-                return index
-        return None
 
     def _check_is_defined(self, event: str) -> None:
         if not any(hasattr(cb, event) for cb in self.callbacks):

@@ -185,9 +185,7 @@ class JITCheckpointCallback(TrainerCallback):
         """Save and stop, where a manager of the script's own asks for it."""
         self._obey(control)
 
-    def on_pre_optimizer_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """As `on_step_begin`."""
-        self._obey(control)
+    on_pre_optimizer_step = on_step_begin
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Save and stop, unless the epoch ends here as well: then that has to come first."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from ._signal_exchange import processes
 from ._work import is_compiled
-from .base import TrainerCallback, require_number
+from .base import TrainerCallback
 from .state import TrainerControl, TrainerState
 
 if TYPE_CHECKING:
@@ -52,8 +52,6 @@ class NaNGuardCallback(TrainerCallback):
     def __init__(self, action: Action = "stop", patience: int | None = 10) -> None:
         if action not in get_args(Action):
             raise ValueError(f"action is {action!r}. It has to be one of {', '.join(map(repr, get_args(Action)))}.")
-        if patience is not None:
-            require_number("patience", patience, whole=True)
         if patience is not None and patience < 1:
             raise ValueError(f"patience is {patience}, but counts steps: give 1 or more, or None for no limit.")
         self.action = action
@@ -228,10 +226,7 @@ def _running_statistics(model: Any) -> Iterator[torch.Tensor]:
     """Yield the buffers that forward passes change."""
     for module in model.modules():
         if getattr(module, "track_running_stats", False):
-            for name in ("running_mean", "running_var", "num_batches_tracked"):
-                buffer = getattr(module, name, None)
-                if buffer is not None:
-                    yield buffer
+            yield from module.buffers(recurse=False)
 
 
 def _copy(to: list[torch.Tensor], values: list[torch.Tensor]) -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ._log_values import going_on, number_of, text_of
+from ._log_values import going_on, number_of
 from ._work import Stretch, length
-from .base import TrainerCallback, require_number
+from .base import TrainerCallback
 from .state import TrainerControl, TrainerState
 
-_LONGEST_NUMBER = 10**300
 _FIRST_BESIDE_THE_BAR = ("loss", "eval_loss", "epoch", "samples/s", "tokens/s", "lr")
 """Order in which values are kept in a narrow terminal."""
 _ROOM_TO_GROW = 4
@@ -30,7 +29,6 @@ class ProgressCallback(TrainerCallback):
     reads_checkpoints = False
 
     def __init__(self, max_str_len: int = 100) -> None:
-        require_number("max_str_len", max_str_len, whole=True)
         self.max_str_len = max_str_len
         self.training_bar: Any = None
         self.prediction_bar: Any = None
@@ -75,12 +73,7 @@ class ProgressCallback(TrainerCallback):
         self._close_prediction_bar()
         self._stretch.begin(state)
 
-    def on_predict(
-        self, args: Any, state: TrainerState, control: TrainerControl, metrics: Any = None, **kwargs: Any
-    ) -> None:
-        """Close the second bar."""
-        self._close_prediction_bar()
-        self._stretch.begin(state)
+    on_predict: Any = on_evaluate
 
     def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Keep the time for saving out of the speed."""
@@ -193,4 +186,4 @@ def _short(value: Any, max_str_len: int | None) -> Any:
         return f"{value:.4g}"
     if max_str_len is not None and isinstance(value, str) and len(value) > max_str_len:
         return f"[a string of {len(value)} characters; max_str_len={max_str_len} hides it]"
-    return text_of(value, most=1000) if isinstance(value, int) and abs(value) > _LONGEST_NUMBER else value
+    return value

@@ -7,7 +7,7 @@ from html import escape
 from typing import Any
 
 from ..lightning_modules.common.libraries import is_installed, loaded
-from ._log_values import going_on, text_of
+from ._log_values import going_on, shortened
 from ._work import clock
 from .progress import ProgressCallback, beside_the_bar
 from .state import TrainerControl, TrainerState
@@ -228,12 +228,12 @@ class _Table:
 
     def _text(self, value: Any) -> str:
         text = f"{value:.6f}" if isinstance(value, float) and abs(value) >= 1e-3 else value
-        return escape(text_of(text, self.max_str_len))
+        return escape(shortened(text, self.max_str_len))
 
 
 def _losses(state: TrainerState) -> dict[str, Any]:
     """Return the last training loss, which may have been logged some steps before."""
-    logged = (entry["loss"] for entry in reversed(state.log_history) if isinstance(entry, dict) and "loss" in entry)
+    logged = (entry["loss"] for entry in reversed(state.log_history) if "loss" in entry)
     return {"Training Loss": next(logged, "No log")}
 
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from importlib import import_module
 
 from ..lightning_modules.common.suggestions import did_you_mean
-from . import loggers
 from .base import TrainerCallback
-from .loggers import availability
+from .loggers.availability import AVAILABLE, TRACKERS, is_comet_available
 from .loggers.kubeflow import KubeflowCallback, is_kubeflow_there
-
-CALLBACKS = {name: callback for name, (_, callback, _) in availability.TRACKERS.items()}
-"""The class in `lightrainer.callbacks` that each name stands for."""
 
 
 def available_reporting_integrations() -> list[str]:
@@ -22,22 +19,19 @@ def available_reporting_integrations() -> list[str]:
     `MLFLOW_TRACKING_URI`, Comet without a key. MLflow comes before Azure ML, which writes there too, and DagsHub before
     MLflow, as it is one.
     """
-    mlflow = availability.is_mlflow_available()
-    dagshub = mlflow and availability.is_dagshub_available() and bool(os.environ.get("MLFLOW_TRACKING_URI"))
-    there = {
-        "azure_ml": not mlflow and availability.is_azureml_available(),
-        "comet_ml": availability.is_comet_available(),
-        "dagshub": dagshub,
-        "dvclive": availability.is_dvclive_available(),
-        "mlflow": mlflow and not dagshub,
-        "tensorboard": availability.is_tensorboard_available(),
-        "wandb": availability.is_wandb_available(),
-        "codecarbon": availability.is_codecarbon_available(),
-        "clearml": availability.is_clearml_available(),
-        "swanlab": availability.is_swanlab_available(),
-        "trackio": availability.is_trackio_available(),
-    }
-    return [name for name, is_there in there.items() if is_there]
+    checks = {**AVAILABLE, "comet_ml": is_comet_available}
+    there = [name for name in _ALL if checks[name]()]
+    left_out = {"azure_ml"} if "mlflow" in there else set()
+    if "dagshub" in there:
+        left_out.add("mlflow" if os.environ.get("MLFLOW_TRACKING_URI") else "dagshub")
+    return [name for name in there if name not in left_out]
+
+
+_ALL = (
+    *("azure_ml", "comet_ml", "dagshub", "dvclive", "mlflow", "tensorboard", "wandb", "codecarbon", "clearml"),
+    *("swanlab", "trackio"),
+)
+"""What "all" may stand for, in the order of the reference."""
 
 
 def reporting_callbacks(report_to: str | Iterable[str] | None) -> list[type[TrainerCallback]]:
@@ -61,10 +55,11 @@ def reporting_callbacks(report_to: str | Iterable[str] | None) -> list[type[Trai
 
 
 def _callback_class(name: str) -> type[TrainerCallback]:
-    if name not in CALLBACKS:
-        known = [*CALLBACKS, "all", "none"]
+    if name not in TRACKERS:
+        known = [*TRACKERS, "all", "none"]
         raise ValueError(
             f"report_to has {name!r}, for which there is no callback.{did_you_mean(name, known)} There are: "
             f"{', '.join(known)}. For another service pass a TrainerCallback of your own in `callbacks`."
         )
-    return getattr(loggers, CALLBACKS[name])
+    module, callback, _ = TRACKERS[name]
+    return getattr(import_module(f".loggers.{module}", __package__), callback)

@@ -98,21 +98,15 @@ class ThroughputCallback(TrainerCallback):
         if self._inputs.on_failure is not None:
             self._inputs.on_failure = None
             self._end_watching()
-            self._begin(state)
+            self.on_evaluate(args, state, control)
 
     def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Keep the time for evaluating out of the speed."""
-        self._begin(state)
+        """Keep the time for evaluating, predicting and saving out of the speed."""
+        self._inputs.take()
+        self._stretch.begin(state)
 
-    def on_predict(
-        self, args: Any, state: TrainerState, control: TrainerControl, metrics: Any = None, **kwargs: Any
-    ) -> None:
-        """Keep the time for predicting out of the speed."""
-        self._begin(state)
-
-    def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Keep the time for saving out of the speed."""
-        self._begin(state)
+    on_predict: Any = on_evaluate
+    on_save = on_evaluate
 
     def on_log(
         self,
@@ -132,10 +126,6 @@ class ThroughputCallback(TrainerCallback):
         """Leave the model as it was."""
         self._end_watching()
         self._inputs.watch(None)
-
-    def _begin(self, state: TrainerState) -> None:
-        self._inputs.take()
-        self._stretch.begin(state)
 
     def _end_watching(self) -> None:
         watch, self._watch = self._watch, None

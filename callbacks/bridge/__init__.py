@@ -1,26 +1,11 @@
 """TrainerCallbacks in a plain `lightning.Trainer(callbacks=[...])`, without the facade.
 
-Importing it loads nothing but the standard library; Lightning is imported when `LightningBridge` is first asked for.
+Here is the table of the hooks that carry the events; `adapter` has the `LightningBridge`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-from .arguments import BridgeArguments
-
-if TYPE_CHECKING:
-    from .adapter import LightningBridge
-
-__all__ = ["HOOKS", "BridgeArguments", "Carrier", "LightningBridge"]
-
-
-def __getattr__(name: str) -> Any:
-    if name == "LightningBridge":
-        from .adapter import LightningBridge
-
-        return LightningBridge
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+from typing import NamedTuple
 
 
 class Carrier(NamedTuple):

@@ -206,9 +206,7 @@ class LightningBridge(BridgeCore, Callback):
         """Set aside the metrics logged before, as for a validation."""
         self._evaluation_begins(trainer, trainer.predict_dataloaders)
 
-    def on_predict_batch_end(self, trainer: Any, *args: Any, **kwargs: Any) -> None:
-        """Fire `on_prediction_step`."""
-        self._tell("on_prediction_step")
+    on_predict_batch_end = on_test_batch_end
 
     def on_predict_end(self, trainer: Any, pl_module: Any) -> None:
         """Fire `on_predict`, without metrics: Lightning computes none."""

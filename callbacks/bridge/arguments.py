@@ -163,9 +163,6 @@ class BridgeArguments:
             "there. Set it on the Trainer, or give it to the bridge."
         )
 
-    def __dir__(self) -> list[str]:
-        return sorted([*super().__dir__(), *SETTINGS, *OF_THE_TRAINER])
-
     def to_dict(self) -> dict[str, Any]:
         """As `transformers.TrainingArguments.to_dict`: all settings, devices as text."""
         values = {name: getattr(self, name) for name in [*SETTINGS, *OF_THE_TRAINER]}

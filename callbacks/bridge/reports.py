@@ -166,8 +166,8 @@ class BridgeCheckpoints:
         self.is_writing = False
         self.was_written_by_another = False
 
-    def save(self, trainer: Any, state: TrainerState, args: Any) -> str:
-        """Write one, on all processes; returns where."""
+    def save(self, trainer: Any, state: TrainerState, args: Any) -> None:
+        """Write one, on all processes."""
         suffix = "" if _makes_folders(trainer) else ".ckpt"
         path = os.path.join(str(args.output_dir), f"checkpoint-{state.global_step}{suffix}")
         if state.best_global_step == state.global_step:
@@ -179,7 +179,6 @@ class BridgeCheckpoints:
         finally:
             self.is_writing = False
         self._rotate(trainer, state, args.save_total_limit)
-        return path
 
     def note(self) -> None:
         """Note that Lightning is about to write a checkpoint."""

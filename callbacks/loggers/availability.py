@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from importlib import import_module
 
 from ...lightning_modules.common.libraries import is_installed
@@ -37,19 +38,19 @@ def is_switched_on(variable: str, default: str = "FALSE") -> bool:
     return os.environ.get(variable, default).strip().upper() in {"1", "ON", "TRUE", "Y", "YES"}
 
 
-def is_azureml_available() -> bool:
-    """As `transformers.integrations.is_azureml_available`."""
-    return is_installed("azureml.core.run")
+def _check_for(module: str) -> Callable[[], bool]:
+    return lambda: is_installed(module)
 
 
-def is_clearml_available() -> bool:
-    """As `transformers.integrations.is_clearml_available`."""
-    return is_installed("clearml")
-
-
-def is_codecarbon_available() -> bool:
-    """As `transformers.integrations.is_codecarbon_available`."""
-    return is_installed("codecarbon")
+# As the functions of these names in `transformers.integrations`; nothing is imported by a check.
+is_azureml_available = _check_for("azureml.core.run")
+is_clearml_available = _check_for("clearml")
+is_codecarbon_available = _check_for("codecarbon")
+is_dvclive_available = _check_for("dvclive")
+is_flytekit_available = _check_for("flytekit")
+is_swanlab_available = _check_for("swanlab")
+is_trackio_available = _check_for("trackio")
+is_wandb_available = _check_for("wandb")
 
 
 def is_comet_available() -> bool:
@@ -76,16 +77,6 @@ def is_dagshub_available() -> bool:
     return is_installed("dagshub") and is_installed("mlflow")
 
 
-def is_dvclive_available() -> bool:
-    """As `transformers.integrations.is_dvclive_available`."""
-    return is_installed("dvclive")
-
-
-def is_flytekit_available() -> bool:
-    """As `transformers.integrations.is_flytekit_available`."""
-    return is_installed("flytekit")
-
-
 def is_flyte_deck_standard_available() -> bool:
     """As `transformers.integrations.is_flyte_deck_standard_available`."""
     return is_flytekit_available() and is_installed("flytekitplugins.deck")
@@ -96,24 +87,9 @@ def is_mlflow_available() -> bool:
     return not is_switched_on("DISABLE_MLFLOW_INTEGRATION") and is_installed("mlflow")
 
 
-def is_swanlab_available() -> bool:
-    """As `transformers.integrations.is_swanlab_available`."""
-    return is_installed("swanlab")
-
-
 def is_tensorboard_available() -> bool:
     """As `transformers.integrations.is_tensorboard_available`: tensorboard, or tensorboardX in its place."""
     return is_installed("tensorboard") or is_installed("tensorboardX")
-
-
-def is_trackio_available() -> bool:
-    """As `transformers.integrations.is_trackio_available`."""
-    return is_installed("trackio")
-
-
-def is_wandb_available() -> bool:
-    """As `transformers.integrations.is_wandb_available`, but nothing is imported for it."""
-    return is_installed("wandb")
 
 
 AVAILABLE = {

@@ -15,7 +15,7 @@ from .._files import trial_folder
 from ..state import TrainerControl, TrainerState
 from .availability import is_installed, is_tensorboard_available
 from .base import LoggerCallback
-from .values import is_number, rewrite_logs
+from .values import number, rewrite_logs
 
 logger = logging.getLogger(__name__)
 
@@ -74,8 +74,8 @@ class TensorBoardCallback(LoggerCallback):
         for name, value in rewrite_logs(logs).items():
             if isinstance(value, str):
                 writer.add_text(name, value, state.global_step)
-            elif is_number(value):
-                writer.add_scalar(name, value, state.global_step)
+            elif (plain := number(value)) is not None:
+                writer.add_scalar(name, plain, state.global_step)
             else:
                 logger.warning(
                     "TensorBoard shows numbers and strings, so the log %r = %r of type %s is left out.",

@@ -39,11 +39,6 @@ def number(value: Any) -> float | int | None:
     return None
 
 
-def is_number(value: Any) -> bool:
-    """Return whether `number` would return a number, without a copy from the device."""
-    return isinstance(value, (int, float)) or (hasattr(value, "item") and getattr(value, "ndim", None) == 0)
-
-
 def description(args: Any, model: Any) -> dict[str, Any]:
     """Return the arguments of a run, without tokens, with the configurations of its model and adapters."""
     described: dict[str, Any] = {}

@@ -142,7 +142,7 @@ class RunReportCallback(_DrawingCallback):
         self, args: Any, state: TrainerState, control: TrainerControl, metrics: Any = None, **kwargs: Any
     ) -> None:
         """Keep the time for predicting out of the speed."""
-        self._speed.on_predict(args, state, control, metrics)
+        self._speed.on_predict(args, state, control)
 
     def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Write what there is so far, unless the last time was too short a time ago."""

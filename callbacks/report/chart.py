@@ -15,8 +15,6 @@ MOST_POINTS = 500
 _MANY_POINTS = 60
 COLORS = ("#2563eb", "#ea6a12", "#0d9466", "#8b46e0", "#d6336c", "#0c8599", "#a16207", "#5f6b7a")
 """As many as the style of pages has."""
-_SMALLEST = 1e-300
-"""Below it a float has fewer digits, until it is zero."""
 _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
@@ -50,7 +48,7 @@ class Scale:
 def fitting(values: list[float], *, from_zero: bool = False, may_be_logarithmic: bool = False) -> Scale:
     """Return a scale for the values; logarithmic where that is allowed and they are hundredfold apart."""
     low, high = min(values), max(values)
-    if may_be_logarithmic and low > _SMALLEST and high / low > 100:
+    if may_be_logarithmic and low > 0 and high / low > 100:
         return Scale(low / 1.15, high * 1.15, is_logarithmic=True)
     low = min(low, 0.0) if from_zero else low
     room = (high - low) * 0.06 or abs(high) * 0.1 or 1.0

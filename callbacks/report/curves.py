@@ -12,8 +12,6 @@ from .._log_values import numbers_in, split_history
 Points = list[tuple[float, float]]
 """Steps and values, by ascending step."""
 
-LARGEST = 1e300
-"""The largest magnitude that is drawn; beyond it an axis would be infinite."""
 _MOST_METRICS = 24
 _MOST_LAYERS = 8
 _NO_CURVES = {"step", "epoch", "total_flos", "num_input_tokens_seen", "steps_per_second", "train_tokens_per_second"}
@@ -42,12 +40,12 @@ class Curve:
     @property
     def finite(self) -> Points:
         """Return the points that can be drawn."""
-        return [(step, value) for step, value in self.points if abs(value) <= LARGEST]
+        return [(step, value) for step, value in self.points if math.isfinite(value)]
 
     @property
     def others(self) -> Points:
-        """Return the points that cannot be drawn: NaN, infinities, and values beyond `LARGEST`."""
-        return [(step, value) for step, value in self.points if not abs(value) <= LARGEST]
+        """Return the points that cannot be drawn: NaN and infinities."""
+        return [(step, value) for step, value in self.points if not math.isfinite(value)]
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from datetime import datetime
 from html import escape
 from statistics import median
 from typing import Any
 
-from .._log_values import number_of, numbers_in, split_history, text_of
+from .._log_values import number_of, numbers_in, shortened, split_history
 from .._work import clock
 from ..state import TrainerState
 from .chart import chart, short
@@ -113,7 +112,7 @@ def _most(points: Points) -> str:
 
 def _settings(args: Any) -> str:
     known = [(name, getattr(args, name)) for name in _SETTINGS if hasattr(args, name)]
-    return folded("Settings", pairs((name, escape(text_of(getattr(it, "value", it)))) for name, it in known))
+    return folded("Settings", pairs((name, escape(shortened(getattr(it, "value", it)))) for name, it in known))
 
 
 def _values(history: list[dict[str, Any]]) -> str:
@@ -122,15 +121,14 @@ def _values(history: list[dict[str, Any]]) -> str:
     shown = [
         {**entry, "step": f"{entry.get('step')}, after training"} if id(entry) in later else entry
         for entry in reversed(history[-_MOST_ROWS:])
-        if isinstance(entry, Mapping)
     ]
     names = ["step", *dict.fromkeys(name for entry in reversed(shown) for name in entry if name != "step")]
     of = f"the last {len(shown)} of {len(history)}" if len(shown) < len(history) else str(len(history))
     rows = ([_cell(entry.get(name)) for name in names] for entry in shown)
-    return folded(f"Logged values ({of})", table(map(text_of, names), rows)) if history else ""
+    return folded(f"Logged values ({of})", table(map(shortened, names), rows)) if history else ""
 
 
 def _cell(value: Any) -> str:
     if value is None:
         return ""
-    return short(value) if isinstance(value, float) else escape(text_of(value))
+    return short(value) if isinstance(value, float) else escape(shortened(value))

@@ -10,7 +10,7 @@ from dataclasses import fields
 from functools import partial
 from typing import Any
 
-from ...callbacks.loggers import TRACKERS
+from ...callbacks.loggers.availability import TRACKERS
 from ...lightning_modules.common.local_paths import remote_fault
 from ...lightning_modules.common.schedule_curves import number_faults
 from ...lightning_modules.common.suggestions import did_you_mean

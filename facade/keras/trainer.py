@@ -12,8 +12,7 @@ from typing import Any
 
 import torch
 
-from ...callbacks import TrainerCallback, TrainerControl, TrainerState
-from ...callbacks.loggers import CometCallback, WandbCallback
+from ...callbacks import CometCallback, TrainerCallback, TrainerControl, TrainerState, WandbCallback
 from ...lightning_modules.checkpoints import get_last_checkpoint
 from ...lightning_modules.common.libraries import loaded
 from ...lightning_modules.common.local_paths import require_local

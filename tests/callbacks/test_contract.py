@@ -12,6 +12,7 @@ from transformers import integrations
 from transformers import trainer_callback as reference
 
 import lightrainer.callbacks as ours
+from lightrainer.callbacks.loggers import availability
 
 NAMES = """
     DefaultFlow EMA EarlyStopping GradientNorm JITCheckpoint LossCurve Memory NaNGuard NotebookProgress Printer Progress
@@ -22,7 +23,7 @@ CALLBACKS = {f"{name}Callback": ARGUMENTS.get(name, {}) for name in NAMES.split(
 WITH_COUNTERPART = ("DefaultFlow", "EarlyStopping", "Printer", "Progress", "TensorBoard")
 """Those whose arguments are those of the reference."""
 # Those that need a client are in loggers/test_loggers.py.
-TRACKERS = set(ours.loggers.__all__) - {"TensorBoardCallback"}
+TRACKERS = {kind for _, kind, _ in availability.TRACKERS.values()} - {"TensorBoardCallback"} | {"LoggerCallback"}
 NOT_A_CALLBACK_TO_PASS = {"CallbackHandler", "TrainerCallback"}
 IN_A_RUN = [*(event for event in ours.EVENTS if event != "on_train_end"), "on_train_end"]
 """The events, `on_train_end` after those of the training."""

@@ -4,12 +4,11 @@ import pytest
 from transformers.integrations import get_reporting_integration_callbacks
 from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
+from lightrainer import callbacks
 from lightrainer.callbacks import (
     LoggerCallback,
     TensorBoardCallback,
     available_reporting_integrations,
-    loggers,
-    reporting,
     reporting_callbacks,
 )
 from lightrainer.callbacks.loggers import availability
@@ -28,7 +27,7 @@ def installed(monkeypatch):
     return say
 
 
-@pytest.mark.parametrize("report_to", [None, "none", [], "tensorboard", ["wandb", "mlflow"], *reporting.CALLBACKS])
+@pytest.mark.parametrize("report_to", [None, "none", [], "tensorboard", ["wandb", "mlflow"], *availability.TRACKERS])
 def test_names_stand_for_the_callbacks_of_the_reference(report_to):
     ours = [cls.__name__ for cls in reporting_callbacks(report_to)]
     assert ours == [cls.__name__ for cls in get_reporting_integration_callbacks(report_to)]
@@ -48,10 +47,10 @@ def test_a_name_twice_gives_one_callback():
 
 
 def test_every_documented_name_stands_for_a_callback_and_has_a_package():
-    assert set(reporting.CALLBACKS) == set(INTEGRATION_TO_CALLBACK) - {"neptune"}
-    for name, cls in reporting.CALLBACKS.items():
-        assert issubclass(getattr(loggers, cls), LoggerCallback)
-        assert getattr(loggers, cls).platform == name
+    assert set(availability.TRACKERS) == set(INTEGRATION_TO_CALLBACK) - {"neptune"}
+    for name, (_, cls, _) in availability.TRACKERS.items():
+        assert issubclass(getattr(callbacks, cls), LoggerCallback)
+        assert getattr(callbacks, cls).platform == name
 
 
 def test_all_takes_only_what_is_installed_and_can_work(installed, monkeypatch):

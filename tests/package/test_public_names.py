@@ -125,12 +125,12 @@ def test_every_file_of_code_is_in_a_folder_of_the_package():
             assert (path.parent / "__init__.py").exists(), path
 
 
-def test_every_stub_and_marker_is_in_the_package():
-    """The names are read from the stubs at run time."""
+def test_every_file_that_is_not_code_is_in_the_package():
+    """The names are read from the stubs at run time, the style of pages from `page.css`."""
     data = project()["tool"]["setuptools"]["package-data"]
     for module, folder in CODE.items():
         for path in (ROOT / folder).rglob("*"):
-            if path.suffix == ".pyi" or path.name == "py.typed":
+            if path.suffix in (".pyi", ".css", ".js") or path.name == "py.typed":
                 inside = ".".join((module, *path.parent.relative_to(ROOT / folder).parts))
                 assert any(path.match(pattern) for pattern in data.get(inside, [])), path
 

@@ -12,10 +12,10 @@ from small_run import Small, callback_of, trainer
 from transformers.integrations import integration_utils as reference
 
 import lightrainer
-from lightrainer.callbacks import EVENTS, LoggerCallback, TrainerControl, TrainerState, loggers, reads_checkpoints
+from lightrainer import callbacks
+from lightrainer.callbacks import EVENTS, LoggerCallback, TrainerControl, TrainerState, reads_checkpoints
 from lightrainer.callbacks.loggers import availability
 from lightrainer.callbacks.loggers.values import number, parameter_count, rewrite_logs
-from lightrainer.callbacks.reporting import CALLBACKS
 
 STAND_INS = {
     "azure_ml": recorded_clients.azureml,
@@ -34,27 +34,29 @@ EXTRA = {
     "on_evaluate": {"metrics": {"eval_loss": 1.0}},
 }
 
+CLASSES = {name: kind for name, (_, kind, _) in availability.TRACKERS.items()}
+
 
 @pytest.fixture(params=STAND_INS)
 def tracker(request, monkeypatch):
     """Its name, its callback and what its client is told."""
     monkeypatch.setitem(availability.AVAILABLE, "comet_ml", lambda: True)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://dagshub.com/me/repository.mlflow")
-    monkeypatch.setattr(loggers.ClearMLCallback, "_trainings_of", {})
+    monkeypatch.setattr(callbacks.ClearMLCallback, "_trainings_of", {})
     record = STAND_INS[request.param](monkeypatch)
-    return SimpleNamespace(name=request.param, make=getattr(loggers, CALLBACKS[request.param]), record=record)
+    return SimpleNamespace(name=request.param, make=getattr(callbacks, CLASSES[request.param]), record=record)
 
 
-@pytest.mark.parametrize("name", CALLBACKS)
+@pytest.mark.parametrize("name", CLASSES)
 def test_constructors_take_what_those_of_the_reference_take(name):
-    kinds = getattr(loggers, CALLBACKS[name]), getattr(reference, CALLBACKS[name])
+    kinds = getattr(callbacks, CLASSES[name]), getattr(reference, CLASSES[name])
     ours, theirs = (
         [(p.name, p.default, p.kind) for p in inspect.signature(kind).parameters.values()] for kind in kinds
     )
     assert ours == theirs
 
 
-@pytest.mark.parametrize("name", CALLBACKS)
+@pytest.mark.parametrize("name", CLASSES)
 def test_a_package_that_is_missing_is_named_when_the_trainer_is_made(name, monkeypatch, tmp_path):
     monkeypatch.setattr(availability, "is_installed", lambda module: False)
     with pytest.raises(
@@ -138,7 +140,7 @@ def test_a_network_that_goes_away_does_not_end_the_training(tracker, tmp_path, c
 def test_what_is_wrong_in_an_override_is_not_hidden(monkeypatch, tmp_path):
     recorded_clients.mlflow(monkeypatch)
 
-    class Own(loggers.MLflowCallback):
+    class Own(callbacks.MLflowCallback):
         def on_log(self, args, state, control, **kwargs):
             raise ZeroDivisionError
 
@@ -174,7 +176,7 @@ def test_setup_can_be_overridden(monkeypatch, tmp_path):
     recorded_clients.swanlab(monkeypatch)
     told = []
 
-    class Own(loggers.SwanLabCallback):
+    class Own(callbacks.SwanLabCallback):
         def setup(self, args, state, model, **kwargs):
             super().setup(args, state, model, **kwargs)
             told.append(model)

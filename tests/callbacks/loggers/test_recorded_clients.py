@@ -10,7 +10,8 @@ from small_run import SECRET, Small, callback_of, points, trainer, without_times
 from transformers.integrations import integration_utils as reference
 
 import lightrainer
-from lightrainer.callbacks import TrainerControl, TrainerState, loggers
+from lightrainer import callbacks
+from lightrainer.callbacks import TrainerControl, TrainerState
 from lightrainer.callbacks.loggers import availability
 
 OWN_FIELDS = set(vars(lightrainer.TrainingArguments())) - set(vars(transformers.TrainingArguments()))
@@ -63,7 +64,7 @@ def test_azure_ml_is_told_what_the_reference_tells(monkeypatch, tmp_path):
 def test_a_given_azure_ml_run_is_used(monkeypatch, tmp_path):
     recorded_clients.azureml(monkeypatch)
     own = recorded_clients.Recorder()
-    trainer(lightrainer, tmp_path / "out", [loggers.AzureMLCallback(own.run)]).train()
+    trainer(lightrainer, tmp_path / "out", [callbacks.AzureMLCallback(own.run)]).train()
     assert {name for name, *_ in own.calls} == {"run.log"}
 
 
@@ -129,7 +130,7 @@ def test_comet_does_nothing_in_another_mode(comet_is_there, monkeypatch, tmp_pat
 def test_each_comet_trial_is_an_experiment(comet_is_there, monkeypatch, tmp_path):
     record = recorded_clients.comet_ml(monkeypatch)
     args = trainer(lightrainer, tmp_path / "out").args
-    callback = loggers.CometCallback()
+    callback = callbacks.CometCallback()
     for number in range(2):
         state = TrainerState(is_hyper_param_search=True, trial_name=f"trial-{number}", trial_params={"lr": number})
         callback.on_train_begin(args, state, TrainerControl(), model=Small())
@@ -153,7 +154,7 @@ def _fresh_counters(monkeypatch):
         monkeypatch.setattr(reference.ClearMLCallback, name, 0)
     for name, value in (("log_suffix", ""), ("_task_created_in_callback", False), ("_should_close_on_train_end", None)):
         monkeypatch.setattr(reference.ClearMLCallback, name, value)
-    monkeypatch.setattr(loggers.ClearMLCallback, "_trainings_of", {})
+    monkeypatch.setattr(callbacks.ClearMLCallback, "_trainings_of", {})
 
 
 SAVING = {"save_strategy": "steps", "save_steps": 1, "save_total_limit": 2}
@@ -225,7 +226,7 @@ def test_arguments_from_the_interface_are_used_on_a_clearml_agent(monkeypatch, t
         "task.get_parameter": False,
         "task.connect": lambda args, section: setattr(args, "learning_rate", 7),
     }
-    made = trainer(lightrainer, tmp_path / "out", [loggers.ClearMLCallback()])
+    made = trainer(lightrainer, tmp_path / "out", [callbacks.ClearMLCallback()])
     callback = callback_of(made, "ClearMLCallback")
     made.model.config = None
     callback.setup(made.args, TrainerState(), made.model)
@@ -276,9 +277,9 @@ def test_flyte_is_given_checkpoints_and_the_log(monkeypatch, tmp_path):
     assert called(theirs, "checkpoint.save") == called(ours, "checkpoint.save") != []
     tables = [[without_times(row) for row in called(record, "Deck")[0][1][1]] for record in (theirs, ours)]
     assert str(tables[0]) == str(tables[1])
-    quiet = loggers.FlyteCallback(save_log_history=False, sync_checkpoints=False)
+    quiet = callbacks.FlyteCallback(save_log_history=False, sync_checkpoints=False)
     assert not lightrainer.callbacks.reads_checkpoints(quiet)
-    assert lightrainer.callbacks.reads_checkpoints(loggers.FlyteCallback())
+    assert lightrainer.callbacks.reads_checkpoints(callbacks.FlyteCallback())
 
 
 # SwanLab
@@ -290,7 +291,7 @@ def test_swanlab_is_told_what_the_reference_tells(trial, run_name, monkeypatch, 
     monkeypatch.setenv("SWANLAB_PROJECT", "mine")
     monkeypatch.setenv("SWANLAB_RUN_ID", "abc")
     logs, records = {"loss": 1.0, "train_loss": 2.0}, []
-    for kind in (reference.SwanLabCallback, loggers.SwanLabCallback):
+    for kind in (reference.SwanLabCallback, callbacks.SwanLabCallback):
         record = recorded_clients.swanlab(monkeypatch)
         args = trainer(lightrainer, tmp_path / "out", run_name=run_name, resume_from_checkpoint="x").args
         callback, state = kind(), TrainerState(global_step=3, trial_name=trial)

@@ -118,7 +118,7 @@ def test_of_many_points_the_mean_stands_out():
     assert rise[0] < rise[1] / 10
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, 1e308])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_values_that_cannot_be_drawn_are_marked(value):
     red = [path for path in drawn([{"loss": value, "step": 3}]).iter(f"{SVG}path") if path.get("stroke-dasharray")]
     assert len(red) == 1

@@ -18,7 +18,7 @@ from keras_things import (
 )
 
 from lightrainer import PredictionOutput, TFTrainer, TrainerCallback
-from lightrainer.callbacks.loggers import WandbCallback
+from lightrainer.callbacks import WandbCallback
 
 IN_TRAINING = [
     "get_train_tfdataset",

@@ -4,12 +4,13 @@ import io
 import json
 import re
 import warnings
+from pathlib import Path
 
 import optuna
 import pytest
 from small_searches import random_sampler, searcher, space
 
-from lightrainer.callbacks.report.document import STYLE
+from lightrainer.callbacks.report import document
 from lightrainer.facade.search.report import importances_of, table, write_report
 from lightrainer.facade.search.retries import FOLDER
 from lightrainer.facade.search.storages import open_storage
@@ -62,7 +63,7 @@ def test_the_page_names_metrics_directions_and_folders(tmp_path):
     for words in ("eval_loss by trial", "accuracy over b", "<th>eval_loss</th>", "<th>accuracy</th>"):
         assert words in page
     assert page.count("Importances for accuracy</h2>") == 1
-    assert STYLE in page
+    assert Path(document.__file__).with_name("page.css").read_text() in page
     assert "Content-Security-Policy" in page
 
 
