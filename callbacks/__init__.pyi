@@ -31,9 +31,9 @@ from .progress import ProgressCallback as ProgressCallback
 from .progress_notebook import NotebookProgressCallback as NotebookProgressCallback
 from .progress_notebook import default_progress_callback as default_progress_callback
 from .progress_rich import RichProgressCallback as RichProgressCallback
-from .report import LossCurveCallback as LossCurveCallback
-from .report import RunReportCallback as RunReportCallback
-from .report import draw_loss_curve as draw_loss_curve
+from .report.callback import LossCurveCallback as LossCurveCallback
+from .report.callback import RunReportCallback as RunReportCallback
+from .report.pictures import draw_loss_curve as draw_loss_curve
 from .reporting import available_reporting_integrations as available_reporting_integrations
 from .reporting import reporting_callbacks as reporting_callbacks
 from .state import ExportableState as ExportableState

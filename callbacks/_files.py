@@ -33,10 +33,7 @@ def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
 
 def is_folder_name(name: Any) -> bool:
     """Return whether a name is a single path component that stays inside its parent folder."""
-    if not isinstance(name, str) or not name.strip() or name in (".", ".."):
-        return False
-    is_drive = len(name) > 1 and name[1] == ":" and name[0].isalpha()
-    return not is_drive and not any(character in name for character in "/\\\0")
+    return isinstance(name, str) and name.strip() not in ("", ".", "..") and not set(name) & set("/\\\0")
 
 
 def trial_folder(folder: str | os.PathLike[str], state: Any) -> str:

@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
+from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop, sdpa_flop
 
 
 def flop_counter() -> FlopCounterMode:
     """Return a context that counts operations; as torch's, which does not count attention on the CPU."""
-    on_cpu = {
-        "_scaled_dot_product_flash_attention_for_cpu": lambda query, key, value, *rest, **named: sdpa_flop_count(
-            query, key, value
-        ),
-        "_scaled_dot_product_flash_attention_for_cpu_backward": lambda grad, query, key, value, *rest, **named: (
-            sdpa_backward_flop_count(grad, query, key, value)
-        ),
-    }
-    known = {
-        getattr(torch.ops.aten, name): formula for name, formula in on_cpu.items() if hasattr(torch.ops.aten, name)
-    }
-    return FlopCounterMode(display=False, custom_mapping=known)
+    counter = FlopCounterMode(display=False)
+    attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    counter.flop_registry[attention] = sdpa_flop
+    counter.flop_registry[torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward] = sdpa_backward_flop
+    return counter
 
 
 # FLOP/s of dense matrices (makers also print twice as many, for sparse ones), sums kept in float32. One column each for
@@ -73,13 +65,6 @@ def peak_flops(device_name: str, kind: str, *, tf32: bool = True) -> float | Non
             peaks = {"float16": half, "bfloat16": half, "float32": tf if tf32 else single}
             return peaks[kind] * 1e12 if kind in peaks else None
     return None
-
-
-def device_name(device: Any) -> str:
-    """Return the vendor name of a device; empty for a CPU."""
-    if device.type != "cuda":
-        return ""
-    return torch.cuda.get_device_name(device)
 
 
 def may_use_tf32() -> bool:

@@ -51,12 +51,7 @@ class CallbackHandler(TrainerCallback):
     """
 
     def __init__(
-        self,
-        callbacks: Iterable[Any],
-        model: Any,
-        processing_class: Any,
-        optimizer: Any,
-        lr_scheduler: Any,
+        self, callbacks: Iterable[Any], model: Any, processing_class: Any, optimizer: Any, lr_scheduler: Any
     ) -> None:
         self.callbacks: list[Any] = []
         self.unlisted: dict[str, Any] = {}

@@ -10,6 +10,7 @@ from ..lightning_modules.common.libraries import is_installed, loaded
 from ._log_values import going_on, shortened
 from ._work import clock
 from .progress import ProgressCallback, beside_the_bar
+from .report.document import table
 from .state import TrainerControl, TrainerState
 
 _SECONDS_BETWEEN_DRAWINGS = 0.2
@@ -79,7 +80,7 @@ class NotebookProgressCallback(ProgressCallback):
                 by_epoch = getattr(args, "eval_strategy", "no") == "epoch"
                 place = {"Epoch": f"{state.epoch or 0:.4g}"} if by_epoch else {"Step": state.global_step}
                 if self._has_ended:  # the model may be another one by now: the best, or one that was loaded
-                    self.table.add_apart({next(iter(place)): "after training", **_titles(metrics or {})})
+                    self.table.rows.append({next(iter(place)): "after training", **_titles(metrics or {})})
                 else:
                     self.table.add({**place, **_losses(state), **_titles(metrics or {})})
                 self._shown().draw()
@@ -89,7 +90,7 @@ class NotebookProgressCallback(ProgressCallback):
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Leave bar and table in the notebook, as they are now."""
         if self._is_shown(args, state) and self.training_bar is not None:
-            self.training_bar.draw(now=True)
+            self._shown().draw()
         super().on_train_end(args, state, control, **kwargs)
         self._view = None
         self._has_ended = True
@@ -98,7 +99,11 @@ class NotebookProgressCallback(ProgressCallback):
         return state.is_world_process_zero and not getattr(args, "disable_tqdm", False)
 
     def _bar(self, **options: Any) -> Any:
-        return self._shown().bar(**options)
+        view = self._shown()
+        bar = _Bar(view, **options)
+        view.bars.append(bar)
+        view.draw()
+        return bar
 
     def _shown(self) -> _View:
         if self._view is None:
@@ -120,12 +125,6 @@ class _View:
         self._handle: Any = None
         self._not_before = 0.0
 
-    def bar(self, *, total: int | None, initial: int = 0, leave: bool = True) -> _Bar:
-        """Add a bar below those that are there."""
-        self.bars.append(_Bar(self, total, initial, leave))
-        self.draw()
-        return self.bars[-1]
-
     def draw(self, now: bool = True) -> None:
         """Draw the output, if not `now` then only after a while: drawing takes longer than a step may."""
         moment = time.monotonic()
@@ -144,7 +143,7 @@ class _View:
 class _Bar:
     """One bar, with the methods of one of tqdm."""
 
-    def __init__(self, view: _View, total: int | None, initial: int, leave: bool) -> None:
+    def __init__(self, view: _View, *, total: int | None, initial: int = 0, leave: bool = True) -> None:
         self.view = view
         self.total = total
         self.n = self.initial = initial
@@ -155,22 +154,18 @@ class _Bar:
     def update(self, n: int) -> None:
         """Move on by `n`."""
         self.n += n
-        self.draw(now=self.n == self.total)
+        self.view.draw(now=self.n == self.total)
 
     def set_postfix(self, beside: dict[str, str], refresh: bool = True) -> None:
         """Show these beside the bar."""
         self.beside = dict(beside)
-        self.draw(now=True)
-
-    def draw(self, now: bool) -> None:
-        """Draw the output."""
-        self.view.draw(now)
+        self.view.draw()
 
     def close(self) -> None:
         """Leave it in the notebook or take it away."""
         if not self.leave:
             self.view.bars.remove(self)
-        self.draw(now=True)
+        self.view.draw()
 
     def html(self) -> str:
         """Return the bar, with the values beside it in one line."""
@@ -193,11 +188,6 @@ class _Table:
         self.max_str_len = max_str_len
         self.rows: list[dict[str, Any]] = []
 
-    @property
-    def columns(self) -> list[str]:
-        """Return the names, in the order in which they came."""
-        return list(dict.fromkeys(name for row in self.rows for name in row))
-
     def add(self, row: dict[str, Any]) -> None:
         """Add a row; one for the same step, or epoch, as the last is joined with that."""
         place = next(iter(row))
@@ -206,25 +196,15 @@ class _Table:
         else:
             self.rows.append(row)
 
-    def add_apart(self, row: dict[str, Any]) -> None:
-        """Add a row; joined with the last only where that has the same place and none of the values."""
-        place = next(iter(row))
-        if self.rows and set(row) & set(self.rows[-1]) != {place}:
-            self.rows.append(row)
-        else:
-            self.add(row)
-
     def html(self) -> str:
         """Return the last rows as a table, with the number of earlier ones."""
         if not self.rows:
             return ""
-        columns, shown = self.columns, self.rows[-_MOST_ROWS:]
-        left_out = len(self.rows) - len(shown)
-        head = "".join(f'<th style="text-align: left">{escape(name)}</th>' for name in columns)
-        body = f'<tr><td colspan="{len(columns)}">{left_out} earlier rows</td></tr>' if left_out else ""
-        for row in shown:
-            body += "<tr>" + "".join(f"<td>{self._text(row.get(name, ''))}</td>" for name in columns) + "</tr>"
-        return f'<table class="dataframe" border="1"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+        names = list(dict.fromkeys(name for row in self.rows for name in row))
+        rows = [[self._text(row.get(name, "")) for name in names] for row in self.rows[-_MOST_ROWS:]]
+        if len(self.rows) > _MOST_ROWS:
+            rows.insert(0, [f"{len(self.rows) - _MOST_ROWS} earlier rows"])
+        return table(names, rows, kind="dataframe")
 
     def _text(self, value: Any) -> str:
         text = f"{value:.6f}" if isinstance(value, float) and abs(value) >= 1e-3 else value

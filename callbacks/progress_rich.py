@@ -37,7 +37,7 @@ class RichProgressCallback(ProgressCallback):
             )
         super().__init__(max_str_len)
         self.console = console
-        self._screen: _Screen | None = None
+        self._display: Any = None
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Leave the bars on the screen as they are."""
@@ -48,82 +48,61 @@ class RichProgressCallback(ProgressCallback):
         return state.is_world_process_zero and not getattr(args, "disable_tqdm", False)
 
     def _bar(self, **options: Any) -> Any:
-        if self._screen is None or not self._screen.bars:
-            self._screen = _Screen(self.console)
-        return _Bar(self._screen, "evaluating" if "leave" in options else "training", **options)
+        if self._display is None or not self._display.live.is_started:
+            self._display = _display(self.console)
+        return _Bar(self._display, "evaluating" if "leave" in options else "training", **options)
 
 
-class _Screen:
-    """Display of the bars, which stops when the last one is closed."""
+def _display(console: Any) -> Any:
+    """Return rich's display of several bars."""
+    from rich import get_console, progress
+    from rich.table import Column
 
-    def __init__(self, console: Any) -> None:
-        from rich import get_console, progress
-        from rich.table import Column
-
-        console = console or get_console()
-        self.width = console.width
-        self.bar_width = 30 if self.width >= _WIDE else 12
-        self.progress = progress.Progress(
-            progress.TextColumn("{task.description}", style="bold"),
-            progress.BarColumn(bar_width=self.bar_width),
-            progress.MofNCompleteColumn(),
-            progress.TimeElapsedColumn(),
-            progress.TextColumn("<"),
-            progress.TimeRemainingColumn(),
-            progress.TextColumn("{task.fields[beside]}", style="cyan", table_column=Column(no_wrap=True)),
-            console=console,
-            refresh_per_second=4,
-        )
-        self.bars = 0
-
-    def room(self, name: str, total: int | None) -> int:
-        """Return the columns that are left beside a bar."""
-        count = 2 * len(str(total or 0)) + 1
-        return self.width - len(name) - self.bar_width - count - 2 * len("0:00:00") - len("<") - 6
-
-    def enter(self) -> None:
-        """Start the display, if this is the first bar."""
-        self.bars += 1
-        if self.bars == 1:
-            self.progress.start()
-
-    def leave(self) -> None:
-        """Stop the display, if this was the last bar."""
-        self.bars -= 1
-        if self.bars == 0:
-            self.progress.stop()
+    console = console or get_console()
+    return progress.Progress(
+        progress.TextColumn("{task.description}", style="bold"),
+        progress.BarColumn(bar_width=30 if console.width >= _WIDE else 12),
+        progress.MofNCompleteColumn(),
+        progress.TimeElapsedColumn(),
+        progress.TextColumn("<"),
+        progress.TimeRemainingColumn(),
+        progress.TextColumn("{task.fields[beside]}", style="cyan", table_column=Column(no_wrap=True)),
+        console=console,
+        refresh_per_second=4,
+    )
 
 
 class _Bar:
-    """One bar of rich, with the methods of one of tqdm."""
+    """One bar of rich, with the methods of one of tqdm; the display stops when the last one is closed."""
 
-    def __init__(self, screen: _Screen, name: str, *, total: int | None, initial: int = 0, leave: bool = True) -> None:
-        self.screen = screen
-        self.total = total
-        self.n = self.initial = initial
+    def __init__(self, display: Any, name: str, *, total: int | None, initial: int = 0, leave: bool = True) -> None:
+        self.display = display
+        self.n = initial
         self.leave = leave
-        self.postfix = ""
-        self.room = screen.room(name, total)
-        screen.enter()
-        self._task = screen.progress.add_task(name, total=total, completed=initial, beside="")
+        count = 2 * len(str(total or 0)) + 1
+        others = len(name) + display.columns[1].bar_width + count + 2 * len("0:00:00") + len("<") + 6
+        self.room = display.console.width - others
+        display.start()
+        self._task = display.add_task(name, total=total, completed=initial, beside="")
 
     def update(self, n: int) -> None:
         """Move on by `n`."""
         self.n += n
-        self.screen.progress.update(self._task, completed=self.n)
+        self.display.update(self._task, completed=self.n)
 
     def set_postfix(self, beside: dict[str, str], refresh: bool = True) -> None:
         """Show these beside the bar."""
-        self.postfix = ", ".join(f"{name}={value}" for name, value in fitting(beside, self.room).items())
-        self.screen.progress.update(self._task, beside=self.postfix, refresh=refresh)
+        text = ", ".join(f"{name}={value}" for name, value in fitting(beside, self.room).items())
+        self.display.update(self._task, beside=text, refresh=refresh)
 
     def write(self, text: str) -> None:
         """Write a line above all bars."""
-        self.screen.progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        self.display.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def close(self) -> None:
         """Leave it on the screen or take it away."""
-        self.screen.progress.stop_task(self._task)
+        self.display.stop_task(self._task)
         if not self.leave:
-            self.screen.progress.remove_task(self._task)
-        self.screen.leave()
+            self.display.remove_task(self._task)
+        if all(task.stop_time is not None for task in self.display.tasks):
+            self.display.stop()

@@ -247,8 +247,11 @@ def _peak(args: Any, model: Any) -> float | None:
     weight = next(iter(model.parameters()), None) if hasattr(model, "parameters") else None
     if weight is None or weight.device.type != "cuda":
         return None
-    from ._flops import device_name, may_use_tf32, peak_flops
+    import torch
+
+    from ._flops import may_use_tf32, peak_flops
 
     names = {"bf16": "bfloat16", "fp16": "float16"}
     kind = next((name for flag, name in names.items() if getattr(args, flag, False)), str(weight.dtype))
-    return peak_flops(device_name(weight.device), kind.removeprefix("torch."), tf32=may_use_tf32())
+    device = torch.cuda.get_device_name(weight.device)
+    return peak_flops(device, kind.removeprefix("torch."), tf32=may_use_tf32())

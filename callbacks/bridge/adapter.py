@@ -79,10 +79,8 @@ class LightningBridge(BridgeCore, Callback):
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Fire `on_init_end`, once."""
         self._connect(trainer, pl_module)
-        self.state.is_local_process_zero, self.state.is_world_process_zero = (
-            trainer.local_rank == 0,
-            trainer.is_global_zero,
-        )
+        self.state.is_local_process_zero = trainer.local_rank == 0
+        self.state.is_world_process_zero = trainer.is_global_zero
         if not self._known:
             self._known = True
             self._tell("on_init_end")
@@ -92,7 +90,7 @@ class LightningBridge(BridgeCore, Callback):
         if not self._loaded:
             self.state, self.control = TrainerState(), TrainerControl()
         self._loaded = False
-        self._interception.end()
+        self._interception.close()
         self._begin_anew()
         self._fitting = True
         self._connect(trainer, pl_module)

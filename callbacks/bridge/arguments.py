@@ -129,9 +129,9 @@ class BridgeArguments:
     """False: a Lightning Trainer loads no best model at the end, so callbacks do not advise on it."""
 
     def __init__(self, **given: Any) -> None:
-        for name in given:
-            if name not in SETTINGS:
-                raise TypeError(_refusal(name))
+        for name in given.keys() - SETTINGS.keys():
+            advice = " Set it on the Lightning Trainer." if name in OF_THE_TRAINER else _hint(name)
+            raise TypeError(f"LightningBridge has no setting {name!r}.{advice}")
         if given.get("metric_for_best_model"):
             given["metric_for_best_model"] = as_metric_for_best_model(given["metric_for_best_model"])
         object.__setattr__(self, "given", given)
@@ -149,10 +149,7 @@ class BridgeArguments:
             return self.given[name]
         read = SETTINGS.get(name) or OF_THE_TRAINER.get(name)
         if read is None:
-            raise AttributeError(
-                f"The args of a LightningBridge have no {name!r}.{_hint(name)} They are: "
-                f"{', '.join(sorted(SETTINGS | OF_THE_TRAINER))}."
-            )
+            raise AttributeError(f"The args of a LightningBridge have no {name!r}.{_hint(name)}")
         if name == "greater_is_better":
             return self._greater_is_better()
         return None if self.trainer is None else read(self.trainer)
@@ -187,18 +184,10 @@ class BridgeArguments:
         return not name.endswith("loss")
 
 
-def _refusal(name: str) -> str:
-    if name in OF_THE_TRAINER:
-        return f"LightningBridge({name}=...): this is a setting of the Lightning Trainer, so set it there."
-    return (
-        f"LightningBridge has no setting {name!r}.{_hint(name)} There are: {', '.join(sorted(SETTINGS))}; and what the "
-        "Lightning Trainer decides is taken from it."
-    )
-
-
 def _is_plain(value: Any) -> bool:
     return value is None or isinstance(value, (bool, int, float, str, list))
 
 
 def _hint(name: str) -> str:
-    return did_you_mean(name, [*SETTINGS, *OF_THE_TRAINER])
+    known = [*SETTINGS, *OF_THE_TRAINER]
+    return f"{did_you_mean(name, known)} There are: {', '.join(known)}."

@@ -6,6 +6,7 @@ import functools
 import logging
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 from ..flow import DefaultFlowCallback
@@ -72,37 +73,19 @@ def _passed(before: int, step: int, interval: float) -> bool:
     return interval > 0 and step // interval > before // interval
 
 
-class Interception:
-    """Wraps methods of the module and hooks optimizer steps, and can undo both."""
+def wrap_method(undo: ExitStack, owner: Any, name: str, around: Callable[..., Any]) -> None:
+    """Replace a method of this one object by `around(original, *args, **kwargs)`, until `undo` is closed."""
+    original, before = getattr(owner, name), vars(owner).get(name)
 
-    def __init__(self) -> None:
-        self._undo: list[Callable[[], Any]] = []
+    @functools.wraps(original)
+    def method(*args: Any, **kwargs: Any) -> Any:
+        return around(original, *args, **kwargs)
 
-    def method(self, owner: Any, name: str, around: Callable[..., Any]) -> None:
-        """Replace a method of this one object by `around(original, *args, **kwargs)`."""
-        original, before = getattr(owner, name), vars(owner).get(name)
-
-        @functools.wraps(original)
-        def method(*args: Any, **kwargs: Any) -> Any:
-            return around(original, *args, **kwargs)
-
-        object.__setattr__(owner, name, method)
-        self._undo.append(
-            functools.partial(object.__delattr__, owner, name)
-            if before is None
-            else functools.partial(object.__setattr__, owner, name, before)
-        )
-
-    def steps(self, optimizer: Any, listener: Callable[[Any], None]) -> None:
-        """Call `listener(optimizer)` after each of its steps."""
-        if hasattr(optimizer, "register_step_post_hook"):
-            handle = optimizer.register_step_post_hook(lambda stepped, args, kwargs: listener(stepped))
-            self._undo.append(handle.remove)
-
-    def end(self) -> None:
-        """Leave everything as it was."""
-        while self._undo:
-            self._undo.pop()()
+    object.__setattr__(owner, name, method)
+    if before is None:
+        undo.callback(object.__delattr__, owner, name)
+    else:
+        undo.callback(object.__setattr__, owner, name, before)
 
 
 class ValidationRequest:
@@ -152,7 +135,7 @@ class BridgeCore:
     def _begin_anew(self) -> None:
         self._reports = Reports()
         self._checkpoints = BridgeCheckpoints()
-        self._interception = Interception()
+        self._interception = ExitStack()
         self._validation = ValidationRequest()
         self._fitting = self._in_epoch = self._in_step = False
         self._batches_in_epoch = self._steps_before = self._evaluated_at = 0
@@ -186,11 +169,13 @@ class BridgeCore:
         self._reports.last_logged = self._first_step = trainer.global_step
 
     def _intercept(self, trainer: Any, module: Any) -> None:
-        self._interception.method(module, "on_train_batch_start", self._around_batch_start)
+        wrap_method(self._interception, module, "on_train_batch_start", self._around_batch_start)
         if module.automatic_optimization:
-            self._interception.method(module, "configure_gradient_clipping", self._around_clipping)
+            wrap_method(self._interception, module, "configure_gradient_clipping", self._around_clipping)
         for optimizer in trainer.optimizers:
-            self._interception.steps(optimizer, self._stepped)
+            if hasattr(optimizer, "register_step_post_hook"):
+                handle = optimizer.register_step_post_hook(lambda stepped, args, kwargs: self._stepped(stepped))
+                self._interception.callback(handle.remove)
 
     def _around_batch_start(self, original: Any, *args: Any, **kwargs: Any) -> Any:
         """Return -1, which makes Lightning leave the epoch, where a callback asked for it."""
@@ -338,7 +323,7 @@ class BridgeCore:
 
     def _leave(self, trainer: Any) -> None:
         self._validation.settle(trainer)
-        self._interception.end()
+        self._interception.close()
         self._fitting = self._in_step = False
 
 

@@ -47,12 +47,7 @@ class KubeflowCallback(TrainerCallback):
         self._report(state, 0, None, {"total_steps": state.max_steps} if state.max_steps else {})
 
     def on_log(
-        self,
-        args: Any,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, Any] | None = None,
-        **kwargs: Any,
+        self, args: Any, state: TrainerState, control: TrainerControl, logs: dict[str, Any] | None = None, **kwargs: Any
     ) -> TrainerControl | None:
         """Keep the numbers for the next report."""
         self._metrics.update({name: value for name, value in (logs or {}).items() if isinstance(value, (int, float))})

@@ -71,7 +71,7 @@ class MLflowCallback(LoggerCallback):
             self._log_params(flattened(params) if is_switched_on("MLFLOW_FLATTEN_PARAMS") else params)
         tags = os.environ.get("MLFLOW_TAGS")
         if tags:
-            self._ml_flow.set_tags(_read_tags(tags))
+            self._ml_flow.set_tags(json.loads(tags))
 
     def _enter_run(self, args: Any, state: TrainerState) -> None:
         mlflow, uri = self._ml_flow, os.environ.get("MLFLOW_TRACKING_URI")
@@ -120,18 +120,6 @@ class MLflowCallback(LoggerCallback):
         """End the run of a training that an exception ended: MLflow begins no other one before."""
         if self._auto_end_run and not self._over and not sys.is_finalizing():
             self._end_own_run("FAILED")
-
-
-def _read_tags(text: str) -> dict[str, Any]:
-    try:
-        tags = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ValueError(
-            f"MLFLOW_TAGS={text!r} is not JSON ({error.msg}): keys and texts need double quotes."
-        ) from None
-    if not isinstance(tags, dict):
-        raise ValueError(f'MLFLOW_TAGS={text!r} is not a dict, such as \'{{"stage": "first"}}\'.')
-    return tags
 
 
 class DagsHubCallback(MLflowCallback):

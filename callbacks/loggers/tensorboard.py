@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import logging
 import os
@@ -65,7 +64,7 @@ class TensorBoardCallback(LoggerCallback):
         config = getattr(model, "config", None)
         if config is not None:
             writer.add_text("model_config", _as_text(config))
-        if hasattr(writer, "add_hparams") and hasattr(args, "to_sanitized_dict"):
+        if hasattr(writer, "add_hparams"):
             _add_hparams(writer, args.to_sanitized_dict())
 
     def _report(self, args: Any, state: TrainerState, logs: dict[str, Any]) -> None:
@@ -120,8 +119,6 @@ def _as_text(described: Any) -> str:
     """Return arguments or a configuration as JSON, with `str` for values that have no JSON form."""
     if hasattr(described, "to_json_string"):
         return described.to_json_string()
-    if dataclasses.is_dataclass(described) and not isinstance(described, type):
-        described = dataclasses.asdict(described)
     return json.dumps(described, indent=2, default=str)
 
 

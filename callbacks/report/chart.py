@@ -118,11 +118,7 @@ def chart(panel: Panel, last_step: float) -> str:
 
 
 def framed(
-    title: str,
-    inside: str,
-    left: Iterable[tuple[float, str]],
-    below: Iterable[tuple[float, str]],
-    over: str = "",
+    title: str, inside: str, left: Iterable[tuple[float, str]], below: Iterable[tuple[float, str]], over: str = ""
 ) -> str:
     """Return a plot between axes.
 

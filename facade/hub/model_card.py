@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...callbacks.report import draw_loss_picture
+from ...callbacks.report.pictures import draw_loss_picture
 from .card_text import MARKER, PICTURE_NAME, Evaluation, evaluations, pretty, text_of
 from .facts import TASK_NAMES, CardFacts
 from .pushing import CARD_NAME

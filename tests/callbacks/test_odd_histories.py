@@ -18,7 +18,8 @@ from lightrainer.callbacks import (
     draw_loss_curve,
 )
 from lightrainer.callbacks.progress_notebook import NotebookProgressCallback
-from lightrainer.callbacks.report import panels, render_page
+from lightrainer.callbacks.report.curves import panels
+from lightrainer.callbacks.report.page import render_page
 from lightrainer.callbacks.report.pictures import draw
 from lightrainer.facade.hub.card_text import evaluations
 

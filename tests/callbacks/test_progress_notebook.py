@@ -47,7 +47,7 @@ def notebook(monkeypatch):
 
 def rows(page):
     """The cells of the table, row by row."""
-    return [re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row) for row in re.findall(r"<tr>(.*?)</tr>", page)]
+    return [re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row) for row in re.findall(r"<tr ?>(.*?)</tr>", page)]
 
 
 def test_without_evaluations_there_is_a_row_for_each_log(tmp_path, notebook):

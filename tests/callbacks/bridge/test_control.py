@@ -287,7 +287,7 @@ def test_two_trainings_with_one_bridge():
 
 REFUSED = {
     "a setting that is not there": (lambda: LightningBridge(loging_steps=3), TypeError, "Did you mean 'logging_steps'"),
-    "a setting of the Trainer": (lambda: LightningBridge(max_steps=3), TypeError, "set it there"),
+    "a setting of the Trainer": (lambda: LightningBridge(max_steps=3), TypeError, "Set it on"),
     "a callback of Lightning": (lambda: LightningBridge(EarlyStopping("x")), TypeError, "callback of Lightning"),
     "no callback": (lambda: LightningBridge(3), TypeError, "none of the events"),
     "setting a setting": (lambda: setattr(LightningBridge().args, "output_dir", "x"), AttributeError, "a view"),

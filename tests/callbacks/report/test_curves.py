@@ -6,8 +6,9 @@ import random
 import pytest
 from made_up_runs import history
 
-from lightrainer.callbacks.report import curves, panels
+from lightrainer.callbacks.report import curves
 from lightrainer.callbacks.report.chart import Scale, fitting, round_values, short
+from lightrainer.callbacks.report.curves import panels
 
 
 def titles(logs):

@@ -13,7 +13,9 @@ from made_up_runs import history as long_history
 
 from lightrainer.callbacks import LossCurveCallback, TrainerControl, TrainerState, draw_loss_curve
 from lightrainer.callbacks.report import callback as report_callback
-from lightrainer.callbacks.report import draw_loss_picture, panels, pictures
+from lightrainer.callbacks.report import pictures
+from lightrainer.callbacks.report.curves import panels
+from lightrainer.callbacks.report.pictures import draw_loss_picture
 
 CONTROL = TrainerControl()
 SVG = "{http://www.w3.org/2000/svg}"

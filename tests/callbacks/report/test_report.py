@@ -13,8 +13,8 @@ from small_training import make_trainer, trained
 
 from lightrainer.callbacks import MemoryCallback, RunReportCallback, ThroughputCallback, TrainerControl
 from lightrainer.callbacks.report import callback as report_callback
-from lightrainer.callbacks.report import render_page
 from lightrainer.callbacks.report.curves import panels
+from lightrainer.callbacks.report.page import render_page
 
 CONTROL = TrainerControl()
 
