@@ -16,7 +16,7 @@ from ..arguments.exports import export_precision
 from ..distributed.process_group import leave
 from .gradient_state import GradientState
 from .preparing import Preparing
-from .processes import DistributedType, Grid, ProcessDecorators, Processes, fsdp_version
+from .processes import DistributedType, Grid, ProcessDecorators, Processes, forwarded, fsdp_version
 from .refusals import REFUSED, refusal
 from .writing import Writing
 
@@ -95,35 +95,17 @@ class Accelerator(Preparing, Writing, Grid, ProcessDecorators):
         """Return an empty list: the trackers of `report_to` are callbacks."""
         return []
 
-    @property
-    def log_with(self) -> list[Any]:
-        """Return an empty list, see `trackers`."""
-        return []
-
-    @property
-    def deepspeed_plugin(self) -> None:
-        """See `StateView.deepspeed_plugin`."""
-        return self.state.deepspeed_plugin
+    log_with = trackers
+    deepspeed_plugin: None = forwarded("state.deepspeed_plugin", "See `StateView.deepspeed_plugin`.")
 
     @property
     def multi_device(self) -> bool:
         """Return whether there are several processes, each with its own device and the whole model on it."""
         return self.use_distributed and self.distributed_type.on_several_devices
 
-    @property
-    def is_fsdp2(self) -> bool:
-        """See `StateView.is_fsdp2`."""
-        return self.state.is_fsdp2
-
-    @property
-    def is_composable_parallelism_enabled(self) -> bool:
-        """As `is_fsdp2`."""
-        return self.is_fsdp2
-
-    @property
-    def torch_device_mesh(self) -> Any:
-        """Return the device mesh of the running strategy, or None."""
-        return self.strategy.device_mesh
+    is_fsdp2: bool = forwarded("state.is_fsdp2", "See `StateView.is_fsdp2`.")
+    is_composable_parallelism_enabled: bool = forwarded("state.is_fsdp2", "As `is_fsdp2`.")
+    torch_device_mesh: Any = forwarded("strategy.device_mesh", "The device mesh of the running strategy, or None.")
 
     @contextlib.contextmanager
     def maybe_context_parallel(
@@ -177,15 +159,7 @@ class StateView(Processes):
     def __init__(self, args: TrainingArguments) -> None:
         self.args = args
 
-    @property
-    def backend(self) -> str | None:
-        """Return the backend of the process group, or None."""
-        return self.args.distributed_state.backend
-
-    @property
-    def parallelism_config(self) -> Any:
-        """Return the `parallelism_config` of the arguments."""
-        return self.args.parallelism_config
+    backend: str | None = forwarded("args.distributed_state.backend", "The backend of the process group, or None.")
 
     @property
     def is_fsdp2(self) -> bool:
@@ -212,10 +186,7 @@ class StateView(Processes):
 
     def destroy_process_group(self, group: Any = None) -> None:
         """Destroy a process group, by default that of all processes if there is one."""
-        if group is None:
-            leave()
-        else:
-            dist.destroy_process_group(group)
+        leave() if group is None else dist.destroy_process_group(group)
 
     def __getattr__(self, name: str) -> Any:
         """Look up other members in `args.distributed_state`."""
@@ -225,16 +196,11 @@ class StateView(Processes):
 
     def __repr__(self) -> str:
         """Return a one-line summary."""
-        return (
-            f"Distributed environment: {self.distributed_type.value}, backend {self.backend}, process "
-            f"{self.process_index} of {self.num_processes} ({self.local_process_index} on this machine), device "
-            f"{self.device}, mixed precision {self.mixed_precision}"
-        )
+        place = f"process {self.process_index} of {self.num_processes} ({self.local_process_index} on this machine)"
+        on = f"{place}, device {self.device}, mixed precision {self.mixed_precision}"
+        return f"Distributed environment: {self.distributed_type.value}, backend {self.backend}, {on}"
 
     def _refuse(self, what: str) -> None:
         if getattr(self.args, what):
-            raise NotImplementedError(
-                f"trainer.accelerator.state.{what}_plugin: libraries prepare models of their own with it, such as a "
-                f"reference model. Here {what} is Lightning's, and shards the model that is trained, and no other. "
-                f"Leave the argument {what} out, or do without the other model (precomputed values, an adapter)."
-            )
+            said = f"trainer.accelerator.state.{what}_plugin: {what} shards the model that is trained, and no other"
+            raise NotImplementedError(f"{said}. Leave {what} out, or do without a second model (by an adapter).")

@@ -16,7 +16,7 @@ from ...lightning_modules.evaluation.collecting import cut_objects, join_objects
 from ..arguments.parallelism import copies_of_batches
 from ..distributed.collectives import all_gather, has_only_tensors, pad_to_longest, require_tensor
 from .gradient_state import GradientState
-from .processes import Processes
+from .processes import Processes, forwarded
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +27,10 @@ class Collectives(Processes):
     """The members of `accelerate.Accelerator` that exchange tensors; all processes have to call them."""
 
     gradient_state: GradientState
+    end_of_dataloader: bool = forwarded(
+        "gradient_state.end_of_dataloader", "See `GradientState.end_of_dataloader`.", writable=True
+    )
+    remainder: int = forwarded("gradient_state.remainder", "See `GradientState.remainder`.", writable=True)
     flag_tensor: torch.Tensor | None = None
 
     def gather(self, tensor: Any) -> Any:
@@ -76,24 +80,6 @@ class Collectives(Processes):
         finally:
             self.gradient_state.loader_end = known
 
-    @property
-    def end_of_dataloader(self) -> bool:
-        """See `GradientState.end_of_dataloader`."""
-        return self.gradient_state.end_of_dataloader
-
-    @end_of_dataloader.setter
-    def end_of_dataloader(self, ends: bool) -> None:
-        self.gradient_state.end_of_dataloader = ends
-
-    @property
-    def remainder(self) -> int:
-        """See `GradientState.remainder`."""
-        return self.gradient_state.remainder
-
-    @remainder.setter
-    def remainder(self, samples: int) -> None:
-        self.gradient_state.remainder = samples
-
     def reduce(self, tensor: Any, reduction: str = "sum", scale: float = 1.0) -> Any:
         """Reduce (nested) tensors over all processes; returns copies.
 
@@ -107,9 +93,7 @@ class Collectives(Processes):
             ValueError: unknown reduction.
         """
         if reduction not in _REDUCTIONS:
-            raise ValueError(
-                f"reduction={reduction!r} must be one of {', '.join(_REDUCTIONS)}. To change nothing leave reduce out."
-            )
+            raise ValueError(f"reduction={reduction!r} must be one of {', '.join(_REDUCTIONS)}.")
         if scale != 1.0:
             logger.warning("accelerator.reduce: scale=%s counts on TPUs only, and is left out here.", scale)
         return map_nested(functools.partial(self._reduce_one, reduction), tensor)

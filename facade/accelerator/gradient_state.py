@@ -6,12 +6,23 @@ import weakref
 from typing import Any
 
 
+def _setting(name: str, default: Any, doc: str) -> Any:
+    """Return a property that is an item of `plugin_kwargs`."""
+
+    def write(self: GradientState, value: Any) -> None:
+        self.plugin_kwargs[name] = value
+
+    return property(lambda self: self.plugin_kwargs.get(name, default), write, doc=doc)
+
+
 class GradientState:
     """As `accelerate.state.GradientState`, but one object per accelerator instead of shared state.
 
     Args:
         settings: any of `num_steps`, `adjust_scheduler`, `sync_with_dataloader` and `sync_each_batch`.
     """
+
+    initialized = True
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self.plugin_kwargs = settings
@@ -20,30 +31,10 @@ class GradientState:
         self.loader_end: tuple[bool, int] | None = None
         """`end_of_dataloader` and `remainder` as set by an evaluation; None to read them from the active loader."""
 
-    @property
-    def initialized(self) -> bool:
-        """Return True: there is no shared state to initialise."""
-        return True
-
-    @property
-    def num_steps(self) -> int:
-        """Return the micro-batches in a window of `accumulate`."""
-        return self.plugin_kwargs.get("num_steps", 1)
-
-    @property
-    def adjust_scheduler(self) -> bool:
-        """Return whether a prepared schedule counts the steps that it skips."""
-        return self.plugin_kwargs.get("adjust_scheduler", False)
-
-    @property
-    def sync_with_dataloader(self) -> bool:
-        """Return whether the last batch of a prepared loader ends a window."""
-        return self.plugin_kwargs.get("sync_with_dataloader", True)
-
-    @property
-    def sync_each_batch(self) -> bool:
-        """Return whether gradients are synchronised in each micro-batch."""
-        return self.plugin_kwargs.get("sync_each_batch", False)
+    num_steps: int = _setting("num_steps", 1, "The micro-batches in a window of `accumulate`.")
+    adjust_scheduler: bool = _setting("adjust_scheduler", False, "A prepared schedule counts the steps that it skips.")
+    sync_with_dataloader: bool = _setting("sync_with_dataloader", True, "The last batch of a loader ends a window.")
+    sync_each_batch: bool = _setting("sync_each_batch", False, "Gradients are synchronised in each micro-batch.")
 
     @property
     def dataloader_references(self) -> list[Any]:

@@ -16,12 +16,20 @@ from ..strategies.plan import PRECISIONS
 from ..strategies.strategy import Strategy
 from .collectives import Collectives
 from .prepared import PreparedOptimizer
+from .processes import forwarded
 
 
 class Gradients(Collectives):
     """The members of `accelerate.Accelerator` around the backward pass, in a run of Lightning or a custom loop."""
 
     step = 0
+    sync_gradients: bool = forwarded(
+        "gradient_state.sync_gradients", "Whether the optimizer steps after this micro-batch.", writable=True
+    )
+    gradient_accumulation_steps: int = forwarded(
+        "gradient_state.num_steps", "The micro-batches in an accumulation window.", writable=True
+    )
+    sync_each_batch: bool = forwarded("gradient_state.sync_each_batch", "See `GradientState.sync_each_batch`.")
     _backward: Callable[..., None] | None = None
     _optimizer: Callable[[], Any] = staticmethod(lambda: None)
     strategy: Strategy = OWN_LOOP
@@ -39,29 +47,6 @@ class Gradients(Collectives):
     def _optimizers(self) -> list[PreparedOptimizer]:
         """Return the prepared optimizers."""
         raise NotImplementedError
-
-    @property
-    def sync_gradients(self) -> bool:
-        """Return whether gradients are synchronised and the optimizer steps after this micro-batch."""
-        return self.gradient_state.sync_gradients
-
-    @sync_gradients.setter
-    def sync_gradients(self, sync_gradients: bool) -> None:
-        self.gradient_state.sync_gradients = sync_gradients
-
-    @property
-    def gradient_accumulation_steps(self) -> int:
-        """Return the micro-batches in an accumulation window."""
-        return self.gradient_state.num_steps
-
-    @gradient_accumulation_steps.setter
-    def gradient_accumulation_steps(self, steps: int) -> None:
-        self.gradient_state.plugin_kwargs["num_steps"] = steps
-
-    @property
-    def sync_each_batch(self) -> bool:
-        """See `GradientState.sync_each_batch`."""
-        return self.gradient_state.sync_each_batch
 
     @property
     def scaler(self) -> LossScaler | None:
@@ -139,8 +124,7 @@ class Gradients(Collectives):
         """
         if learning_rate is None or self._stepping_in_backward() is None:
             raise ValueError(
-                "lomo_backward needs a learning_rate, and an optimizer that steps in the backward pass: that of a run "
-                "with optim='lomo' or 'adalomo', or one that accelerator.prepare was given."
+                "lomo_backward needs a learning_rate, and optim='lomo' or 'adalomo', or such an optimizer."
             )
         self.backward(loss, learning_rate=learning_rate)
 

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from torch.optim import Optimizer
 
 from ...lightning_modules.optim import steps_in_backward
-
-
-def _of_optimizer(name: str) -> property:
-    """Return a property that delegates to the wrapped optimizer."""
-    return property(
-        lambda self: getattr(self.optimizer, name), lambda self, value: setattr(self.optimizer, name, value)
-    )
+from .processes import forwarded
 
 
 class PreparedOptimizer(Optimizer):
@@ -26,9 +21,9 @@ class PreparedOptimizer(Optimizer):
         accelerator: gives the end of windows, and the loss scaler of fp16.
     """
 
-    state: Any = _of_optimizer("state")
-    param_groups: Any = _of_optimizer("param_groups")
-    defaults: Any = _of_optimizer("defaults")
+    state: Any = forwarded("optimizer.state", "See `torch.optim.Optimizer`.", writable=True)
+    param_groups: Any = forwarded("optimizer.param_groups", "See `torch.optim.Optimizer`.", writable=True)
+    defaults: Any = forwarded("optimizer.defaults", "See `torch.optim.Optimizer`.", writable=True)
 
     def __init__(self, optimizer: Optimizer, accelerator: Any) -> None:
         self.optimizer = optimizer
@@ -109,6 +104,7 @@ class PreparedScheduler:
         self.scheduler = scheduler
         self.accelerator = accelerator
         self.optimizers = optimizers
+        self.skipped = 0  # steps of micro-batches that `adjust_scheduler` counts
 
     def __getattr__(self, name: str) -> Any:
         """Delegate to the schedule."""
@@ -123,8 +119,8 @@ class PreparedScheduler:
             self.scheduler.step(*args, **kwargs)
         elif not accelerator.sync_gradients:
             if accelerator.gradient_state.adjust_scheduler:
-                self.scheduler._step_count += 1
+                self.skipped += 1
         elif not any(optimizer.step_was_skipped for optimizer in self.optimizers):
             for _ in range(1 if accelerator.split_batches else accelerator.num_processes):
-                if self.scheduler._step_count <= getattr(self.scheduler, "total_steps", self.scheduler._step_count):
+                if self.scheduler.last_epoch + self.skipped < getattr(self.scheduler, "total_steps", math.inf):
                     self.scheduler.step(*args, **kwargs)

@@ -25,6 +25,7 @@ from ..arguments.parallelism import copies_of_batches
 from ..strategies import choose
 from .gradients import Gradients
 from .prepared import PreparedOptimizer, PreparedScheduler
+from .processes import forwarded
 
 logger = logging.getLogger(__name__)
 
@@ -44,39 +45,14 @@ class Preparing(Gradients):
     def _optimizers(self) -> list[PreparedOptimizer]:
         return self._prepared_optimizers
 
-    @property
-    def split_batches(self) -> bool:
-        """Return whether the samples of one batch are split over all processes."""
-        return self.dataloader_config.split_batches
-
-    @property
-    def dispatch_batches(self) -> bool | None:
-        """Return whether process 0 reads the batches for all."""
-        return self.dataloader_config.dispatch_batches
-
-    @property
-    def even_batches(self) -> bool:
-        """Return whether the last round is padded; setting it affects loaders prepared afterwards."""
-        return self.dataloader_config.even_batches
-
-    @even_batches.setter
-    def even_batches(self, value: bool) -> None:
-        self.dataloader_config.even_batches = value
-
-    @property
-    def use_seedable_sampler(self) -> bool:
-        """Return whether the shuffled order depends on seed and epoch alone."""
-        return self.dataloader_config.use_seedable_sampler
-
-    @property
-    def non_blocking(self) -> bool:
-        """Return whether copies to the device are asynchronous."""
-        return self.dataloader_config.non_blocking
-
-    @property
-    def use_stateful_dataloader(self) -> bool:
-        """Return False: loaders here keep their position without it."""
-        return False
+    split_batches: bool = forwarded("dataloader_config.split_batches", "Each batch is split over all processes.")
+    dispatch_batches: bool | None = forwarded("dataloader_config.dispatch_batches", "Process 0 reads all batches.")
+    even_batches: bool = forwarded(
+        "dataloader_config.even_batches", "The last round of loaders prepared from now on is padded.", writable=True
+    )
+    use_seedable_sampler: bool = forwarded("dataloader_config.use_seedable_sampler", "The order depends on the seed.")
+    non_blocking: bool = forwarded("dataloader_config.non_blocking", "Copies to the device are asynchronous.")
+    use_stateful_dataloader: bool = forwarded("dataloader_config.use_stateful_dataloader", "Always False.")
 
     def prepare(self, *args: Any, device_placement: list[bool] | None = None) -> Any:
         """Prepare models, optimizers, schedules and loaders, each by its own method; return others unchanged.
@@ -121,10 +97,7 @@ class Preparing(Gradients):
             return model
         spread = self.verify_device_map(model)
         if spread and self.num_processes > 1:
-            raise ValueError(
-                "The model lies on several devices (device_map), and each process needs its own copy. Start one "
-                "process, or load the model without device_map."
-            )
+            raise ValueError("The model lies on several devices: start one process, or load it without device_map.")
         if device_placement is not False and not spread:
             model = model.to(self.device)
         if self.native_amp:
@@ -233,9 +206,7 @@ class Preparing(Gradients):
             torch.cuda.empty_cache()
         return [None] * len(objects)
 
-    def clear(self, *objects: Any) -> list[None]:
-        """As `free_memory`."""
-        return self.free_memory(*objects)
+    clear = free_memory
 
 
 def _prepared_loader(accelerator: Any, loader: DataLoader, *, placed: bool) -> DataLoader:
@@ -252,10 +223,7 @@ def _prepared_loader(accelerator: Any, loader: DataLoader, *, placed: bool) -> D
     if not has_batches(loader):
         if alone:
             return loader
-        raise NotImplementedError(
-            "A DataLoader with batch_size=None cannot be dealt out to several processes, as it hands out what the "
-            "dataset gives. Give it a batch_size or a batch_sampler, or shard the dataset and do not prepare it."
-        )
+        raise NotImplementedError("A DataLoader with batch_size=None cannot be sharded: give it a batch_size.")
     config = accelerator.dataloader_config
     rebuilt = rebuild_loader(
         loader,

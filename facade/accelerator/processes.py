@@ -6,6 +6,7 @@ import contextlib
 import functools
 from collections.abc import Callable, Iterator
 from enum import Enum
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,7 +23,20 @@ if TYPE_CHECKING:
 Function = Callable[..., Any]
 
 
-_ON_SEVERAL_DEVICES = frozenset({"MULTI_GPU", "MULTI_NPU", "MULTI_XPU", "MULTI_MLU", "MULTI_MUSA", "MULTI_HPU"})
+def forwarded(path: str, doc: str, *, writable: bool = False) -> Any:
+    """Return a property that is an attribute of another object.
+
+    Args:
+        path: such as `args.device`.
+        doc: its docstring.
+        writable: setting it sets that attribute.
+    """
+    owner, _, name = path.rpartition(".")
+
+    def write(self: Any, value: Any) -> None:
+        setattr(attrgetter(owner)(self), name, value)
+
+    return property(attrgetter(path), write if writable else None, doc=doc)
 
 
 class DistributedType(str, Enum):
@@ -40,7 +54,7 @@ class DistributedType(str, Enum):
     @property
     def on_several_devices(self) -> bool:
         """Return whether each process has a device of its own, and the whole model on it."""
-        return self.value in _ON_SEVERAL_DEVICES
+        return self.value.startswith("MULTI_") and self is not DistributedType.MULTI_CPU
 
 
 def distribution(args: TrainingArguments) -> DistributedType:
@@ -69,25 +83,12 @@ class Processes:
 
     args: TrainingArguments
 
-    @property
-    def device(self) -> torch.device:
-        """Return the device of this process."""
-        return self.args.device
-
-    @property
-    def num_processes(self) -> int:
-        """Return the number of processes."""
-        return self.args.world_size
-
-    @property
-    def process_index(self) -> int:
-        """Index of this process among all."""
-        return self.args.process_index
-
-    @property
-    def local_process_index(self) -> int:
-        """Index of this process on this machine."""
-        return self.args.local_process_index
+    device: torch.device = forwarded("args.device", "The device of this process.")
+    num_processes: int = forwarded("args.world_size", "The number of processes.")
+    process_index: int = forwarded("args.process_index", "Index of this process among all.")
+    local_process_index: int = forwarded("args.local_process_index", "Index of this process on this machine.")
+    mixed_precision: str = forwarded("args.mixed_precision", "`no`, `bf16` or `fp16`.")
+    parallelism_config: Any = forwarded("args.parallelism_config", "The `parallelism_config` of the arguments.")
 
     @property
     def is_main_process(self) -> bool:
@@ -113,11 +114,6 @@ class Processes:
     def use_distributed(self) -> bool:
         """Return whether there are several processes."""
         return self.distributed_type != DistributedType.NO and self.num_processes > 1
-
-    @property
-    def mixed_precision(self) -> str:
-        """Return `no`, `bf16` or `fp16`."""
-        return self.args.mixed_precision
 
     def wait_for_everyone(self) -> None:
         """Wait for all processes at a barrier."""
@@ -166,11 +162,6 @@ class Grid(Processes):
 
     Ranks that split layers (tensor parallel) are consecutive; then come those that shard one copy of the model.
     """
-
-    @property
-    def parallelism_config(self) -> Any:
-        """Return the `parallelism_config` of the arguments."""
-        return self.args.parallelism_config
 
     @property
     def tensor_parallel_rank(self) -> int:
@@ -233,10 +224,7 @@ class ProcessDecorators(Processes):
 
     def _where(self, function: Function | None, here: Callable[[], bool]) -> Function:
         if not callable(function):
-            raise TypeError(
-                f"{function!r} is no function. Write @trainer.accelerator.on_main_process above one, or for one "
-                "process @trainer.accelerator.on_process(process_index=1)."
-            )
+            raise TypeError(f"{function!r} is no function. Write @trainer.accelerator.on_process(process_index=1).")
 
         @functools.wraps(function)
         def run(*args: Any, **kwargs: Any) -> Any:

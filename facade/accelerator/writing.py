@@ -9,12 +9,10 @@ import torch
 from torch import nn
 
 from ...lightning_modules.checkpoints.tied_weights import without_sharing
-from ...lightning_modules.common.local_paths import require_local
+from ...lightning_modules.common.local_paths import StrPath, require_local
 from ...lightning_modules.internals.precision import uncast
 from ...lightning_modules.models import inspection
 from .gradients import Gradients
-
-StrPath = str | os.PathLike[str]
 
 
 class Writing(Gradients):
@@ -86,9 +84,7 @@ class Writing(Gradients):
         """
         weights = self.get_state_dict(model)
         if any(isinstance(value, torch.Tensor) and value.is_meta for value in weights.values()):
-            raise RuntimeError(
-                "Some weights are on the meta device, so that there is nothing to save. Load them first."
-            )
+            raise RuntimeError("Some weights are on the meta device. Load them first.")
         if not self._writes:
             return
         from huggingface_hub import save_torch_state_dict

@@ -86,10 +86,8 @@ class DeepSpeed(Strategy):
             steps = args.max_steps
         mismatches = fill_from_arguments(config, args, args.world_size) + fill_from_run(config, args, model, steps)
         if mismatches:
-            raise ValueError(
-                f'deepspeed contradicts the arguments: {"; ".join(mismatches)}. Write "auto" in the configuration, or '
-                "change one."
-            )
+            said = f"deepspeed contradicts the arguments: {'; '.join(mismatches)}"
+            raise ValueError(f'{said}. Write "auto" in the configuration, or change one.')
         _add_what_is_missing(config, args)
         return cls(
             "DeepSpeedStrategy",
@@ -124,15 +122,10 @@ class DeepSpeed(Strategy):
         require_deepspeed()
         half = value_at(self.options["config"], "fp16.enabled") is True or args.mixed_precision == "fp16"
         if half and self.device == "cpu":
-            raise ValueError(
-                "deepspeed with fp16 needs a GPU: DeepSpeed has no float16 on the CPU. Pass bf16=True in place of "
-                "fp16=True, or neither."
-            )
-        if OptimizerNames(args.optim) in _ALL_AT_ONCE and "optimizer" not in self.options["config"]:
-            raise ValueError(
-                f"optim={OptimizerNames(args.optim).value!r} does not go with deepspeed, which gives an optimizer flat "
-                "parts of all parameters in place of the parameters. Choose one such as 'adamw_torch'."
-            )
+            raise ValueError("deepspeed with fp16 needs a GPU. Pass bf16=True in place of fp16=True, or neither.")
+        optimizer = OptimizerNames(args.optim)
+        if optimizer in _ALL_AT_ONCE and "optimizer" not in self.options["config"]:
+            raise ValueError(f"optim={optimizer.value!r} does not go with deepspeed, which flattens parameters.")
 
     def build(self) -> Any:
         """Make a `DeepSpeedStrategy`, whose engine is around the model, not the LightningModule.
@@ -162,10 +155,8 @@ class DeepSpeed(Strategy):
             ValueError: something is "auto" still.
         """
         if self.open_keys:
-            raise ValueError(
-                f"deepspeed: nothing says what these are: {', '.join(self.open_keys)}. They follow from the "
-                'hidden_size of the model\'s config and from the number of steps. Write numbers in place of "auto".'
-            )
+            unknown = f"{', '.join(self.open_keys)} cannot be derived from the hidden_size and the number of steps"
+            raise ValueError(f'deepspeed: {unknown}. Write numbers in place of "auto".')
 
     def engine_config(self) -> dict[str, Any]:
         """Return the configuration of the engine."""
@@ -237,9 +228,7 @@ class DeepSpeed(Strategy):
 
     def clip_values(self, parameters: Iterable[torch.Tensor], limit: float) -> None:
         """See `Strategy.clip_values`."""
-        raise NotImplementedError(
-            "clip_grad_value_ cannot be had with DeepSpeed, which has the gradients. Set max_grad_norm instead."
-        )
+        raise NotImplementedError("clip_grad_value_ is not there with DeepSpeed. Set max_grad_norm instead.")
 
     def norm_of_last_step(self) -> torch.Tensor | float:
         """See `Strategy.norm_of_last_step`."""
@@ -293,17 +282,11 @@ class DeepSpeed(Strategy):
         """See `Strategy.save_weights`."""
         if states_follow:  # which have the weights in them
             return
+        setting = "stage3_gather_16bit_weights_on_model_save is False"
         if self.engine is None:
-            raise ValueError(
-                "The model was not trained by DeepSpeed, and stage3_gather_16bit_weights_on_model_save is False, so "
-                "there is nothing to save. Set it to True, or leave it out."
-            )
+            raise ValueError(f"{setting}, and the model was not trained by DeepSpeed: there is nothing to save.")
         if self.should_log:
-            logger.warning(
-                "stage3_gather_16bit_weights_on_model_save is False, so %s has the parts of all processes in place of "
-                "whole weights: its zero_to_fp32.py puts them together.",
-                folder,
-            )
+            logger.warning("%s, so %s gets the parts of all processes: zero_to_fp32.py joins them.", setting, folder)
         self._save_states(folder, step)
 
     def weights_are_in_parts(self, checkpoint: str) -> bool:
@@ -332,20 +315,15 @@ class DeepSpeed(Strategy):
         found, stage = saved_states(checkpoint), self.stage
         if found is None or self._is_as_before(found):
             return
+        before = " or ".join(map(str, found.stages))
         if 0 in (stage, *found.stages):
-            before = " or ".join(map(str, found.stages))
-            raise ValueError(
-                f"{checkpoint} was written with zero_optimization.stage {before}, and the stage is {stage}, "
-                f"which cannot read it. Set it to {before}, or begin a new training with the weights."
-            )
+            written = f"{checkpoint} was written with zero_optimization.stage {before}"
+            raise ValueError(f"{written}, which stage {stage} cannot read. Set it to {before}.")
         for key, shards_otherwise in _SHARDED_OTHERWISE.items():
             value = value_at(self.options["config"], key)
             if shards_otherwise(value):
-                raise ValueError(
-                    f"{checkpoint} was written by {found.processes} processes in stage "
-                    f"{' or '.join(map(str, found.stages))}, and with {key}={value!r} their states cannot be dealt out "
-                    "anew. Leave that out, or go on with as many processes in the same stage."
-                )
+                written = f"{checkpoint} was written by {found.processes} processes in stage {before}"
+                raise ValueError(f"{written}, and with {key}={value!r} it cannot be resharded. Leave that out.")
         ZeroStates(checkpoint)
 
     def load_optimizer(self, checkpoint: str) -> bool:

@@ -193,27 +193,21 @@ def groups_of_spread(args: TrainingArguments, model: Any) -> ParallelismConfig |
     base = base_of_adapter(model)
     if not getattr(base, "is_distributed_loading_by_transformers", False):
         if (getattr(base, "_tp_size", None) or 1) > 1 and not sharding.is_split(base):
+            instead = f"Load it without tp_plan and pass parallelism_config={{'tp_size': {args.world_size}}}."
             raise ValueError(
-                f"from_pretrained(tp_plan=...) has split {type(base).__name__} into plain tensors, as older "
-                "transformers do: norms and what is to be saved cannot be told from them. Load it without tp_plan and "
-                f"pass parallelism_config={{'tp_size': {args.world_size}}}, or use a newer transformers."
+                f"from_pretrained(tp_plan=...) has split {type(base).__name__} into plain tensors. {instead}"
             )
         return None
     sizes = base.config.distributed_config
     if sizes.pp_size > 1:
-        raise NotImplementedError(
-            f"DistributedConfig(pp_size={sizes.pp_size}): layers in different processes are not trained. Use "
-            "fsdp_size, tp_size or ep_size."
-        )
+        raise NotImplementedError(f"DistributedConfig(pp_size={sizes.pp_size}): use fsdp_size, tp_size or ep_size.")
     groups = ParallelismConfig(sizes.dp_replicate_size, sizes.fsdp_size, sizes.tp_size)
     again = [name for name in ("fsdp", "deepspeed") if getattr(args, name)]
     if read_parallelism(args.parallelism_config) not in (None, ParallelismConfig(), groups):
         again.append("parallelism_config")
     if again:
-        raise ValueError(
-            f"{', '.join(again)} spreads the model, but from_pretrained(distributed_config=...) has spread "
-            f"{type(base).__name__} already. Leave one of them out."
-        )
+        done = f"from_pretrained(distributed_config=...) has spread {type(base).__name__} already"
+        raise ValueError(f"{', '.join(again)} spreads the model, but {done}. Leave one of them out.")
     if sizes.tp_size > 1:
         sum_before_accumulation(base)
     sharding.resharded(base)

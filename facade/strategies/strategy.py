@@ -127,11 +127,8 @@ class Strategy:
             NotImplementedError: Lightning alone can spread the model.
         """
         if self.distributes:
-            raise NotImplementedError(
-                f"accelerator.prepare cannot shard a model for an own loop: with {self.name} Lightning shards that of "
-                "the Trainer, when train() is called. Use train(), or leave out fsdp, deepspeed and "
-                "parallelism_config; for a model that is not trained pass evaluation_mode=True to prepare_model."
-            )
+            said = f"accelerator.prepare cannot shard a model for an own loop: {self.name} shards that of train()"
+            raise NotImplementedError(f"{said}. Use train(), or prepare_model(model, evaluation_mode=True).")
         return model
 
     # Forward pass.

@@ -33,10 +33,8 @@ def check_processes(args: TrainingArguments) -> None:
     """
     groups = groups_of(args)
     if groups is not None and groups.total_size not in (1, args.world_size):
-        raise ValueError(
-            f"parallelism_config is made for {groups.total_size} processes, but the number of processes is "
-            f"{args.world_size}: start the script with torchrun --nproc_per_node={groups.total_size}, or change it."
-        )
+        wrong = f"parallelism_config is made for {groups.total_size} processes, but there are {args.world_size}"
+        raise ValueError(f"{wrong}: start the script with torchrun --nproc_per_node={groups.total_size}.")
 
 
 def wrap_option(settings: FSDPSettings, model: nn.Module | None) -> dict[str, Any] | None:
@@ -104,12 +102,11 @@ def check_sharding(args: TrainingArguments, model: nn.Module, *, layers: dict[st
     """
     check_processes(args)
     if args.world_size == 1 and args.fsdp and find_launch() is None:
+        given = shown_fsdp(args.fsdp)
         raise ValueError(
-            f"{shown_fsdp(args.fsdp)} shards the model over processes, but there is one: start the "
-            "script with torchrun --nproc_per_node=..., or leave fsdp out."
+            f"{given} shards the model over processes: start the script with torchrun --nproc_per_node=..."
         )
-    missing = _missing_layers(layers, model)
-    if missing:
+    if missing := _missing_layers(layers, model):
         raise ValueError(" ".join(missing))
 
 
@@ -130,17 +127,11 @@ def check_split(model: nn.Module, size: int) -> None:
     """
     if size == 1 or is_sharded(model):
         return
-    split_before = getattr(model, "_tp_size", None)
-    if split_before is not None and split_before > 1:
-        raise ValueError(
-            f"parallelism_config: tp_size={size}, but from_pretrained(tp_plan=...) has split {type(model).__name__} "
-            "already. Load it without tp_plan: the Trainer splits it."
-        )
-    if faults := split_faults(model, size):
-        raise ValueError(
-            f"parallelism_config: tp_size={size}: {'; '.join(faults)}. To leave layers whole, use dp_shard_size in the "
-            "place of tp_size."
-        )
+    faults = split_faults(model, size)
+    if (getattr(model, "_tp_size", None) or 1) > 1:
+        faults = [f"from_pretrained(tp_plan=...) has split {type(model).__name__} already. Load it without tp_plan"]
+    if faults:
+        raise ValueError(f"parallelism_config: tp_size={size}: {'; '.join(faults)}, or use dp_shard_size.")
 
 
 def check_sequences(model: nn.Module, argument: str, size: int, heads_over: int = 1) -> None:
@@ -156,10 +147,7 @@ def check_sequences(model: nn.Module, argument: str, size: int, heads_over: int 
         ValueError: it cannot; says what to do.
     """
     if faults := model_faults(model, heads_over=heads_over):
-        raise ValueError(
-            f"parallelism_config: {argument}={size}: {'; '.join(faults)}. To leave sequences whole, use "
-            f"dp_shard_size in the place of {argument}."
-        )
+        raise ValueError(f"parallelism_config: {argument}={size}: {'; '.join(faults)}, or use dp_shard_size.")
 
 
 def _missing_layers(option: dict[str, Any] | None, model: nn.Module) -> list[str]:
@@ -168,14 +156,11 @@ def _missing_layers(option: dict[str, Any] | None, model: nn.Module) -> list[str
         return []
     present = sorted({type(module).__name__ for module in model.modules()})
     if not names:
-        logger.warning(
-            "%s does not name its layers (_no_split_modules), so it is sharded as one. Pass "
-            "fsdp_config={'transformer_layer_cls_to_wrap': [...]}.",
-            type(model).__name__,
-        )
+        instead = "Pass fsdp_config={'transformer_layer_cls_to_wrap': [...]}."
+        logger.warning("%s does not name its layers, so it is sharded as one. %s", type(model).__name__, instead)
+    setting, kind = "fsdp_config: transformer_layer_cls_to_wrap", type(model).__name__
     return [
-        f"fsdp_config: transformer_layer_cls_to_wrap={name!r} is no class of a module in {type(model).__name__}."
-        f"{did_you_mean(name, present)} It has: {', '.join(present)}."
+        f"{setting}={name!r} is no module of {kind}.{did_you_mean(name, present)} It has: {', '.join(present)}."
         for name in names
         if name not in present
     ]

@@ -45,9 +45,7 @@ class XLA(Strategy):
         if settings is None:
             return cls("SingleDeviceXLAStrategy", {"device": str(args.device)})
         if not settings.xla:
-            raise ValueError(
-                f"{shown_fsdp(args.fsdp)} on a device of torch_xla needs {_SHARDED}: add it, or leave fsdp out."
-            )
+            raise ValueError(f"{shown_fsdp(args.fsdp)} on a device of torch_xla needs {_SHARDED}.")
         options = {
             "wrapper": "SpmdFullyShardedDataParallel" if settings.xla_v2 else "XlaFullyShardedDataParallel",
             "layers": wrap_option(settings, model),
@@ -79,9 +77,7 @@ class XLA(Strategy):
         processes = max(args.world_size, several_xla_processes())
         if processes > 1 or self.wrapper:
             where = f" in {processes} processes" if processes > 1 else ""
-            raise NotImplementedError(
-                f"{asked}{where} can be planned, but not run yet: leave it out, one process then trains on one chip."
-            )
+            raise NotImplementedError(f"{asked}{where} can be planned, but not run yet: train on one chip without it.")
         if args.mixed_precision == "fp16":
             raise NotImplementedError("fp16=True does not go with TPUs, which compute in bfloat16: pass bf16=True.")
 

@@ -58,16 +58,13 @@ class LossScaler(torch.amp.GradScaler):
         if not self.together:
             return super()._unscale_grads_(optimizer, inv_scale, found_inf, allow_fp16)
         gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-        found = {found_inf.device: found_inf.clone()}
-        library: Any = torch  # which does not declare all that it has
+        worst = found_inf.clone()
         with torch.no_grad():
             for gradient in map(own_part, gradients):
-                here = found.setdefault(gradient.device, found_inf.to(gradient.device, copy=True))
-                scale: Any = inv_scale.to(gradient.device)
-                library._amp_foreach_non_finite_check_and_unscale_([gradient], here, scale)
-        worst = torch.stack([flag.to(found_inf.device) for flag in found.values()]).amax(0)
+                worst = worst.maximum(gradient.isfinite().all().logical_not().to(worst))
+                gradient.mul_(inv_scale.to(gradient.device))
         dist.all_reduce(worst, op=dist.ReduceOp.MAX)
-        return {device: worst.to(device) for device in found}
+        return {device: worst.to(device) for device in (found_inf.device, *(one.device for one in gradients))}
 
     def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
         """Unscale gradients unless that is done, and step if all are finite."""

@@ -247,10 +247,10 @@ def test_sections_of_the_configuration_are_deepspeeds_own(results):
 
 
 REFUSED = {
-    "stage": "was written with zero_optimization.stage 1 or 2, and the stage is 0",
-    "elsewhere": "with zero_optimization.mics_shard_size=1 their states cannot be dealt out anew",
-    "fp16": "DeepSpeed has no float16 on the CPU. Pass bf16=True",
-    "open": "nothing says what these are: zero_optimization.reduce_bucket_size",
+    "stage": "was written with zero_optimization.stage 1 or 2, which stage 0 cannot read",
+    "elsewhere": "with zero_optimization.mics_shard_size=1 it cannot be resharded",
+    "fp16": "Pass bf16=True",
+    "open": "deepspeed: zero_optimization.reduce_bucket_size",
     "optimizer": "optim='lomo' does not go with deepspeed",
     "evil": "optim_states.pt refers to posix.system, which no checkpoint of this kind holds",
 }

@@ -211,7 +211,7 @@ def test_the_command_line_shows_it_in_a_single_process(words, capsys):
 REFUSED_RUNS = [
     ({"fsdp": "full_shard"}, ValueError, "start the script with torchrun"),
     ({"fsdp": "full_shard", "fsdp_config": {"version": 2}}, ValueError, "fsdp='full_shard' shards the model"),
-    ({"parallelism_config": {"dp_shard_size": 2}}, ValueError, "is made for 2 processes, but the number of processes"),
+    ({"parallelism_config": {"dp_shard_size": 2}}, ValueError, "is made for 2 processes, but there are"),
     ({"parallelism_config": {"dp_replicate_size": 2}}, ValueError, "torchrun --nproc_per_node=2"),
     ({"parallelism_config": {"tp_size": 2}}, ValueError, "torchrun --nproc_per_node=2"),
     ({"fsdp": "full_shard", "fsdp_config": {"xla": True}}, ImportError, "pip install torch_xla"),
@@ -233,7 +233,7 @@ RUNS_OF_FOUR = [
     (
         {"fsdp": "full_shard", "fsdp_config": {"transformer_layer_cls_to_wrap": ["Linaer"]}},
         ValueError,
-        "'Linaer' is no class of a module in Tiny. Did you mean 'Linear'",
+        "'Linaer' is no module of Tiny. Did you mean 'Linear'",
     ),
 ]
 
@@ -252,7 +252,7 @@ def test_a_model_that_names_no_layers_is_warned_of(tmp_path, caplog):
     args, model = of_four(tmp_path, fsdp="full_shard auto_wrap"), Tiny()
     with caplog.at_level(logging.WARNING):
         translate(args, model=model).strategy.check(args, model)
-    assert "Tiny does not name its layers (_no_split_modules)" in caplog.text
+    assert "Tiny does not name its layers" in caplog.text
 
 
 def test_xla_with_its_package_is_refused_by_name(tmp_path, monkeypatch):
