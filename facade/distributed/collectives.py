@@ -20,11 +20,8 @@ def require_tensor(leaf: Any) -> torch.Tensor:
     """
     if isinstance(leaf, torch.Tensor):
         return leaf
-    raise TypeError(
-        f"There is a {type(leaf).__name__} ({leaf!r:.60}), and processes exchange tensors. Make it one, take it out, "
-        "or have everything pickled: gather_for_metrics(..., use_gather_object=True), or eval_use_gather_object=True "
-        "in the arguments for predictions and labels."
-    )
+    found = f"There is a {type(leaf).__name__} ({leaf!r:.60}), and processes exchange tensors"
+    raise TypeError(f"{found}. Make it one, or use use_gather_object=True (in the arguments eval_use_gather_object).")
 
 
 def has_only_tensors(value: Any) -> bool:
@@ -97,9 +94,7 @@ def share_of_inputs(inputs: Any, index: int, processes: int, pad: bool) -> Any:
     if isinstance(inputs, dict):
         lengths = {key: len(value) for key, value in inputs.items()}
         if len(set(lengths.values())) > 1:
-            raise ValueError(
-                f"All values of the dict have to be equally long to be shared out, and are not: {lengths}."
-            )
+            raise ValueError(f"The values of the dict differ in length: {lengths}.")
         return {key: share_of_inputs(value, index, processes, pad) for key, value in inputs.items()}
     each, extra = divmod(len(inputs), processes)
     start = index * each + min(index, extra)

@@ -30,11 +30,7 @@ _MAY_DIFFER = {
 }
 """Arguments that concern one rank alone, or that only one rank reads."""
 
-_REMEDY = (
-    "All of them have to train with the same script, arguments and data: what differs would give other numbers in each "
-    "process, or let them wait for each other for ever. If it comes from the environment or from files, see that it is "
-    "the same on all machines."
-)
+_REMEDY = "Start all of them with the same script, arguments and data, or they would wait for each other for ever."
 _KINDS = (bool, int, float, str, type(None))
 
 

@@ -6,6 +6,7 @@ if there is one.
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import re
@@ -56,11 +57,9 @@ class Launch:
             limits.append((local_ranks, self.local_rank, 0, here - 1))
         for variable, value, least, most in limits:
             if value is not None and not least <= value <= most:
-                raise RuntimeError(
-                    f"The environment variable {variable} is {value}, which is out of range: with {sizes}="
-                    f"{self.world_size} and {here} processes on this machine it is from {least} to {most}. It is set "
-                    "by launchers such as torchrun; start all processes with one, or unset it to train in one process."
-                )
+                place = f"with {sizes}={self.world_size} and {here} processes on this machine"
+                wrong = f"The environment variable {variable} is {value}, and {place} it is from {least} to {most}"
+                raise RuntimeError(f"{wrong}. Start all processes with torchrun, or unset it to train in one process.")
 
     def placed(self, hosts: Sequence[str]) -> Launch:
         """Return a copy with local rank and local size, from the host names of all processes by rank."""
@@ -79,7 +78,8 @@ def find_launch() -> Launch | None:
     Raises:
         RuntimeError: A variable is no number, or is out of range.
     """
-    for look in (_variables, _lsf, _mpi, _slurm, _pmi, _lightning, _mpi4py, _variables_without_rank):
+    without_local = functools.partial(_mpi, needed=2)
+    for look in (_variables, _lsf, _mpi, _slurm, without_local, _lightning, _mpi4py, _variables_without_rank):
         launch = look()
         if launch is not None:
             launch.check()
@@ -107,10 +107,8 @@ def whole_number(variable: str, text: str | None, default: int) -> int:
     try:
         return int(text)
     except ValueError:
-        raise RuntimeError(
-            f"The environment variable {variable} is {text!r}, which is not a whole number. "
-            "It is set by launchers such as torchrun; unset it to train in one process."
-        ) from None
+        wrong = f"The environment variable {variable} is {text!r}, which is not a whole number"
+        raise RuntimeError(f"{wrong}. Launchers set it; unset it to train in one process.") from None
 
 
 def on_this_machine() -> bool:
@@ -148,10 +146,8 @@ def _variables_without_rank() -> Launch | None:
     size = number_in("WORLD_SIZE", 1)
     for name in () if _are_set("WORLD_SIZE") or _has_group() else ("RANK", "LOCAL_RANK"):
         if number_in(name, 0) > 0:
-            raise RuntimeError(
-                f"{name}={os.environ[name]} is set, but WORLD_SIZE is not. Start the script with torchrun, or set "
-                f"WORLD_SIZE to the number of processes; to train in one process unset {name}."
-            )
+            wrong = f"{name}={os.environ[name]} is set, but WORLD_SIZE is not"
+            raise RuntimeError(f"{wrong}. Start the script with torchrun, or unset {name} to train in one process.")
     return None if size == 1 else Launch("variables", size)
 
 
@@ -166,10 +162,8 @@ def _lsf() -> Launch | None:
     needed = ("LSB_JOBID", "LSB_DJOB_RANKFILE", "JSM_NAMESPACE_LOCAL_RANK", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_RANK")
     if not _are_set(*needed) or number_in("JSM_NAMESPACE_SIZE", 1) == 1:
         return None
-    size, rank = number_in("JSM_NAMESPACE_SIZE", 1), number_in("JSM_NAMESPACE_RANK", 0)
-    local_size = _number("OMPI_COMM_WORLD_LOCAL_SIZE")
     names = ("JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE")
-    return Launch("LSF", size, rank, number_in("JSM_NAMESPACE_LOCAL_RANK", 0), local_size, names)
+    return _launch_of("LSF", names)
 
 
 _MPI = (
@@ -180,24 +174,18 @@ _MPI = (
 """Size, rank, local rank and local size: of Open MPI; MVAPICH; MPICH and Intel MPI."""
 
 
-def _mpi() -> Launch | None:
-    """Read the variables of an mpirun that sets all four numbers."""
-    return _mpirun(needed=4)
-
-
-def _pmi() -> Launch | None:
-    """Read the variables of an mpirun that leaves out the local numbers."""
-    return _mpirun(needed=2)
-
-
-def _mpirun(*, needed: int) -> Launch | None:
+def _mpi(needed: int = 4) -> Launch | None:
+    """Read the variables of an mpirun; some leave out the last two, the local numbers."""
     for names in _MPI:
         if _are_set(*names[:needed]) and number_in(names[0], 1) > 1:
-            size, rank, local_rank, local_size = names
-            return Launch(
-                "MPI", number_in(size, 1), number_in(rank, 0), _number(local_rank), _number(local_size), names
-            )
+            return _launch_of("MPI", names)
     return None
+
+
+def _launch_of(launcher: str, names: tuple[str, ...]) -> Launch:
+    """Read variables of size, rank, local rank and local size, of which the last two may lack."""
+    size, rank, local_rank, local_size = names
+    return Launch(launcher, number_in(size, 1), number_in(rank, 0), _number(local_rank), _number(local_size), names)
 
 
 def _slurm() -> Launch | None:
@@ -262,10 +250,7 @@ def port_in(variable: str) -> int:
     """
     port = number_in(variable, 0)
     if not 1 <= port <= 65535:
-        raise RuntimeError(
-            f"The environment variable {variable} is {os.environ.get(variable)!r}, which is no port: ports go from 1 "
-            "to 65535. Give all processes the same free port of the first one's machine."
-        )
+        raise RuntimeError(f"The environment variable {variable} is {os.environ.get(variable)!r}, which is no port.")
     return port
 
 

@@ -98,15 +98,9 @@ def _check(count: int, precision: str, port: Any, node: int, nodes: int) -> None
     if nodes > 1 and port is None:
         raise ValueError(f"num_nodes={nodes} machines meet at one port: pass use_port, the same on all of them.")
     if launched_world_size() > 1 or (dist.is_available() and dist.is_initialized()):
-        raise ValueError(
-            f"This process is itself one of {launched_world_size()} that a launcher such as torchrun has started, or "
-            "has joined a process group: processes are started by one of the two. Call the function directly."
-        )
+        raise ValueError("A launcher such as torchrun has started this process. Call the function directly.")
     if count > 1 and torch.cuda.is_initialized():
-        raise RuntimeError(
-            "The notebook has used CUDA already, so its processes cannot be forked. Restart it, and touch no GPU "
-            "before: make models, and training arguments, inside of the function."
-        )
+        raise RuntimeError("The notebook has used CUDA already. Restart it, and make models inside of the function.")
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import os
 import sys
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from ...lightning_modules.common.libraries import loaded
@@ -42,20 +43,9 @@ class ProcessEnvironment:
     backend: str | None = None
     launcher: str | None = None
 
-    @property
-    def num_processes(self) -> int:
-        """The reference's name of `world_size`."""
-        return self.world_size
-
-    @property
-    def process_index(self) -> int:
-        """The reference's name of `rank`."""
-        return self.rank
-
-    @property
-    def local_process_index(self) -> int:
-        """The reference's name of `local_rank`."""
-        return self.local_rank
+    num_processes = property(attrgetter("world_size"), doc="The reference's name of `world_size`.")
+    process_index = property(attrgetter("rank"), doc="The reference's name of `rank`.")
+    local_process_index = property(attrgetter("local_rank"), doc="The reference's name of `local_rank`.")
 
     @property
     def is_main_process(self) -> bool:
@@ -190,10 +180,7 @@ def _join(use_cpu: bool, backend: str | None, timeout: float) -> ProcessEnvironm
     launch = find_launch()
     assert launch is not None  # the world size is above 1
     if not dist.is_available():
-        raise RuntimeError(
-            f"WORLD_SIZE={launch.world_size}, but this build of torch has no torch.distributed. "
-            "Install one that has, or start a single process."
-        )
+        raise RuntimeError(f"WORLD_SIZE={launch.world_size}, but this build of torch has no torch.distributed.")
     launch, store = prepared(launch, timeout)
     assert launch.local_rank is not None
     device = _device_of_rank(use_cpu, launch.local_rank)
@@ -283,16 +270,12 @@ def _single_device(use_cpu: bool) -> "torch.device":
 @lru_cache(maxsize=1)
 def _warn_of_idle_gpus(count: int) -> None:
     if count > 1:
-        logger.warning(
-            f"{count} GPUs are visible, one of them is used. To use all of them start the script with "
-            f"`torchrun --nproc_per_node={count}`; to silence this, set CUDA_VISIBLE_DEVICES to one GPU."
-        )
+        more = f"To use all start the script with torchrun --nproc_per_node={count}; or set CUDA_VISIBLE_DEVICES."
+        logger.warning("%s GPUs are visible, one of them is used. %s", count, more)
 
 
 @lru_cache(maxsize=1)
 def _warn_of_idle_tasks(count: int) -> None:
     if count > 1:
-        logger.warning(
-            f"The job has {count} tasks (SLURM_NTASKS), but this is its script, so it trains in one process. To start "
-            "them all put srun before the command: srun python ...; or use torchrun."
-        )
+        one = "but this is its script, so it trains in one process. Put srun before the command, or use torchrun."
+        logger.warning("The job has %s tasks (SLURM_NTASKS), %s", count, one)

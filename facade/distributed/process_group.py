@@ -42,10 +42,8 @@ def prepared(launch: Launch, timeout: float) -> tuple[Launch, Any]:
         RuntimeError: rank or address are missing, or this process has inherited its rank from one that has joined.
     """
     if launch.rank is None:
-        raise RuntimeError(
-            f"WORLD_SIZE={launch.world_size} is set, but RANK is not. Start the script with torchrun, "
-            "or unset WORLD_SIZE to train in one process."
-        )
+        wrong = f"WORLD_SIZE={launch.world_size} is set, but RANK is not"
+        raise RuntimeError(f"{wrong}. Start the script with torchrun, or unset WORLD_SIZE to train in one process.")
     _look_up_address(launch)
     refuse_inherited_place(launch)
     launch, store = _look_up_place(launch, timeout)
@@ -71,10 +69,7 @@ def join(launch: Launch, store: Any, backend: str, timeout: float) -> None:
 
     known = [name for name in ("nccl", "gloo", "mpi", "xccl") if dist.is_backend_available(name)]
     if backend in ("nccl", "gloo", "mpi", "xccl") and backend not in known:  # torch checks those of plugins
-        raise ValueError(
-            f"ddp_backend={backend!r} is not there: this torch.distributed has {', '.join(known)}. "
-            "Leave ddp_backend out to have the one that suits the device, or install a torch with it."
-        )
+        raise ValueError(f"ddp_backend={backend!r} is not there: this torch.distributed has {', '.join(known)}.")
     given = {} if store is None else {"store": store, "rank": launch.rank, "world_size": launch.world_size}
     with rendezvous(launch.rank, launch.world_size, timeout):
         dist.init_process_group(backend, timeout=timedelta(seconds=timeout), **given)
@@ -93,16 +88,11 @@ def warn_of_other_group(backend: str | None, asked: str | None, timeout: float) 
         asked: the argument `ddp_backend`.
         timeout: the argument `ddp_timeout`, in seconds.
     """
+    said = "%s=%s has no effect: the process group was made before. Make the training arguments first."
     if asked not in (None, backend):
-        logger.warning(
-            f"ddp_backend={asked!r} has no effect: the process group was made before, with {backend!r}. Make these "
-            "training arguments first, or the group with that backend."
-        )
+        logger.warning(said, "ddp_backend", asked)
     if timeout != 1800:
-        logger.warning(
-            f"ddp_timeout={timeout} has no effect: the process group was made before, and keeps its timeout. Make "
-            "these training arguments first, or the group with that timeout."
-        )
+        logger.warning(said, "ddp_timeout", timeout)
 
 
 def leave() -> None:
@@ -147,11 +137,8 @@ def _look_up_address(launch: Launch) -> None:
         os.environ.setdefault("MASTER_PORT", str(found.main_port))
     os.environ.setdefault("MASTER_PORT", str(port_of_job()))
     if not os.environ.get("MASTER_ADDR"):
-        raise RuntimeError(
-            f"{launch.launcher} started {launch.world_size} processes on several machines, but does not say where the "
-            "first one is. Set MASTER_ADDR to the name of its machine in all of them (and MASTER_PORT to a free port "
-            "there), or install mpi4py."
-        )
+        started = f"{launch.launcher} started {launch.world_size} processes on several machines without an address"
+        raise RuntimeError(f"{started}. Set MASTER_ADDR to the machine of the first one, or install mpi4py.")
 
 
 def _lightning_environment(launch: Launch) -> Any:
@@ -213,12 +200,9 @@ def refuse_inherited_place(launch: Launch) -> None:
     inherited = bool(pid) and int(pid) != os.getpid() and place == _place(launch)
     if not inherited and not _is_spawned_under_torchrun():
         return
-    raise RuntimeError(
-        f"This process was started by one that is itself one of {launch.world_size} processes of {launch.launcher}, "
-        f"and has inherited its place (RANK={launch.rank}, WORLD_SIZE={launch.world_size}): the two would wait for "
-        "each other for ever. Start processes with torchrun or with multiprocessing (notebook_launcher, "
-        "torch.multiprocessing.spawn), not with both; to train in this process alone unset WORLD_SIZE and RANK in it."
-    )
+    place = f"(RANK={launch.rank}, WORLD_SIZE={launch.world_size})"
+    inherits = f"This process was started by one of {launch.launcher}, and has inherited its place {place}"
+    raise RuntimeError(f"{inherits}. Use torchrun or multiprocessing, not both, or unset WORLD_SIZE and RANK in it.")
 
 
 def _use_one_thread_in_forks() -> None:

@@ -20,11 +20,10 @@ import torch.distributed as dist
 from torch import nn
 
 from ..common.dtensor import without_values
+from ..common.local_paths import StrPath
 from ..optim.optimizer_fit import require_fitting_present_state
 from .zero_files import require_plain_states, saved_states, tag_of
 from .zero_states import Piece, ZeroPart, ZeroStates
-
-StrPath = str | os.PathLike[str]
 
 
 def is_engine(model: Any) -> bool:
@@ -194,21 +193,18 @@ def _require_same_model(engine: Any, part: ZeroPart, states: ZeroStates, strict:
         has, lacks = ("model", "checkpoint") if name in trained else ("checkpoint", "model")
         raise ValueError(f"{states.folder} does not fit: {name} is trained in the {has}, and not in the {lacks}.")
     for name, shape in trained.items():
-        if shape != states.shapes[name] or groups[name] != states.param_group_of(name):
-            raise ValueError(
-                f"{states.folder} does not fit: {name} has the shape {tuple(states.shapes[name])} there, in group "
-                f"{states.param_group_of(name)} of the optimizer, and {tuple(shape)} in group {groups[name]} here."
-            )
+        there = tuple(states.shapes[name]), states.param_group_of(name)
+        if (tuple(shape), groups[name]) != there:
+            here = f"{tuple(shape)} in group {groups[name]} here"
+            raise ValueError(f"{states.folder} does not fit: {name} is {there[0]} in group {there[1]} there, {here}.")
     others = {name: tensor.shape for name, tensor in whole_shapes(engine).items() if name not in trained}
     lacking = [name for name in others if name not in states.weights]
     if strict and lacking:
         raise ValueError(f"{states.folder} has no weights for {', '.join(lacking)}.")
     for name, shape in others.items():
         if name not in lacking and states.weights[name].shape != shape:
-            raise ValueError(
-                f"{states.folder} does not fit: {name} is of shape {tuple(states.weights[name].shape)} there, and "
-                f"{tuple(shape)} here."
-            )
+            shapes = f"{tuple(states.weights[name].shape)} there, {tuple(shape)} here"
+            raise ValueError(f"{states.folder} does not fit: {name} is {shapes}.")
 
 
 def _load_part(optimizer: Any, own: dict[str, Any], part: ZeroPart, states: ZeroStates) -> None:
@@ -267,10 +263,7 @@ def choose_accelerator(device: str) -> None:
         import_module("deepspeed.ops").__compatible_ops__["deepspeed_shm_comm"] = False
     chosen = get_accelerator().device_name()
     if chosen.partition(":")[0] != device:
-        raise RuntimeError(
-            f"deepspeed works on {chosen!r}, but the training is to run on {device!r}: it was imported, or told by "
-            f"DS_ACCELERATOR, before. Set the environment variable DS_ACCELERATOR={device} for the whole script."
-        )
+        raise RuntimeError(f"deepspeed works on {chosen!r}, not {device!r}: set DS_ACCELERATOR={device} at the start.")
 
 
 def make_ready(device: str) -> None:

@@ -93,8 +93,7 @@ def _torch_module() -> Any:
             if all(hasattr(module, name) for name in _NEEDED):
                 return module
     raise NotImplementedError(
-        f"cp_size above 1: torch {torch.__version__} has no context_parallel of the known form, which is experimental. "
-        "Install torch 2.13."
+        f"cp_size above 1: torch {torch.__version__} has no context_parallel of the known form. Install torch 2.13."
     )
 
 
@@ -152,10 +151,8 @@ def _fault(
     if dropout > 0:
         return f"dropout_p={dropout}: ranks would draw their own masks; set the attention's dropout to 0"
     if query.ndim != 4 or query.shape[2:3] != key.shape[2:3]:
-        return (
-            f"query of shape {tuple(query.shape)} and key of shape {tuple(key.shape)}: both have to be (batch, heads, "
-            "positions, features) with as many positions"
-        )
+        shapes = f"query of shape {tuple(query.shape)} and key of shape {tuple(key.shape)}"
+        return f"{shapes}: both have to be (batch, heads, positions, features) with as many positions"
     return None
 
 
@@ -209,7 +206,8 @@ def _backward(operator: Any, args: tuple[Any, ...], options: dict[str, Any]) -> 
 
 
 def _local(tensors: Sequence[Any]) -> list[torch.Tensor]:
-    return [tensor._local_tensor for tensor in tensors]  # to_local is for autograd, which runs above the dispatcher
+    with torch.no_grad():  # autograd runs above the dispatcher
+        return [tensor.to_local() for tensor in tensors]
 
 
 def _spread(tensors: Sequence[torch.Tensor], mesh: DeviceMesh) -> tuple[DTensor, ...]:

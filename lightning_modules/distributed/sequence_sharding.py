@@ -35,17 +35,11 @@ def model_faults(model: nn.Module, *, heads_over: int = 1) -> list[str]:
     attention = getattr(config, "_attn_implementation", None)
     faults = []
     if attention not in (None, "sdpa"):
-        faults.append(
-            f"the attention of {kind} is attn_implementation={attention!r}, and only 'sdpa' is split. Load the model "
-            "with attn_implementation='sdpa'"
-        )
+        faults.append(f"{kind} has attn_implementation={attention!r}. Load it with attn_implementation='sdpa'")
     if getattr(config, "is_encoder_decoder", False):
         faults.append(f"{kind} has an encoder, and only causal attention is split")
     if others := _other_layers(text):
-        faults.append(
-            f"{kind} has layers with {', '.join(others)}, and only full causal attention is split. Load it without "
-            "them, if that is what is wanted"
-        )
+        faults.append(f"{kind} has layers with {', '.join(others)}, and only full causal attention is split")
     heads = getattr(text, "num_attention_heads", None)
     if isinstance(heads, int) and heads % heads_over:
         faults.append(f"{kind} has {heads} heads of attention, which cannot be shared by {heads_over} processes")
@@ -132,15 +126,10 @@ def _right_padding(mask: Any, rows: int, length: int) -> torch.Tensor | None:
     if mask is None:
         return None
     if tuple(mask.shape) != (rows, length):
-        raise _refusal(
-            f"attention_mask of shape {tuple(mask.shape)} cannot be split; leave it out, attention is causal anyway"
-        )
+        raise _refusal(f"attention_mask of shape {tuple(mask.shape)} cannot be split; leave it out")
     shown = mask.bool()
     if bool((shown[:, 1:] > shown[:, :-1]).any()):
-        raise _refusal(
-            "attention_mask hides positions before others, and processes that share sequences have no such mask. Pad "
-            "on the right (padding_side='right'), and leave out other masks"
-        )
+        raise _refusal("attention_mask hides positions before others. Pad on the right (padding_side='right')")
     return shown
 
 
@@ -164,9 +153,7 @@ def _positions(inputs: Mapping[str, Any], shown: torch.Tensor | None, shape: tup
     given = given.expand(shape)
     jumps = given.diff(dim=1).ne(1)
     if bool((jumps if shown is None else jumps & shown[:, 1:]).any()):
-        raise _refusal(
-            "position_ids begin anew, or skip some: several sequences in one row would see each other. Give each a row"
-        )
+        raise _refusal("position_ids begin anew, or skip some. Give each sequence a row of its own")
     return given
 
 

@@ -49,10 +49,8 @@ def split_faults(model: nn.Module, size: int) -> list[str]:
         return []
     kind, plan = type(model).__name__, plan_of(model)
     if not plan:
-        return [
-            f"{kind} does not say how its layers are split. Give it an attribute tp_plan, such as "
-            "{'layers.*.up': 'colwise', 'layers.*.down': 'rowwise'}, or a method parallelize(mesh)"
-        ]
+        remedy = "Give it a tp_plan, such as {'layers.*.up': 'colwise'}, or a method parallelize(mesh)"
+        return [f"{kind} does not say how its layers are split. {remedy}"]
     unknown = sorted({style for style in plan.values() if isinstance(style, str) and style not in STYLES})
     named = {pattern: _matching(model, pattern) for pattern in plan}
     faults = [

@@ -74,10 +74,7 @@ def _attend(
 ) -> torch.Tensor:
     """Compute attention between two exchanges."""
     if query.shape[_HEADS] % size:
-        raise ValueError(
-            f"sp_size above 1: {query.shape[_HEADS]} heads cannot be shared by {size} processes: choose an sp_size "
-            "that divides them."
-        )
+        raise ValueError(f"sp_size={size} does not divide the {query.shape[_HEADS]} heads of attention.")
     if key.shape[_HEADS] % size:  # each process needs a copy of some heads
         key, value = repeated_heads(query, key, value)
         enable_gqa = False

@@ -147,9 +147,7 @@ class ZeroStates:
         self.folder = Path(folder, saved.tag)
         self.processes = saved.processes
         if (self.folder / "offloaded_tensors").exists():
-            raise ValueError(
-                f"{self.folder} has the states as files of nvme: go on with as many processes, in the same stage."
-            )
+            raise ValueError(f"{self.folder} has states on nvme: resume with as many processes, in the same stage.")
         try:
             self._models = [load_file(path) for path in self._files("model")]
             self._parts = [self._part(path) for path in self._files("optim")]
@@ -185,10 +183,8 @@ class ZeroStates:
         count = content["partition_count"]
         written = {count} if isinstance(count, int) else set(count)
         if written != {self.processes}:
-            raise ValueError(
-                f"{self.folder} has the states of {self.processes} processes, and they were written by "
-                f"{' or '.join(map(str, sorted(written)))}. If each machine wrote its own, copy all into one folder."
-            )
+            others = " or ".join(map(str, sorted(written)))
+            raise ValueError(f"{self.folder} has the states of {self.processes} of {others} processes. Copy all to it.")
         try:
             return ZeroPart(content, self._models[0]["param_shapes"])
         except ValueError as error:
@@ -205,10 +201,8 @@ class ZeroStates:
                 if part.is_elementwise(group, entry) and self._first.is_elementwise(group, entry):
                     continue
                 if (isinstance(value, torch.Tensor) and value.numel() != 1) or not _equal(value, first[entry]):
-                    raise ValueError(
-                        f"{where} has {kind_of(value)} as {entry}, which is of that process alone, so that it cannot "
-                        "be sharded anew. Start as many processes as wrote it."
-                    )
+                    alone = f"{kind_of(value)} as {entry}, which is of that process alone"
+                    raise ValueError(f"{where} has {alone}. Start as many processes as wrote it.")
 
     def _require_elements(self) -> None:
         for name, pieces in self._pieces.items():

@@ -95,11 +95,8 @@ def rendezvous(rank: int | None, world_size: int, seconds: float) -> Iterator[No
         if not is_late(error) and not is_lost(error):
             raise
         address, port = (os.environ.get(name) for name in ("MASTER_ADDR", "MASTER_PORT"))
-        raise OtherProcessError(
-            f"Process {rank} of {world_size} waited {seconds:g} s (ddp_timeout) at {address}:{port} for the others, "
-            f"and not all came: {' '.join(str(error).split()[:40])} See whether {world_size} processes were started, "
-            "each with a RANK of its own and the same MASTER_ADDR and MASTER_PORT, and what those say that ended."
-        ) from error
+        waited = f"Process {rank} of {world_size} waited {seconds:g} s (ddp_timeout) at {address}:{port} for the others"
+        raise OtherProcessError(f"{waited}, and not all came: {' '.join(str(error).split()[:40])}") from error
 
 
 def _explain(monitor: FailureMonitor, session: int, error: BaseException, seconds: float) -> None:

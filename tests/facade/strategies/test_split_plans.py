@@ -33,7 +33,7 @@ class Layers(nn.Module):
 
 
 FAULTS = [
-    (Layers(None), "Layers does not say how its layers are split. Give it an attribute tp_plan"),
+    (Layers(None), "Layers does not say how its layers are split. Give it a tp_plan"),
     (Layers({**PAIR, "layers.*.norm": "packed_colwise"}), "'packed_colwise' (layers.*.norm), which is not supported"),
     (Layers({"layers.*.up": "colwize"}), "Did you mean 'colwise'"),
     (Layers({"layers.*.upper": "colwise", **PAIR}), "'layers.*.upper', but there is no module of that name"),

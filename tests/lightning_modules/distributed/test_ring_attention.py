@@ -72,7 +72,7 @@ def test_calls_that_would_be_answered_wrongly_are_refused(mesh, shared, changes,
 
 
 def test_heads_have_to_be_enough():
-    with pytest.raises(ValueError, match="3 heads cannot be shared by 2"):
+    with pytest.raises(ValueError, match="sp_size=2 does not divide the 3 heads"):
         _attend(functional.scaled_dot_product_attention, *[heads(3)] * 3, group=None, size=2, enable_gqa=False)
 
 

@@ -63,7 +63,7 @@ REFUSED = [
     ({"input_ids": None}, "the batch needs input_ids of shape (batch, positions), and has: input_ids, labels"),
     ({"labels": None}, "the batch needs labels, or shift_labels"),
     ({"labels": torch.ones(2)}, "labels of shape (2,) should have the shape of the input, (2, 7)"),
-    ({"attention_mask": LEFT}, "attention_mask hides positions before others, and processes that share sequences"),
+    ({"attention_mask": LEFT}, "attention_mask hides positions before others"),
     ({"attention_mask": torch.ones(2, 1, 7, 7)}, "attention_mask of shape (2, 1, 7, 7) cannot be split; leave it out"),
     ({"attention_mask": LEFT.flip(1)}, "labels at positions that attention_mask hides have to be -100"),
     ({"position_ids": torch.tensor([[0, 1, 2, 0, 1, 2, 3]])}, "position_ids begin anew, or skip some"),
@@ -93,7 +93,7 @@ class WithoutPositions(nn.Module):
 
 
 FAULTS = [
-    (Model(_attn_implementation="eager"), "attn_implementation='eager', and only 'sdpa' is split"),
+    (Model(_attn_implementation="eager"), "Load it with attn_implementation='sdpa'"),
     (Model(is_encoder_decoder=True), "Model has an encoder"),
     (Model(layer_types=["full_attention", "linear_attention"]), "layers with linear_attention, and only full"),
     (Model(sliding_window=8), "layers with sliding_window=8"),

@@ -70,7 +70,7 @@ def change(pattern: str, **changes):
 
 DAMAGED = {
     "lacks a process": (2, lack("*1_mp_rank_00_optim*"), "lacks the optim_states of process 1"),
-    "lacks the last": (2, lack("*2_mp_rank_00_optim*"), "has the states of 2 processes, and they were written by 3"),
+    "lacks the last": (2, lack("*2_mp_rank_00_optim*"), "has the states of 2 of 3 processes"),
     "lacks a model": (3, lack("*1_mp_rank_00_model*"), "lacks the model_states of process 1"),
     "cut": (2, cut, "damaged"),
     "other groups": (2, change("*1_mp*optim*", group_paddings=[0]), "cannot be read|is damaged"),
@@ -81,7 +81,7 @@ DAMAGED = {
     "no shapes": (2, change("mp*model*", param_shapes=None), "not what DeepSpeed writes"),
     "negative": (2, change("mp*model*", param_shapes=[{"a": (-4,)}, {"b": (2,)}]), "damaged"),
     "few frozen": (3, change("*1_mp*model*", frozen_param_fragments={"frozen": torch.ones(1)}), "elements of frozen"),
-    "nvme": (3, lambda states: (states / "offloaded_tensors").mkdir(), "has the states as files of nvme"),
+    "nvme": (3, lambda states: (states / "offloaded_tensors").mkdir(), "has states on nvme"),
     "elastic": (2, change("*0_mp*optim*", base_optimizer_state=[]), "elastic_checkpoint"),
 }
 
