@@ -15,6 +15,7 @@ import torch.distributed as dist
 from ..arguments.fsdp_config import settings_of
 from ..arguments.parallelism import data_rank, groups_of
 from ..distributed.collectives import share_of_inputs
+from ..distributed.process import others_wait
 from .refusals import refusal
 
 if TYPE_CHECKING:
@@ -127,21 +128,11 @@ class Processes:
 
     def main_process_first(self) -> contextlib.AbstractContextManager[None]:
         """Run the block on process 0 first, then on the others, even if it fails on process 0."""
-        return self._first(self.is_main_process)
+        return others_wait(self.is_main_process, self.num_processes)
 
     def local_main_process_first(self) -> contextlib.AbstractContextManager[None]:
         """As `main_process_first`, with the first process of each machine."""
-        return self._first(self.is_local_main_process)
-
-    @contextlib.contextmanager
-    def _first(self, goes_first: bool) -> Iterator[None]:
-        if not goes_first:
-            self.wait_for_everyone()
-        try:
-            yield
-        finally:
-            if goes_first:
-                self.wait_for_everyone()
+        return others_wait(self.is_local_main_process, self.num_processes)
 
     @contextlib.contextmanager
     def split_between_processes(self, inputs: Any, apply_padding: bool = False) -> Iterator[Any]:

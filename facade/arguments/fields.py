@@ -60,29 +60,19 @@ class GenerationArguments:
     """The fields that `transformers.Seq2SeqTrainingArguments` has beside those of `TrainingArguments`."""
 
     sortish_sampler: bool = argument(
-        False,
-        "Put training samples of similar length into one batch, in an order that is random otherwise.",
-        "`LengthGroupedSampler` of the training data",
+        False, "Put training samples of similar length into one batch.", "`LengthGroupedSampler(lengths=)`"
     )
     predict_with_generate: bool = argument(
-        False,
-        "Let evaluation and prediction generate tokens, and give these to compute_metrics.",
-        "a call of the model's `generate` for each evaluated batch",
+        False, "Let evaluation generate tokens for compute_metrics.", "the model's `generate`"
     )
     generation_max_length: int | None = argument(
-        None,
-        "Longest generated sequence, in tokens; unset is what the model's generation config says.",
-        "`generate(max_length=)`",
+        None, "Longest generated sequence, in tokens; unset is the model's.", "`generate(max_length=)`"
     )
     generation_num_beams: int | None = argument(
-        None,
-        "Beams to search with when generating; unset is what the model's generation config says.",
-        "`generate(num_beams=)`",
+        None, "Beams to search with; unset is the model's.", "`generate(num_beams=)`"
     )
     generation_config: str | Path | dict[str, Any] | Any | None = argument(
-        None,
-        "Settings of generation in place of the model's: a JSON file, the folder of one, or JSON itself.",
-        "`model.generation_config`",
+        None, "Settings of generation: JSON, its file, or the folder of one.", "`model.generation_config`"
     )
 
 

@@ -88,10 +88,8 @@ def _refuse_beside_file(file: str) -> None:
     options = (options | {"mixed_precision"}) - {"deepspeed_config_file", "deepspeed_moe_layer_cls_names"}
     double = sorted(options.intersection((asked("ACCELERATE_CONFIG_DS_FIELDS") or "").split(",")))
     if double:
-        raise ValueError(
-            f"deepspeed_config_file={file!r} goes with none of these settings of the launcher: {', '.join(double)}. "
-            "Write them into the file, and take them out of the launcher's configuration."
-        )
+        instead = f"Move these settings of the launcher into the file: {', '.join(double)}."
+        raise ValueError(f"deepspeed_config_file={file!r} and the launcher contradict each other. {instead}")
 
 
 def _fsdp(args: Any) -> None:

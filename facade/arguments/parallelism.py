@@ -37,6 +37,11 @@ class SequenceParallelConfig:
     """None or `sdpa`: the model's attention has to be that of torch."""
 
 
+def _is_several(size: str, doc: str) -> Any:
+    """Return a property that compares a size with 1."""
+    return property(lambda config: getattr(config, size) > 1, doc=doc)
+
+
 @dataclass(frozen=True)
 class ParallelismConfig:
     """As `accelerate.ParallelismConfig`, but frozen, made of plain values, and not taken from the environment.
@@ -77,30 +82,11 @@ class ParallelismConfig:
         """Number of ranks that get the same batch."""
         return self.tp_size * self.cp_size * self.sp_size
 
-    @property
-    def dp_replicate_enabled(self) -> bool:
-        """True if there are several copies of the model."""
-        return self.dp_replicate_size > 1
-
-    @property
-    def dp_shard_enabled(self) -> bool:
-        """True if a copy is sharded."""
-        return self.dp_shard_size > 1
-
-    @property
-    def tp_enabled(self) -> bool:
-        """True if layers are split."""
-        return self.tp_size > 1
-
-    @property
-    def cp_enabled(self) -> bool:
-        """True if sequences are split for ring attention."""
-        return self.cp_size > 1
-
-    @property
-    def sp_enabled(self) -> bool:
-        """True if sequences are split for Ulysses attention."""
-        return self.sp_size > 1
+    dp_replicate_enabled = _is_several("dp_replicate_size", "True if there are several copies of the model.")
+    dp_shard_enabled = _is_several("dp_shard_size", "True if a copy is sharded.")
+    tp_enabled = _is_several("tp_size", "True if layers are split.")
+    cp_enabled = _is_several("cp_size", "True if sequences are split for ring attention.")
+    sp_enabled = _is_several("sp_size", "True if sequences are split for Ulysses attention.")
 
     @property
     def splits_sequences(self) -> str:

@@ -10,7 +10,7 @@ from datetime import timedelta
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from ..distributed.process import ProcessEnvironment, current_process
+from ..distributed.process import ProcessEnvironment, current_process, others_wait
 from .enums import ParallelMode
 from .fields import ArgumentFields
 from .result_fields import LOG_LEVELS
@@ -134,18 +134,7 @@ class ProcessView(ArgumentFields):
             desc: Description of the block, for the log.
         """
         process = self.distributed_state
-        if process.world_size == 1:
-            yield
-            return
-        import torch.distributed as dist
-
         first = process.is_local_main_process if local else process.is_main_process
-        if not first:
-            logger.debug(f"Process {process.rank} waits for the first one: {desc}")
-            dist.barrier()
-        try:
+        logger.debug("Process %s %s: %s", process.rank, "goes first" if first else "waits for the first one", desc)
+        with others_wait(first, process.world_size):
             yield
-        finally:
-            if first:
-                logger.debug(f"Process {process.rank} is done and lets the others go on: {desc}")
-                dist.barrier()

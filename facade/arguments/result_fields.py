@@ -15,14 +15,10 @@ class ReportingArguments:
     """The fields of `transformers.TrainingArguments` about logs, progress bars and trackers."""
 
     logging_strategy: IntervalStrategy | str = argument(
-        "steps",
-        "When to log: 'no', 'steps' (see logging_steps) or 'epoch'.",
-        "`DefaultFlowCallback`: `control.should_log`",
+        "steps", "When to log: 'no', 'steps' (see logging_steps) or 'epoch'.", "`control.should_log`"
     )
     logging_steps: float = argument(
-        500,
-        "Optimizer steps from one log to the next; below 1, a share of all steps.",
-        "`state.logging_steps`, read by `DefaultFlowCallback`",
+        500, "Optimizer steps from one log to the next; below 1, a share of all steps.", "`state.logging_steps`"
     )
     logging_first_step: bool = argument(
         False, "Log after the very first step as well.", "`DefaultFlowCallback`: `control.should_log` at step 1"
@@ -31,9 +27,7 @@ class ReportingArguments:
         True, "Log on the first process of every machine, not on the first machine only.", "`args.should_log`"
     )
     logging_nan_inf_filter: bool = argument(
-        True,
-        "Leave losses that are NaN or infinite out of the logged mean; gradients are not touched.",
-        "`LossMeter(skip_not_finite=)`",
+        True, "Leave NaN and infinite losses out of the logged mean.", "`LossMeter(skip_not_finite=)`"
     )
     include_num_input_tokens_seen: str | bool = argument(
         "no",
@@ -54,9 +48,7 @@ class ReportingArguments:
         choices=list(LOG_LEVELS),
     )
     disable_tqdm: bool | None = argument(
-        None,
-        "Show no progress bars. Unset: bars are shown unless the log level is above warning.",
-        "`PrinterCallback` in place of `ProgressCallback`",
+        None, "Show no bars; unset shows them unless the log level is above warning.", "`PrinterCallback`"
     )
     report_to: None | str | list[str] = argument(  # noqa: RUF036 - TRL takes the last but one
         "none",
@@ -70,9 +62,7 @@ class ReportingArguments:
         "huggingface", "Project name, read by the tracker Trackio only.", "`project` of `trackio.init`"
     )
     trackio_space_id: str | None = argument(
-        None,
-        "Hub Space that Trackio writes to, such as 'trackio'; unset keeps its data on this machine.",
-        "`space_id` of `trackio.init`",
+        None, "Hub Space that Trackio writes to; unset keeps its data here.", "`space_id` of `trackio.init`"
     )
 
 
@@ -84,9 +74,7 @@ class LaterReportingArguments:
         None, "Hub Bucket that Trackio keeps its data in; unset lets Trackio choose.", "`bucket_id` of `trackio.init`"
     )
     trackio_static_space_id: str | None | Literal[False] = argument(  # noqa: RUF036 - a command line reads the first
-        None,
-        "Hub Space for the pages that Trackio makes when training is over; False makes none.",
-        "`new_space_id` of `trackio.freeze`",
+        None, "Hub Space for the pages of Trackio; False makes none.", "`new_space_id` of `trackio.freeze`"
     )
 
 
@@ -95,55 +83,37 @@ class EvaluationArguments:
     """The fields of `transformers.TrainingArguments` about evaluation and prediction."""
 
     eval_strategy: IntervalStrategy | str = argument(
-        "no",
-        "When to evaluate in training: 'no', 'steps' (see eval_steps) or 'epoch'.",
-        "`DefaultFlowCallback`: `control.should_evaluate`, obeyed inside of `fit`",
+        "no", "When to evaluate: 'no', 'steps' (see eval_steps) or 'epoch'.", "`control.should_evaluate`"
     )
     eval_steps: float | None = argument(
-        None,
-        "Optimizer steps from one evaluation to the next; below 1, a share of all. Unset: logging_steps.",
-        "`state.eval_steps`, read by `DefaultFlowCallback`",
+        None, "Steps between evaluations; below 1, a share of all. Unset: logging_steps.", "`state.eval_steps`"
     )
     eval_delay: float = argument(
-        0,
-        "Steps or epochs, as eval_strategy counts, before which nothing is evaluated.",
-        "`DefaultFlowCallback`: no `control.should_evaluate` before it",
+        0, "Steps or epochs before which nothing is evaluated.", "no `control.should_evaluate` before it"
     )
     per_device_eval_batch_size: int = argument(
         8, "Samples in one evaluation batch of one process.", "`build_loader(batch_size=)` of evaluation and prediction"
     )
     prediction_loss_only: bool = argument(
-        False,
-        "Keep only the loss of an evaluation, no predictions and no metrics.",
-        "`prediction_step(prediction_loss_only=)`",
+        False, "Keep only the loss of an evaluation.", "`prediction_step(prediction_loss_only=)`"
     )
     eval_on_start: bool = argument(
         False, "Evaluate once before the first step, so that faults show early.", "an evaluation in `on_train_start`"
     )
     eval_do_concat_batches: bool = argument(
-        True,
-        "Join the predictions of all batches; otherwise give a list with one each.",
-        "how `evaluation_loop` joins what it collected",
+        True, "Join the predictions of all batches, or give a list.", "how `evaluation_loop` joins them"
     )
     eval_use_gather_object: bool = argument(
-        False,
-        "Collect predictions that are not tensors from all processes by pickling.",
-        "`all_gather_object` in place of a gather of tensors",
+        False, "Collect predictions that are not tensors by pickling.", "`all_gather_object` in place of a gather"
     )
     eval_accumulation_steps: int | None = argument(
-        None,
-        "Move predictions to main memory every so many batches; unset moves them at the end.",
-        "how often `evaluation_loop` moves what it collected to the CPU",
+        None, "Batches after which predictions go to main memory; unset is at the end.", "`evaluation_loop`"
     )
     include_for_metrics: list[str] = argument(
-        list,
-        "What compute_metrics gets beside predictions: 'inputs', 'loss'.",
-        "`EvalPrediction.inputs` and `EvalPrediction.losses`",
+        list, "What metrics get beside predictions: 'inputs', 'loss'.", "`EvalPrediction.inputs` and `.losses`"
     )
     batch_eval_metrics: bool = argument(
-        False,
-        "Call compute_metrics on each batch, so that predictions are not kept.",
-        "`compute_metrics(prediction, compute_result=)` after each batch",
+        False, "Call compute_metrics on each batch, keeping no predictions.", "`compute_metrics(..., compute_result=)`"
     )
 
 
@@ -152,34 +122,22 @@ class SavingArguments:
     """The fields of `transformers.TrainingArguments` about writing checkpoints."""
 
     save_only_model: bool = argument(
-        False,
-        "Write the weights alone: smaller, but training cannot be resumed from it.",
-        "no optimizer, schedule and random state in `checkpoint-N`",
+        False, "Write the weights alone; training cannot be resumed from it.", "`checkpoint-N` without other states"
     )
     save_strategy: SaveStrategy | str = argument(
-        "steps",
-        "When to write a checkpoint: 'no', 'steps' (see save_steps), 'epoch' or 'best'.",
-        "`DefaultFlowCallback`: `control.should_save`",
+        "steps", "When to write a checkpoint: 'no', 'steps', 'epoch' or 'best'.", "`control.should_save`"
     )
     save_steps: float = argument(
-        500,
-        "Optimizer steps from one checkpoint to the next; below 1, a share of all.",
-        "`state.save_steps`, read by `DefaultFlowCallback`",
+        500, "Optimizer steps from one checkpoint to the next; below 1, a share.", "`state.save_steps`"
     )
     save_on_each_node: bool = argument(
-        False,
-        "Write on every machine; leave it off where machines share the disk that is written to.",
-        "`args.should_save`",
+        False, "Write on every machine; leave it off where machines share the disk.", "`args.should_save`"
     )
     save_total_limit: int | None = argument(
-        None,
-        "Checkpoints to keep, newest and best first; unset or 0 keeps all of them.",
-        "`rotate_checkpoints(save_total_limit=)`",
+        None, "Checkpoints to keep, newest and best first; 0 keeps all.", "`rotate_checkpoints(save_total_limit=)`"
     )
     enable_jit_checkpoint: bool = argument(
-        False,
-        "On SIGTERM write a checkpoint at the end of the step, and exit with 143.",
-        "a handler of SIGTERM that saves and stops",
+        False, "On SIGTERM write a checkpoint after the step, and exit with 143.", "a handler of SIGTERM"
     )
 
 
@@ -188,29 +146,19 @@ class CheckpointUseArguments:
     """The fields of `transformers.TrainingArguments` about the best checkpoint and about resuming."""
 
     load_best_model_at_end: bool = argument(
-        False,
-        "End training with the weights of the best checkpoint. Needs evaluation.",
-        "the best checkpoint's weights are loaded in `on_train_end`",
+        False, "End training with the weights of the best checkpoint.", "they are loaded in `on_train_end`"
     )
     metric_for_best_model: str | None = argument(
-        None,
-        "Metric that decides which checkpoint is best; 'loss' if one is needed.",
-        "which metric `state.best_metric` is",
+        None, "Metric that decides which checkpoint is best; 'loss' if needed.", "`state.best_metric`"
     )
     greater_is_better: bool | None = argument(
-        None,
-        "Whether a larger metric is a better one. Unset: yes, unless its name ends in 'loss'.",
-        "how `state.best_metric` is compared",
+        None, "A larger metric is better. Unset: unless its name ends in 'loss'.", "`state.best_metric`"
     )
     ignore_data_skip: bool = argument(
-        False,
-        "On resuming start at the beginning of the data; quicker, but not the same.",
-        "`WindowLoader` begins at the start of an epoch",
+        False, "Resume at the beginning of the data; quicker, but not the same.", "`WindowLoader`"
     )
     restore_callback_states_from_checkpoint: bool = argument(
-        False,
-        "On resuming bring callbacks back to the state they were saved in.",
-        "`stateful_callbacks` of `trainer_state.json` are given back",
+        False, "On resuming restore the states of callbacks.", "`stateful_callbacks` of `trainer_state.json`"
     )
 
 
@@ -219,34 +167,24 @@ class HubArguments:
     """The fields of `transformers.TrainingArguments` about the Hub."""
 
     push_to_hub: bool = argument(
-        False,
-        "Upload the model to the Hub whenever it is saved.",
-        "uploads beside the training, and after `save_model`",
+        False, "Upload the model to the Hub whenever it is saved.", "uploads in the background and by `save_model`"
     )
     # Not in repr: the one that dataclasses write for a subclass would show it.
     hub_token: str | None = argument(
         None, "Token for uploading; unset takes the one this machine knows.", "the token of the upload", repr=False
     )
     hub_private_repo: bool | None = argument(
-        None,
-        "Make a new repository private; unset does what the owner's account says.",
-        "`private` of a new repository",
+        None, "Make a new repository private; unset is the account's default.", "`private` of the repository"
     )
     hub_model_id: str | None = argument(
         None, "Repository to upload to; unset takes the name of output_dir.", "the repository's name"
     )
     hub_strategy: HubStrategy | str = argument(
-        "every_save",
-        "What to upload and when: 'end', 'every_save', 'checkpoint' or 'all_checkpoints'.",
-        "what is uploaded, and when",
+        "every_save", "What to upload: 'end', 'every_save', 'checkpoint' or 'all_checkpoints'.", "the uploads"
     )
     hub_always_push: bool = argument(
-        False,
-        "Upload again although the upload before is still under way.",
-        "no upload is left out, they wait for each other",
+        False, "Upload again although the last upload is under way.", "uploads wait for each other"
     )
     hub_revision: str | None = argument(
-        None,
-        "Branch of the repository to upload to; made if it is not there.",
-        "the branch that is uploaded to, and downloaded from",
+        None, "Branch of the repository to upload to; made if missing.", "the branch of uploads and downloads"
     )

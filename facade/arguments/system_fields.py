@@ -12,14 +12,10 @@ class PlatformArguments:
     """The fields of `transformers.TrainingArguments` about seeds, devices, and how processes share data."""
 
     full_determinism: bool = argument(
-        False,
-        "Use only operations that always give the same bits; slow, for debugging.",
-        "`enable_full_determinism(seed)` in place of `set_seed(seed)`",
+        False, "Use only deterministic operations; slow, for debugging.", "`enable_full_determinism(seed)`"
     )
     seed: int = argument(
-        42,
-        "Seed of all random numbers, set when training starts.",
-        "`set_seed(seed)` when the Trainer is made and when `model_init` is called",
+        42, "Seed of all random numbers, set when training starts.", "`set_seed(seed)`, also before `model_init`"
     )
     data_seed: int | None = argument(
         None, "Seed of the order of the data; unset takes the one in seed.", "`build_loader(seed=)`"
@@ -56,27 +52,19 @@ class DataArguments:
         0, "Processes that read data ahead; with 0 the training process reads it itself.", "`DataLoader(num_workers=)`"
     )
     dataloader_pin_memory: bool = argument(
-        True,
-        "Put batches into page-locked memory, for quicker copies to a GPU.",
-        "`DataLoader(pin_memory=)` where there is an accelerator",
+        True, "Put batches into page-locked memory, for quicker copies.", "`DataLoader(pin_memory=)`"
     )
     dataloader_persistent_workers: bool = argument(
         False, "Keep the reading processes alive from one pass to the next.", "`DataLoader(persistent_workers=)`"
     )
     dataloader_prefetch_factor: int | None = argument(
-        None,
-        "Batches that each reading process holds ready; unset is torch's default.",
-        "`DataLoader(prefetch_factor=)`",
+        None, "Batches that each reading process holds ready; unset is torch's.", "`DataLoader(prefetch_factor=)`"
     )
     remove_unused_columns: bool = argument(
-        True,
-        "Drop dataset columns that the model's forward has no parameter for.",
-        "columns dropped from a dataset, or by `RemoveColumnsCollator`",
+        True, "Drop columns that the model's forward has no parameter for.", "`RemoveColumnsCollator`"
     )
     label_names: list[str] | None = argument(
-        None,
-        "Keys of a batch that hold labels; unset is found out from the model.",
-        "the keys of a batch that `prediction_step` takes as labels",
+        None, "Keys of a batch that hold labels; unset is found out from the model.", "labels in `prediction_step`"
     )
     train_sampling_strategy: str = argument(
         "random",
@@ -87,9 +75,7 @@ class DataArguments:
         choices=SAMPLING_STRATEGIES,
     )
     length_column_name: str = argument(
-        "length",
-        "Column with the length of each sample, read for 'group_by_length' and 'batch_rebalance'.",
-        "`LengthGroupedSampler(lengths=)`, `BatchRebalanceSampler(lengths=)`",
+        "length", "Column with the length of each sample.", "`BatchRebalanceSampler(lengths=)`"
     )
 
 
@@ -104,9 +90,7 @@ class LaterDataArguments:
         choices=START_METHODS,
     )
     dataloader_in_order: bool = argument(
-        True,
-        "Take batches in the order they were asked for; otherwise as soon as a reading process has one.",
-        "`DataLoader(in_order=)`",
+        True, "Take batches in the order of requests, not of arrival.", "`DataLoader(in_order=)`"
     )
 
 
@@ -119,17 +103,13 @@ class DistributedArguments:
     """The fields of `transformers.TrainingArguments` about DDP, FSDP and DeepSpeed."""
 
     ddp_find_unused_parameters: bool | None = argument(
-        None,
-        "Let DDP look for parameters that got no gradient; costs time each step.",
-        "`DDPStrategy(find_unused_parameters=)`",
+        None, "Let DDP look for parameters without a gradient.", "`DDPStrategy(find_unused_parameters=)`"
     )
     ddp_bucket_cap_mb: int | None = argument(
         None, "Size of DDP's buckets of gradients in MiB; unset is torch's default.", "`DDPStrategy(bucket_cap_mb=)`"
     )
     ddp_broadcast_buffers: bool | None = argument(
-        None,
-        "Let DDP copy buffers from the first process before each forward pass.",
-        "`DDPStrategy(broadcast_buffers=)`",
+        None, "Copy buffers from the first process before each forward pass.", "`DDPStrategy(broadcast_buffers=)`"
     )
     ddp_backend: str | None = argument(
         None,
@@ -163,9 +143,7 @@ class LaterDistributedArguments:
     """The field about DDP that versions after 5.3.0 added."""
 
     ddp_static_graph: bool | None = argument(
-        None,
-        "Promise DDP that each step uses the same parameters in the same way, so that it can do less.",
-        "`DDPStrategy(static_graph=)`",
+        None, "Promise DDP that all steps use the same parameters.", "`DDPStrategy(static_graph=)`"
     )
 
 
@@ -174,14 +152,10 @@ class ScriptArguments:
     """The fields of `transformers.TrainingArguments` for diagnostics, for scripts to read, and for older scripts."""
 
     debug: str | list[DebugOption] = argument(
-        "",
-        "Watch for faults: 'underflow_overflow', 'tpu_metrics_debug', or both.",
-        "a watch over the outputs of all layers",
+        "", "Watch for faults: 'underflow_overflow', 'tpu_metrics_debug', or both.", "a watch over all layers"
     )
     skip_memory_metrics: bool = argument(
-        True,
-        "Do not measure memory; set to False to find it among the metrics.",
-        "`MemoryTracker`: `*_mem_*` among the metrics",
+        True, "Do not measure memory for the metrics.", "`MemoryTracker`: `*_mem_*` among the metrics"
     )
     do_train: bool = argument(False, "For the script: whether to train.", "nothing: scripts read it")
     do_eval: bool = argument(
@@ -189,9 +163,7 @@ class ScriptArguments:
     )
     do_predict: bool = argument(False, "For the script: whether to predict on test data.", "nothing: scripts read it")
     resume_from_checkpoint: str | None = argument(
-        None,
-        "For the script: checkpoint folder to hand to Trainer.train().",
-        "nothing: scripts hand it to `Trainer.train()`",
+        None, "For the script: the checkpoint for Trainer.train().", "nothing: scripts hand it to `train`"
     )
     warmup_ratio: float | None = argument(
         None, "Deprecated: use warmup_steps, which takes a share below 1 as well.", "`warmup_steps`"
@@ -200,7 +172,5 @@ class ScriptArguments:
         None, "Deprecated: set TENSORBOARD_LOGGING_DIR. Folder of TensorBoard logs.", "`SummaryWriter(log_dir=)`"
     )
     local_rank: int = argument(
-        -1,
-        "Deprecated and not read: older launchers pass it to the script.",
-        "nothing: the launcher's environment variables say it",
+        -1, "Deprecated and not read: older launchers pass it.", "nothing: the launcher's variables say it"
     )

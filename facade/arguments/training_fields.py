@@ -12,24 +12,18 @@ class RunArguments:
     """The fields of `transformers.TrainingArguments` that say how long to train and where to write."""
 
     output_dir: str | None = argument(
-        None,
-        "Folder for checkpoints, the final model and logs. Without one: 'trainer_output'.",
-        "`Trainer(default_root_dir=)`; checkpoints are written below it",
+        None, "Folder for checkpoints, model and logs; unset is 'trainer_output'.", "`Trainer(default_root_dir=)`"
     )
     per_device_train_batch_size: int = argument(
-        8,
-        "Samples in one training batch of one process, before accumulation.",
-        "`build_loader(batch_size=)` of the training data",
+        8, "Samples in a training batch of one process, before accumulation.", "`build_loader(batch_size=)`"
     )
     num_train_epochs: float = argument(
         3.0,
-        "Passes over the training data; with a fraction, the last pass stops part of the way.",
-        "`Trainer(max_epochs=)`, rounded up; a fraction ends through `Trainer.should_stop`",
+        "Passes over the training data; may be a fraction.",
+        "`Trainer(max_epochs=)` and `should_stop`",
     )
     max_steps: int = argument(
-        -1,
-        "Optimizer steps to train for. Above 0 it decides alone and num_train_epochs is not read.",
-        "`Trainer.should_stop` after so many batches, and the length of the schedule",
+        -1, "Optimizer steps to train for; above 0, num_train_epochs is not read.", "`Trainer.should_stop`"
     )
 
 
@@ -38,14 +32,10 @@ class OptimizationArguments:
     """The fields of `transformers.TrainingArguments` that say how weights are updated."""
 
     learning_rate: float = argument(
-        5e-5,
-        "Highest learning rate: the one reached after warm-up, before any decay.",
-        "`configure_optimizers()`: `lr` of the optimizer",
+        5e-5, "Highest learning rate, reached after warm-up.", "`configure_optimizers()`: `lr`"
     )
     lr_scheduler_type: SchedulerType | str = argument(
-        "linear",
-        "Shape of the learning rate over time, a value of SchedulerType.",
-        "`configure_optimizers()`: the schedule, made by `get_scheduler`",
+        "linear", "Shape of the learning rate over time, a value of SchedulerType.", "`get_scheduler(name)`"
     )
     lr_scheduler_kwargs: dict | str | None = argument(
         None,
@@ -54,58 +44,38 @@ class OptimizationArguments:
         metavar="JSON",
     )
     warmup_steps: float = argument(
-        0,
-        "Optimizer steps during which the learning rate grows from 0; below 1, a share of all steps.",
-        "`get_scheduler(num_warmup_steps=)`",
+        0, "Steps in which the learning rate grows from 0; below 1, a share.", "`get_scheduler(num_warmup_steps=)`"
     )
     default_optim: ClassVar[str] = "adamw_torch_fused"
     optim: OptimizerNames | str = argument(
         default_optim, "The optimizer, a value of OptimizerNames.", "`configure_optimizers()`: the optimizer"
     )
     optim_args: str | None = argument(
-        None,
-        "Settings for optimizers that have some of their own: 'key=value,key=value'.",
-        "`configure_optimizers()`: further arguments of the optimizer",
+        None, "Further settings of the optimizer: 'key=value,key=value'.", "`configure_optimizers()`: further arguments"
     )
     weight_decay: float = argument(
-        0.0,
-        "Strength of weight decay; biases and normalisation weights are left out.",
-        "`configure_optimizers()`: `weight_decay` of the first of two parameter groups",
+        0.0, "Weight decay, not of biases and normalisation weights.", "`weight_decay` of the first parameter group"
     )
     adam_beta1: float = argument(
-        0.9,
-        "How much of Adam's running mean of the gradient is kept each step.",
-        "`configure_optimizers()`: first of the `betas` of Adam and its kin",
+        0.9, "How much of Adam's mean of the gradient is kept each step.", "first of the `betas` of Adam and its kin"
     )
     adam_beta2: float = argument(
-        0.999,
-        "How much of Adam's running mean of the squared gradient is kept each step.",
-        "`configure_optimizers()`: second of the `betas` of Adam and its kin",
+        0.999, "How much of Adam's mean of the squared gradient is kept.", "second of the `betas` of Adam and its kin"
     )
     adam_epsilon: float = argument(
-        1e-8,
-        "Added to Adam's denominator so that it never divides by zero.",
-        "`configure_optimizers()`: `eps` of Adam and its kin",
+        1e-8, "Added to Adam's denominator so that it never divides by zero.", "`eps` of Adam and its kin"
     )
     optim_target_modules: None | str | list[str] = argument(  # noqa: RUF036 - TRL takes the last but one
-        None,
-        "Modules that low-rank optimizers such as GaLore and APOLLO work on.",
-        "`configure_optimizers()`: parameter groups of GaLore and APOLLO",
+        None, "Modules that optimizers such as GaLore and APOLLO work on.", "their parameter groups"
     )
     gradient_accumulation_steps: int = argument(
-        1,
-        "Batches whose gradients are summed up into one optimizer step; multiplies the batch size.",
-        "micro-batches in one Lightning batch, read by `WindowLoader`",
+        1, "Batches whose gradients are summed into one optimizer step.", "micro-batches in a Lightning batch"
     )
     average_tokens_across_devices: bool = argument(
-        True,
-        "Divide the loss by the number of labels in all processes instead of in this one.",
-        "`num_items_in_batch` of `compute_loss`, summed over processes",
+        True, "Divide the loss by the labels in all processes, not in this one.", "`num_items_in_batch`, summed"
     )
     max_grad_norm: float = argument(
-        1.0,
-        "Gradients with a larger total norm are scaled down to it; 0 turns this off.",
-        "clipping in `training_step`, before the optimizer step",
+        1.0, "Scale gradients with a larger norm down to it; 0 turns this off.", "clipping in `training_step`"
     )
     label_smoothing_factor: float = argument(
         0.0, "Share of each target spread evenly over all classes, from 0 (none) to 1.", "`LabelSmoother(epsilon=)`"
@@ -117,29 +87,21 @@ class PrecisionArguments:
     """The fields of `transformers.TrainingArguments` that choose number formats."""
 
     bf16: bool = argument(
-        False,
-        "Compute in bfloat16 where that is safe, with weights in float32 (mixed precision).",
-        "`Trainer(precision='bf16-mixed')`",
+        False, "Compute in bfloat16 where safe, with weights in float32.", "`Trainer(precision='bf16-mixed')`"
     )
     fp16: bool = argument(
         False,
-        "Compute in float16 where that is safe, with loss scaling; bf16 needs no scaling.",
-        "`Trainer(precision='16-mixed')`, with a `GradScaler`",
+        "Compute in float16 where safe, with loss scaling.",
+        "`Trainer(precision='16-mixed')`",
     )
     bf16_full_eval: bool = argument(
-        False,
-        "Evaluate with the weights themselves cast to bfloat16.",
-        "`model.to(torch.bfloat16)` for evaluations outside of a training",
+        False, "Evaluate with the weights cast to bfloat16.", "`model.to(torch.bfloat16)` outside of a training"
     )
     fp16_full_eval: bool = argument(
-        False,
-        "Evaluate with the weights themselves cast to float16.",
-        "`model.to(torch.float16)` for evaluations outside of a training",
+        False, "Evaluate with the weights cast to float16.", "`model.to(torch.float16)` outside of a training"
     )
     tf32: bool | None = argument(
-        None,
-        "Let float32 products run as TF32 on Ampere and newer GPUs; unset leaves torch as it is.",
-        "`torch.set_float32_matmul_precision()`",
+        None, "Let float32 products run as TF32; unset leaves it.", "`torch.set_float32_matmul_precision()`"
     )
 
 
@@ -148,9 +110,7 @@ class ExecutionArguments:
     """The fields of `transformers.TrainingArguments` that trade memory for time or change how a model runs."""
 
     gradient_checkpointing: bool = argument(
-        False,
-        "Compute activations again in the backward pass instead of keeping them: less memory, slower.",
-        "`enable_activation_checkpointing(model)`",
+        False, "Recompute activations in the backward pass to save memory.", "`enable_activation_checkpointing`"
     )
     gradient_checkpointing_kwargs: dict[str, Any] | str | None = argument(
         None,
@@ -175,14 +135,10 @@ class ExecutionArguments:
         False, "Let the model keep its key-value cache while training; rarely of use.", "`model.config.use_cache`"
     )
     neftune_noise_alpha: float | None = argument(
-        None,
-        "Strength of NEFTune noise on the embeddings while training, often 5 to 15; unset is none.",
-        "`neftune_hook(noise_alpha=)`, a hook on the embeddings while training",
+        None, "Strength of NEFTune noise on embeddings, often 5 to 15.", "`neftune_hook(noise_alpha=)`"
     )
     torch_empty_cache_steps: int | None = argument(
-        None,
-        "Give unused accelerator memory back every so many steps; unset never does. Costs time.",
-        "`torch.cuda.empty_cache()`",
+        None, "Empty the accelerator's cache every so many steps; unset never.", "`torch.cuda.empty_cache()`"
     )
     auto_find_batch_size: bool = argument(
         False,

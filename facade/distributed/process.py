@@ -3,9 +3,11 @@
 Only this module reads the launch (`launchers.py`) for the rest of the facade.
 """
 
+import contextlib
 import logging
 import os
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from operator import attrgetter
@@ -65,6 +67,28 @@ class ProcessEnvironment:
         if self.world_size == 1:
             return "NO"
         return "MULTI_CPU" if self.device.type == "cpu" else "MULTI_GPU"
+
+
+@contextlib.contextmanager
+def others_wait(first: bool, processes: int) -> Iterator[None]:
+    """Run the block on the first process, then, even if it fails there, on the others.
+
+    Args:
+        first: True on the process that goes first.
+        processes: the world size; a single process does not wait.
+    """
+    if processes == 1:
+        yield
+        return
+    import torch.distributed as dist
+
+    if not first:
+        dist.barrier()
+    try:
+        yield
+    finally:
+        if first:
+            dist.barrier()
 
 
 # By process id, since a fork may have another launch. Cached, since device properties are read in every step.

@@ -119,7 +119,7 @@ def test_who_inherits_the_place_of_another_is_refused(pair):
     for rank, seen in enumerate(pair("torchrun")):
         for said in seen["refused"].values():
             assert f"has inherited its place (RANK={rank}, WORLD_SIZE=2)" in said
-            assert "Start processes with torchrun or with multiprocessing" in said
+            assert "Use torchrun or multiprocessing, not both" in said
 
 
 @pytest.mark.parametrize("whose", ["ours", "theirs"])

@@ -322,7 +322,7 @@ def test_a_file_of_deepspeed(tmp_path, launch):
     expected = {"zero_optimization": {**zero, "leaf_module": {"classes": ["A"]}}, "gradient_clipping": "auto"}
     assert arguments(tmp_path, use_cpu=True).deepspeed == expected
     launch({"ACCELERATE_CONFIG_DS_FIELDS": "deepspeed_config_file,zero_stage,mixed_precision"})
-    with pytest.raises(ValueError, match=r"settings of the launcher: mixed_precision, zero_stage\. Write them into"):
+    with pytest.raises(ValueError, match=r"settings of the launcher into the file: mixed_precision, zero_stage"):
         arguments(tmp_path, use_cpu=True)
 
 
