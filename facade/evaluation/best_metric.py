@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -81,7 +81,7 @@ class BestMetric:
             return
         self._has_warned_of_labels = True
         lost = "compute_metrics was not called." if wanted else "The evaluation found nothing."
-        logger.warning("%s %s", lost, why_no_labels(self.trainer, self.columns, look=False))
+        logger.warning("%s %s", lost, why_no_labels(self.trainer, self.columns))
 
     def _warn_of_nan(self, value: Any) -> None:
         """Warn once that a metric is NaN, which is never the best."""
@@ -114,72 +114,32 @@ def missing_metric(
         metrics: the metrics of the evaluation.
         columns: keys of the evaluated batches.
     """
-    lost = (
-        f"metric_for_best_model is {trainer.args.metric_for_best_model!r}, but the evaluation has no {name!r}: it has "
-    )
-    lost += f"{', '.join(metrics) or 'nothing'}.{did_you_mean(name, metrics)} "
-    if any(known.endswith("_loss") for known in metrics):
-        return MissingMetricError(lost + _why_no_metric(trainer, name))
-    return MissingMetricError(lost + why_no_labels(trainer, columns, look=True))
+    found = f"it has {_listed(metrics)}.{did_you_mean(name, metrics)}"
+    has_loss = any(known.endswith("_loss") for known in metrics)
+    why = _why_no_metric(trainer, name) if has_loss else why_no_labels(trainer, columns)
+    wanted = trainer.args.metric_for_best_model
+    return MissingMetricError(f"metric_for_best_model is {wanted!r}, but the evaluation has no {name!r}: {found} {why}")
 
 
-def why_no_labels(trainer: Trainer, batch: Sequence[str] | None, *, look: bool) -> str:
-    """Explain why no labels were found, and what to set.
-
-    Args:
-        trainer: the Trainer that evaluated.
-        batch: keys of the evaluated batches.
-        look: read a sample of the dataset for its columns, which may draw random numbers.
-    """
-    model, names = base_of_adapter(trainer.model), trainer.label_names
-    taken = [
-        name for name, one in inspect.signature(model.forward).parameters.items() if one.kind is not one.VAR_KEYWORD
-    ]
-    columns = _columns(trainer.eval_dataset, look)
-    given = trainer.args.label_names is not None
-    data = f"The data has: {_listed(columns)}. " if columns is not None else ""
+def why_no_labels(trainer: Trainer, columns: Sequence[str] | None) -> str:
+    """Explain why no labels were found in batches with these columns, and what to set."""
+    model = base_of_adapter(trainer.model)
     return (
-        "There is no loss, and no metric, for the labels were not found in the batches. "
-        f"The model ({type(model).__name__}) takes: {_listed(taken)}. {data}A batch has: {_listed(batch)}. "
-        f"label_names is {names}, {'as the argument says' if given else _assumed(names)}. Set "
-        "TrainingArguments(label_names=[...]) to the columns that hold the labels. Columns that the model's forward "
-        f"does not take are left out (remove_unused_columns={trainer.args.remove_unused_columns}): call its argument "
-        "as the column is called, or rename the column."
+        "There is no loss, and no metric, for the labels were not found in the batches. The model "
+        f"({type(model).__name__}) takes: {_listed(inspect.signature(model.forward).parameters)}. A batch has: "
+        f"{_listed(columns)}. label_names is {trainer.label_names}. Set TrainingArguments(label_names=[...]) to the "
+        "columns that hold the labels. Columns that the model's forward does not take are left out "
+        f"(remove_unused_columns={trainer.args.remove_unused_columns}): call its argument as the column is called."
     )
 
 
 def _why_no_metric(trainer: Trainer, name: str) -> str:
-    short = name.removeprefix("eval_")
     if trainer.args.prediction_loss_only:
         return "prediction_loss_only=True leaves out all but the loss: set it to False."
-    if trainer.compute_metrics is None:
-        return (
-            f"Pass a compute_metrics that gives {short!r} to the Trainer, or set metric_for_best_model to one of these."
-        )
-    several = isinstance(trainer.eval_dataset, Mapping)
-    of_dict = " With a dict of datasets each is called eval_<dataset>_<metric>." if several else ""
-    return f"Let compute_metrics give {short!r}, or set metric_for_best_model to one of these.{of_dict}"
+    instead = f"Pass a compute_metrics that gives {name.removeprefix('eval_')!r}, or set metric_for_best_model to one "
+    of_dict = " With a dict of datasets each is called eval_<dataset>_<metric>."
+    return f"{instead}of these.{of_dict if isinstance(trainer.eval_dataset, Mapping) else ''}"
 
 
-def _assumed(names: Sequence[str]) -> str:
-    return "as the names of its arguments suggest" if names else "for none of its arguments is called a label"
-
-
-def _listed(columns: Sequence[str] | None) -> str:
+def _listed(columns: Iterable[str] | None) -> str:
     return "unknown" if columns is None else ", ".join(map(str, columns)) or "nothing"
-
-
-def _columns(dataset: Any, look: bool) -> list[str] | None:
-    """Return the columns of the data before any were removed, or None if unknown."""
-    if isinstance(dataset, Mapping):
-        dataset = next(iter(dataset.values()), None)
-    columns = getattr(dataset, "column_names", None)
-    if isinstance(columns, (list, tuple)):
-        return list(columns)
-    if not look or dataset is None or not hasattr(dataset, "__getitem__"):
-        return None
-    try:
-        sample = dataset[0]
-    except Exception:  # the error that is being built matters more
-        return None
-    return [str(name) for name in sample] if isinstance(sample, Mapping) else None

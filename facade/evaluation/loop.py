@@ -184,7 +184,6 @@ class Evaluation:
             self.metrics = self.live.values()
         elif compute is not None and not self.batchwise and predictions is not None and labels is not None:
             self.metrics = compute(self._prediction(predictions, labels, inputs, losses))
-        _require_metrics(self.metrics)
         metrics = denumpify_detensorize(dict(self.metrics or {}))
         if losses is not None:
             metrics[f"{prefix}_loss"] = _mean(losses, self.trainer.args.logging_nan_inf_filter)
@@ -272,27 +271,6 @@ def _expected_samples(loader: Any) -> int | None:
         return None
     count, batch = len(dataset), getattr(loader, "samples_per_round", getattr(loader, "batch_size", None))
     return min(count, len(loader) * batch) if has_length(loader) and batch else count
-
-
-def _require_metrics(metrics: Any) -> None:
-    """Validate the result of `compute_metrics`.
-
-    Raises:
-        TypeError: it is not a dict with string keys.
-    """
-    if metrics is None:
-        return
-    if not isinstance(metrics, Mapping):
-        raise TypeError(
-            f"compute_metrics returned a {type(metrics).__name__} ({metrics!r:.60}), but has to return a dict of "
-            "numbers by their names, such as {'accuracy': 0.5}."
-        )
-    for name in metrics:
-        if not isinstance(name, str):
-            raise TypeError(
-                f"compute_metrics returned a dict with the key {name!r}, a {type(name).__name__}, but keys are the "
-                f"names of metrics, which are text: write {str(name)!r}."
-            )
 
 
 def _mean(losses: Any, skip_not_finite: bool) -> float:

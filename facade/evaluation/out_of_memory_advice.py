@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from ...lightning_modules.training.out_of_memory import explained, is_out_of_memory, shapes_of
@@ -16,40 +16,25 @@ def advice_for_training(args: Any, inputs: Any = None) -> str:
         args: the training arguments.
         inputs: the micro-batch if the error came from the model; None for the optimizer.
     """
-    tries = [
-        "a smaller per_device_train_batch_size with a larger gradient_accumulation_steps"
-        + ("" if args.auto_find_batch_size else " (auto_find_batch_size=True looks for a batch that fits)"),
-    ]
-    if inputs is None:
-        said = f"This was in the optimizer step, with optim={getattr(args.optim, 'value', args.optim)!r}"
-        tries.append("an optimizer that keeps less, such as optim='adafactor' or 'sgd'")
-    else:
-        said = f"The batch was: {_described(inputs)}"
-        tries.append("shorter inputs")
-        if not args.gradient_checkpointing:
-            tries.append("gradient_checkpointing=True")
-        if not (args.bf16 or args.fp16):
-            tries.append("bf16=True")
-    processes = "1 process" if args.world_size == 1 else f"{args.world_size} processes"
+    said = f"This was in the optimizer step, with optim={getattr(args.optim, 'value', args.optim)!r}"
+    tries = "an optimizer that keeps less, such as optim='adafactor' or 'sgd'"
+    if inputs is not None:
+        said, tries = f"The batch was: {shapes_of(inputs)}", "shorter inputs; gradient_checkpointing=True; bf16=True"
     return (
         f"{said}; per_device_train_batch_size={args.per_device_train_batch_size}, "
-        f"gradient_accumulation_steps={args.gradient_accumulation_steps}, {processes}.\n"
-        f"What to try: {'; '.join(tries)}."
+        f"gradient_accumulation_steps={args.gradient_accumulation_steps}, world_size={args.world_size}.\n"
+        "What to try: a smaller per_device_train_batch_size with a larger gradient_accumulation_steps "
+        f"(auto_find_batch_size=True looks for a batch that fits); {tries}."
     )
 
 
 def advice_for_evaluation(args: Any, inputs: Any = None) -> str:
     """Return the note for an evaluation; `auto_find_batch_size` does not change its batches."""
-    batch = "" if inputs is None else f", and the batch was: {_described(inputs)}"
-    tries = ["a smaller per_device_eval_batch_size"]
-    if not args.prediction_loss_only:
-        if args.eval_accumulation_steps is None and args.device.type != "cpu":
-            tries.append("eval_accumulation_steps=1, which moves predictions to the main memory")
-        tries.append("preprocess_logits_for_metrics, to keep only what the metrics need")
-        tries.append("prediction_loss_only=True")
+    batch = "" if inputs is None else f", and the batch was: {shapes_of(inputs)}"
     return (
         f"This was in an evaluation, with per_device_eval_batch_size={args.per_device_eval_batch_size}{batch}.\n"
-        f"What to try: {'; '.join(tries)}."
+        "What to try: a smaller per_device_eval_batch_size; eval_accumulation_steps=1, which moves predictions to the "
+        "main memory; preprocess_logits_for_metrics, to keep what the metrics need; prediction_loss_only=True."
     )
 
 
@@ -63,11 +48,3 @@ def evaluating(args: Any) -> Iterator[None]:
         if is_out_of_memory(error):
             vars(error)["in_evaluation"] = True
         raise
-
-
-def _described(inputs: Any) -> str:
-    """Return the shapes, for language models with batch size and sequence length."""
-    tokens = inputs.get("input_ids") if isinstance(inputs, Mapping) else None
-    shape = tuple(getattr(tokens, "shape", ()))
-    words = f" (batch size {shape[0]}, sequence length {shape[1]})" if len(shape) == 2 else ""
-    return shapes_of(inputs) + words

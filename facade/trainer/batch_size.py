@@ -140,39 +140,27 @@ class BatchSizeFinder:
         return True
 
     def _apply_smaller_size(self, given: Any, reason: str, checkpoint: str | None) -> None:
-        trainer, before = self.trainer, self.trainer._train_batch_size
-        size = trainer._train_batch_size = self._smaller_size()
-        if not trainer.args.should_log:
+        trainer, before = self.trainer, self.trainer.args
+        old, size = trainer._train_batch_size, self._smaller_size()
+        trainer._train_batch_size = size
+        if not before.should_log:
             return
-        start = "its beginning" if checkpoint is None else checkpoint
-        said = f"Out of memory ({reason}). Training starts again from {start} with "
+        change = f"a batch size of {size} instead of {old} (`Trainer.keep_effective_batch_size` keeps the samples)"
         if trainer.keep_effective_batch_size:
-            said += _change_of_both(trainer.args, fitted(given, size), effective_batch(given))
-        else:
-            said += (
-                f"a batch size of {size} instead of {before}, and as many fewer samples in a step "
-                "(`Trainer.keep_effective_batch_size` keeps them)."
+            after = fitted(given, size)
+            steps, more = before.gradient_accumulation_steps, after.gradient_accumulation_steps
+            change = (
+                f"per_device_train_batch_size {old} -> {size}, gradient_accumulation_steps {steps} -> {more}, "
+                f"effective batch {effective_batch(given)} -> {effective_batch(after)}"
             )
-        logger.warning("%s", said)
-
-
-def _change_of_both(before: Any, after: Any, wanted: int) -> str:
-    """Describe the change of batch size, accumulation and effective batch."""
-    kept = effective_batch(after)
-    return (
-        f"per_device_train_batch_size {before.per_device_train_batch_size} -> {after.per_device_train_batch_size} and "
-        f"gradient_accumulation_steps {before.gradient_accumulation_steps} -> {after.gradient_accumulation_steps}; the "
-        "effective batch "
-        + (f"stays {kept}." if kept == wanted else f"becomes {kept} instead of {wanted}, which cannot be split evenly.")
-    )
+        start = "its beginning" if checkpoint is None else checkpoint
+        logger.warning("Out of memory (%s). Training starts again from %s with %s.", reason, start, change)
 
 
 def _nothing_fits(given: Any) -> torch.OutOfMemoryError:
     return torch.OutOfMemoryError(
         "No executable batch size found, reached zero: auto_find_batch_size went down from per_device_train_batch_size="
-        f"{given.per_device_train_batch_size}, and not even one sample at a time fits into memory. Try shorter inputs, "
-        "gradient_checkpointing=True, "
-        "bf16=True, an optimizer that keeps less, or a smaller model."
+        f"{given.per_device_train_batch_size}, and not even one sample at a time fits into memory."
     )
 
 
@@ -215,13 +203,7 @@ class _InitialState:
         self._point.restore()
 
 
-_ATTRIBUTES = (
-    "optimizer",
-    "lr_scheduler",
-    "control",
-    "current_flos",
-    "_created_lr_scheduler",
-)
+_ATTRIBUTES = ("optimizer", "lr_scheduler", "control", "current_flos", "_created_lr_scheduler")
 
 
 def effective_batch(args: Any) -> int:

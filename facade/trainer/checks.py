@@ -1,4 +1,4 @@
-"""Validation of the parameters of a Trainer, with all problems in one error."""
+"""Validation of the parameters of a Trainer, with all problems in one error, and of its data before a training."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 from torch import nn
 
-from ...lightning_modules.common.suggestions import did_you_mean
 from ...lightning_modules.data.lengths import has_length
 from ...lightning_modules.models.liger import liger_patch
 from ..arguments import TrainingArguments, old_names
 from ..arguments.old_names import advice
 from ..arguments.parallelism import spreads_model
 from ..evaluation.live_metrics import consists_of_metrics, metrics_type_problem, metrics_value_problem
+from .overrides import is_own
 
 _STEPS_OF_THE_REFERENCE = {
     "_build_accelerator_args": "create_accelerator_and_postprocess is called, and may change trainer.accelerator",
@@ -186,13 +186,6 @@ def _container_problems(given: Mapping[str, Any]) -> list[str | None]:
             # Some libraries pass a string as eval_dataset, and evaluate by themselves.
             allowed = not key and (dataset is None or (isinstance(dataset, str) and name == "eval_dataset"))
             problems.append(None if allowed else dataset_problem(dataset, f"{name}{key}", inner=bool(key)))
-    if isinstance(given["eval_dataset"], dict):
-        problems += [
-            f"eval_dataset has the key {key!r}, a {type(key).__name__}, but keys are the names of its datasets: their "
-            f"metrics are called eval_<name>_loss. Write {str(key)!r}."
-            for key in given["eval_dataset"]
-            if not isinstance(key, str)
-        ]
     return problems
 
 
@@ -243,7 +236,6 @@ def _value_problems(args: Any, given: Mapping[str, Any]) -> list[str | None]:
         _batch_metrics_problem(args, given["compute_metrics"]),
         metrics_value_problem(args, given["compute_metrics"]),
         _best_metric_problem(args),
-        *_compilation_problems(args),
     ]
 
 
@@ -287,23 +279,6 @@ def _best_metric_problem(args: Any) -> str | None:
     )
 
 
-def _compilation_problems(args: Any) -> list[str | None]:
-    if not args.torch_compile:
-        return []
-    import torch
-
-    backend, mode = args.torch_compile_backend, args.torch_compile_mode
-    backends = torch.compiler.list_backends(exclude_tags=())
-    modes = list(torch._inductor.list_mode_options()) if backend == "inductor" and mode is not None else [mode]
-    return [_not_among("torch_compile_backend", backend, backends), _not_among("torch_compile_mode", mode, modes)]
-
-
-def _not_among(name: str, value: Any, known: list[Any]) -> str | None:
-    if value in known or callable(value):
-        return None
-    return f"{name}={value!r} is not known to torch.{did_you_mean(value, known)} Choose from: {', '.join(known)}."
-
-
 def _check_optimizers(args: Any, given: Mapping[str, Any]) -> None:
     optimizer, scheduler = given["optimizers"]
     spread = "parallelism_config" if spreads_model(args) else None
@@ -319,6 +294,37 @@ def _check_optimizers(args: Any, given: Mapping[str, Any]) -> None:
         raise RuntimeError(
             "optimizers cannot be passed together with model_init: they would hold the parameters of another model. "
             "Override create_optimizer_and_scheduler, or pass optimizer_cls_and_kwargs."
+        )
+
+
+def require_training_data(trainer: Any) -> None:
+    """Refuse a training without data."""
+    if not is_own(trainer, "get_train_dataloader"):
+        return
+    dataset = trainer.train_dataset
+    if dataset is None:
+        raise ValueError("train() needs data: pass train_dataset=... to the Trainer.")
+    if isinstance(dataset, dict):
+        raise TypeError(
+            f"train_dataset is a dict ({', '.join(map(str, dataset))}), but training takes one dataset: pass the one "
+            "to train on, or override get_train_dataloader."
+        )
+    if has_length(dataset) and len(dataset) == 0:
+        raise ValueError("train_dataset is empty: it has length 0, so there is nothing to train on.")
+
+
+def require_new_models(trainer: Any) -> None:
+    """Refuse a search that cannot create a new model for each trial."""
+    if trainer.model_init is None:
+        raise RuntimeError(
+            "hyperparameter_search needs a new model for each trial: pass model_init=... (a function that makes "
+            "one) to the Trainer, instead of model=..."
+        )
+    if trainer.optimizer is not None and not trainer._created_lr_scheduler and not trainer._prepared:
+        raise RuntimeError(
+            "hyperparameter_search cannot go with an optimizer that was set on the Trainer: it holds the "
+            "parameters of another model. Override create_optimizer_and_scheduler, or pass "
+            "optimizer_cls_and_kwargs."
         )
 
 

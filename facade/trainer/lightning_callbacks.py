@@ -7,38 +7,17 @@ from typing import Any
 from torch import nn
 
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
-_WINDOW = "one batch of Lightning is a whole step here, with all its micro-batches"
 _NOT_HERE = {
-    "GradientAccumulationScheduler": (
-        f"{_WINDOW}, so there is nothing for it to accumulate",
-        "set gradient_accumulation_steps, which holds for the whole training",
-    ),
-    "BatchSizeFinder": (
-        "the loaders are the Trainer's, which makes them of the arguments",
-        "set auto_find_batch_size=True",
-    ),
-    "LearningRateFinder": (
-        "the optimizer is made of the arguments when the training begins, and its schedule belongs to the whole of it",
-        "use `hyperparameter_search`, or the finder of Lightning's Tuner with a LossModule",
-    ),
-    "BaseFinetuning": (
-        "it adds groups of parameters to an optimizer whose schedule knows only those it began with",
-        "set requires_grad of the layers in a TrainerCallback's on_epoch_begin, or use a LossModule with "
-        "lightning.Trainer",
-    ),
-    "BasePredictionWriter": (
-        "`predict` runs Lightning's test loop, and calls none of its methods",
-        "write the predictions that `predict` returns",
-    ),
-    "OnExceptionCheckpoint": (
-        "Lightning begins a training with the file it finds there, and not with resume_from_checkpoint",
-        "set save_strategy and save_steps, and go on with resume_from_checkpoint=True",
-    ),
-    "LightningBridge": (
-        "it runs TrainerCallbacks in a plain lightning.Trainer, and this is a Trainer",
-        "pass the TrainerCallbacks themselves",
-    ),
+    "GradientAccumulationScheduler": "a batch of Lightning is a whole step here. Set gradient_accumulation_steps",
+    "BatchSizeFinder": "the loaders are the Trainer's. Set auto_find_batch_size=True",
+    "LearningRateFinder": "the schedule belongs to the whole training. Use `hyperparameter_search`",
+    "BaseFinetuning": "the schedule knows only the first groups of the optimizer. Set requires_grad of the layers in "
+    "on_epoch_begin of a TrainerCallback, or use a LossModule with lightning.Trainer",
+    "BasePredictionWriter": "`predict` runs Lightning's test loop. Write the predictions that it returns",
+    "OnExceptionCheckpoint": "Lightning would begin with its file. Set save_strategy, and resume_from_checkpoint=True",
+    "LightningBridge": "this is no plain lightning.Trainer. Pass the TrainerCallbacks themselves",
 }
+"""Callbacks that would have no effect or a wrong one, with the reason and what to do instead."""
 _AVERAGING = ("StochasticWeightAveraging", "WeightAveraging")
 
 
@@ -60,10 +39,10 @@ def check_callback(callback: Any) -> None:
     Raises:
         ValueError: gives the reason and the alternative.
     """
-    for name, (reason, instead) in _NOT_HERE.items():
+    for name, reason in _NOT_HERE.items():
         if _is(callback, name):
             given = name if type(callback).__name__ == name else f"{type(callback).__name__}, a {name},"
-            raise ValueError(f"{given} cannot be used with this Trainer: {reason}. Instead, {instead}.")
+            raise ValueError(f"{given} cannot be used with this Trainer: {reason}.")
 
 
 def check_training(callbacks: list[Any], model: nn.Module, *, sharded: bool, resumed: bool) -> None:

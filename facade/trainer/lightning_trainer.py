@@ -132,10 +132,7 @@ def running(trainer: Trainer, lightning_trainer: LightningTrainer, module: Evalu
     strategy.lightning = lightning_trainer.strategy
     accelerator.bind(_backward(lightning_trainer, module), lambda: trainer.optimizer, strategy)
     try:
-        with (
-            lightning_internals.interruptible(),
-            nullcontext() if cast is None else casting(trainer.model, cast),
-        ):
+        with lightning_internals.interruptible(), nullcontext() if cast is None else casting(trainer.model, cast):
             yield
     finally:
         accelerator.bind(None)

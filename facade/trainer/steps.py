@@ -242,19 +242,13 @@ def _missing(model: Any, inputs: Any) -> list[str]:
 def _why(name: str, dataset: Any) -> str:
     """Return the reason, from a sample if one can be read."""
     dataset = next(iter(dataset.values()), None) if isinstance(dataset, dict) else dataset
-    sample = None
+    sample: Any = None
     with contextlib.suppress(Exception):
         sample = dataset[0]
     if not isinstance(sample, Mapping):
         return "Let the collator give it, or the dataset have a column of that name."
     if name not in sample:
         return f"The data has: {', '.join(map(str, sample))}. Rename a column, or let the collator give {name!r}."
-    value = sample[name]
-    if isinstance(value, str):
-        return (
-            f"The column {name!r} is text ({value!r:.40}), which the default data_collator leaves out: make numbers of "
-            "it before (a tokenizer), or pass a data_collator that does."
-        )
-    if value is None:
-        return f"The column {name!r} is None in the first sample, which the default data_collator leaves out: fill it."
+    if isinstance(sample[name], str) or sample[name] is None:
+        return f"The column {name!r} is {sample[name]!r:.40}, which the default data_collator leaves out."
     return f"The data has the column {name!r}, but the data_collator does not give it."

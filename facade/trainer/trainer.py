@@ -60,7 +60,6 @@ from .lightning_callbacks import check_callback, is_lightning_callback
 from .memory_report import MemoryTracker
 from .meters import OfRunningLoss, ParameterCounter, RunningLoss, TokenCounter
 from .overrides import is_own
-from .requirements import require_new_models, require_training_data
 from .tracebacks import ShortTraceback
 from .training_run import ModelPreparation, TrainingRun, save_or_warn
 
@@ -501,12 +500,7 @@ class Trainer:
             OtherProcessError: another process failed, is gone, or did not come; it says which, and why.
             SystemExit, KeyboardInterrupt: a signal ended the training, after a checkpoint; see `checkpoint_on_signals`.
         """
-        with (
-            ShortTraceback(),
-            self._signals.until_the_end(),
-            self._hub.quiet(),
-            monitored(self, acts=trial is None),
-        ):
+        with ShortTraceback(), self._signals.until_the_end(), self._hub.quiet(), monitored(self, acts=trial is None):
             run = self._training_run = TrainingRun(self, trial, ignore_keys_for_eval)
             try:
                 return run.run(resume_from_checkpoint)
@@ -828,11 +822,7 @@ class Trainer:
         return PredictionOutput(predictions=output.predictions, label_ids=output.label_ids, metrics=metrics)
 
     def prediction_step(
-        self,
-        model: nn.Module,
-        inputs: dict[str, Any],
-        prediction_loss_only: bool,
-        ignore_keys: list[str] | None = None,
+        self, model: nn.Module, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys: list[str] | None = None
     ) -> tuple[torch.Tensor | None, Any, Any]:
         """As `transformers.Trainer.prediction_step`: loss, predictions and labels of one batch, each None if absent.
 
@@ -1123,8 +1113,8 @@ class Trainer:
             ValueError, TypeError, KeyError: invalid parameters, or an objective that no evaluation gives.
             ConnectionError: the storage cannot be reached.
         """
-        require_new_models(self)
-        require_training_data(self)
+        checks.require_new_models(self)
+        checks.require_training_data(self)
         try:
             return self._search.run(hp_space, compute_objective, n_trials, direction, backend, hp_name, kwargs)
         finally:

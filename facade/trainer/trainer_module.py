@@ -64,12 +64,7 @@ class TrainerModule(EvaluationModule):
     strategy: Strategy
 
     def __init__(
-        self,
-        facade: Trainer,
-        run: TrainingRun,
-        length: TrainingLength,
-        windows: WindowLoader,
-        checkpoint: str | None,
+        self, facade: Trainer, run: TrainingRun, length: TrainingLength, windows: WindowLoader, checkpoint: str | None
     ) -> None:
         super().__init__(facade.model)
         self.automatic_optimization = False

@@ -28,8 +28,8 @@ from ..arguments.parallelism import samples_of_rank
 from ..distributed.consistency import require_same_training
 from ..evaluation.metrics import speed_metrics
 from ..evaluation.results import TrainingLength, TrainOutput
+from .checks import require_training_data
 from .overrides import is_own
-from .requirements import require_evaluation_data, require_training_data
 
 if TYPE_CHECKING:
     from ...lightning_modules.training.accumulation import WindowLoader
@@ -40,10 +40,7 @@ logger = logging.getLogger(__name__)
 
 # The Trainer decides when to evaluate. Lightning's callbacks that watch a metric read these settings: an interval of
 # no epoch tells them to look after each evaluation, not at the end of the epoch.
-_NO_EVALUATIONS_OF_LIGHTNING: dict[str, Any] = {
-    "check_val_every_n_epoch": None,
-    "val_check_interval": sys.maxsize,
-}
+_NO_EVALUATIONS_OF_LIGHTNING: dict[str, Any] = {"check_val_every_n_epoch": None, "val_check_interval": sys.maxsize}
 
 
 class TrainingRun:
@@ -74,7 +71,6 @@ class TrainingRun:
             resume_from_checkpoint, is_trial=trial is not None, own_weights=is_own(trainer, "_load_from_checkpoint")
         )
         require_training_data(trainer)
-        require_evaluation_data(trainer)
         trainer._checkpoints.begin_training()
         trainer._memory_tracker.start("train")
         trainer.is_in_train = True

@@ -118,9 +118,8 @@ def _joined(batches: list[Any]) -> Any:
         return np.concatenate(batches) if isinstance(first, np.ndarray) else first
     except (RuntimeError, ValueError) as error:
         raise ValueError(
-            "dispatch_batches=True: the last batches of the stream are to be dealt out evenly, and cannot be put "
-            f"together ({error}). Let the collator pad all batches to one length, leave the last ones out "
-            "(dataloader_drop_last=True, in a DataModule drop_last=True), or leave dispatch_batches out."
+            f"dispatch_batches=True: the last batches of the stream cannot be put together ({error}). Let the collator "
+            "pad all batches to one length, or leave the last ones out (dataloader_drop_last=True)."
         ) from error
 
 

@@ -116,12 +116,7 @@ class LengthGroupedSampler(OrderedSampler):
         return Order(_grouped_order(self._lengths, self.batch_size, None, self.generator))
 
 
-def sample_lengths(
-    dataset: Any,
-    column: str,
-    *,
-    length_argument: str = "length_column_name",
-) -> np.ndarray:
+def sample_lengths(dataset: Any, column: str, *, length_argument: str = "length_column_name") -> np.ndarray:
     """Return the length of one column in each sample.
 
     Args:

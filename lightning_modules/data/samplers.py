@@ -33,12 +33,7 @@ class SeedableRandomSampler(OrderedSampler, RandomSampler):
     @classmethod
     def like(cls, sampler: RandomSampler, seed: int) -> SeedableRandomSampler:
         """Return the seedable counterpart of a plain `RandomSampler`."""
-        return cls(
-            sampler.data_source,
-            seed=seed,
-            replacement=sampler.replacement,
-            num_samples=sampler.num_samples,
-        )
+        return cls(sampler.data_source, seed=seed, replacement=sampler.replacement, num_samples=sampler.num_samples)
 
     def set_epoch(self, epoch: int) -> None:
         """Draw the order of this epoch at the next iteration."""

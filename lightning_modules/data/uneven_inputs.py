@@ -75,10 +75,10 @@ class UnevenInputs:
         self.uneven = True
         if not self._left_out:
             logger.warning(
-                "%s: the processes have batches of %s samples in the same round. As many as the smallest one has are "
-                "used of each, the others are left out. Give all processes the same stream, or as many samples.",
+                "%s: the processes have batches of %s samples in the same round, of which as many as the smallest one "
+                "has are used. Give all processes the same stream, or as many samples.",
                 self.what,
-                ", ".join(map(str, sizes[:16])),
+                sizes[:16],
             )
         own = sizes[dist.get_rank()]
         self._left_out += own - least
@@ -86,20 +86,15 @@ class UnevenInputs:
 
     def _warn_of_end(self, count: int, there: list[bool]) -> None:
         ended = [rank for rank, more in enumerate(there) if not more]
-        others = [rank for rank, more in enumerate(there) if more]
         said = (
-            f"{self.what}: {_processes(ended)} had {count} batches, and {_processes(others)} more. "
-            f"All stop after {count}, so that none waits for another for ever."
-            + " The rest is in no prediction and no metric."
-            * self.same_size
-        )
-        advice = (
-            " Streams have to be the same in all processes, which then share them; or as long, where each reads one of "
+            f"{self.what}: processes {ended[:8]} had {count} batches, and the others more. All stop after {count}, so "
+            f"that none waits for another for ever.{' The rest is in no prediction and no metric.' * self.same_size} "
+            "Streams have to be the same in all processes, which then share them; or as long, where each reads one of "
             "its own. dispatch_batches=True in accelerator_config lets process 0 read for all."
         )
         if count == 0:
-            raise ValueError(said + advice)
-        logger.warning(said + advice)
+            raise ValueError(said)
+        logger.warning(said)
 
 
 def _with_end(batches: Iterator[Any]) -> Iterator[Any]:
@@ -132,9 +127,3 @@ def _group_of_hosts() -> Iterator[Any]:
 def _shorter(leaf: Any, size: int, least: int) -> Any:
     sized = hasattr(leaf, "shape") and len(leaf.shape) > 0 and leaf.shape[0] == size
     return leaf[:least] if sized else leaf
-
-
-def _processes(ranks: list[int]) -> str:
-    if len(ranks) == 1:
-        return f"process {ranks[0]}"
-    return f"processes {', '.join(map(str, ranks[:8]))}" + (" and others" if len(ranks) > 8 else "")

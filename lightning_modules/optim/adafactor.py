@@ -61,17 +61,9 @@ class Adafactor(Optimizer):
             raise ValueError(f"{lr=} has no effect with relative_step=True. Set lr=None, or relative_step=False.")
         if warmup_init and not relative_step:
             raise ValueError("warmup_init=True needs relative_step=True. Set that too, or leave warmup_init out.")
-        defaults = {
-            "lr": lr,
-            "eps": eps,
-            "clip_threshold": clip_threshold,
-            "decay_rate": decay_rate,
-            "beta1": beta1,
-            "weight_decay": weight_decay,
-            "scale_parameter": scale_parameter,
-            "relative_step": relative_step,
-            "warmup_init": warmup_init,
-        }
+        defaults = {"lr": lr, "eps": eps, "clip_threshold": clip_threshold, "decay_rate": decay_rate, "beta1": beta1}
+        defaults |= {"weight_decay": weight_decay, "scale_parameter": scale_parameter, "relative_step": relative_step}
+        defaults |= {"warmup_init": warmup_init}
         super().__init__(params, defaults)
 
     @torch.no_grad()

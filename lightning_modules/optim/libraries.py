@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
@@ -23,63 +22,42 @@ class MissingLibraryError(ImportError, ValueError):
     """
 
 
-@dataclass(frozen=True, kw_only=True)
-class Library:
-    """Optional package with optimizers."""
+def load(name: OptimizerNames, pip: str, module: str, member: str) -> Any:
+    """Import a class of an optional package.
 
-    package: str
-    """Display name."""
-    pip: str
-    """Argument of `pip install`."""
-    needs: str = ""
-    """Hardware that it requires."""
+    Args:
+        name: the optimizer that needs it.
+        pip: argument of `pip install`.
+        module: import path.
+        member: name in the module.
 
-    def load(self, name: OptimizerNames, module: str, *members: str) -> list[Any]:
-        """Return members of one of its modules.
-
-        Args:
-            name: the optimizer that needs them, named in the error.
-            module: import path.
-            members: names in the module.
-
-        Raises:
-            MissingLibraryError: says what to install.
-        """
-        try:
-            imported = import_module(module)
-            return [getattr(imported, member) for member in members]
-        except (ImportError, AttributeError) as error:
-            hardware = f" and {self.needs}" if self.needs else ""
-            raise MissingLibraryError(
-                f"optim={name.value!r} needs {self.package}{hardware}, but {', '.join(members)} cannot be imported "
-                f"from {module!r} ({error}). Install it with: pip install {self.pip}"
-            ) from error
+    Raises:
+        MissingLibraryError: says what to install.
+    """
+    try:
+        return getattr(import_module(module), member)
+    except (ImportError, AttributeError) as error:
+        raise MissingLibraryError(
+            f"optim={name.value!r} needs {member}, which cannot be imported from {module!r} ({error}). Install it "
+            f"with: pip install {pip}"
+        ) from error
 
 
-XLA = Library(package="torch_xla", pip="torch_xla", needs="a TPU")
-NPU = Library(package="torch_npu", pip="torch_npu", needs="an Ascend NPU")
-APEX = Library(package="apex", pip="git+https://github.com/NVIDIA/apex --no-build-isolation", needs="an NVIDIA GPU")
-TORCHDISTX = Library(package="torchdistx", pip="git+https://github.com/pytorch/torchdistx")
-TORCHAO = Library(package="torchao>=0.11", pip="'torchao>=0.11'")
-SCHEDULE_FREE = Library(package="schedulefree>=1.4", pip="'schedulefree>=1.4'")
-GROKADAMW = Library(package="grokadamw", pip="grokadamw")
-OPTIMI = Library(package="torch-optimi", pip="torch-optimi")
-LOMO = Library(package="lomo-optim", pip="lomo-optim")
-
-
-def _with_numbers_of_adam(library: Library, module: str, member: str) -> Builder:
+def _with_numbers_of_adam(pip: str, module: str, member: str) -> Builder:
     """Return the builder of an optimizer that takes the numbers of Adam, and nothing else."""
-    return lambda request: (library.load(request.name, module, member)[0], request.adam)
+    return lambda request: (load(request.name, pip, module, member), request.adam)
 
 
-xla = _with_numbers_of_adam(XLA, "torch_xla.amp.syncfree", "AdamW")
-npu = _with_numbers_of_adam(NPU, "torch_npu.optim", "NpuFusedAdamW")
-apex = _with_numbers_of_adam(APEX, "apex.optimizers", "FusedAdam")
+xla = _with_numbers_of_adam("torch_xla", "torch_xla.amp.syncfree", "AdamW")
+npu = _with_numbers_of_adam("torch_npu", "torch_npu.optim", "NpuFusedAdamW")
+apex = _with_numbers_of_adam("git+https://github.com/NVIDIA/apex --no-build-isolation", "apex.optimizers", "FusedAdam")
 
 
 def any_precision(request: OptimizerRequest) -> ClassAndKwargs:
     """Return `adamw_anyprecision`."""
-    (adamw,) = TORCHDISTX.load(request.name, "torchdistx.optimizers", "AnyPrecisionAdamW")
+    adamw = load(
+        request.name, "git+https://github.com/pytorch/torchdistx", "torchdistx.optimizers", "AnyPrecisionAdamW"
+    )
     take = request.arguments.take
     return adamw, {
         **request.adam,
@@ -93,7 +71,7 @@ def any_precision(request: OptimizerRequest) -> ClassAndKwargs:
 def torchao(request: OptimizerRequest) -> ClassAndKwargs:
     """Return `adamw_torch_4bit` or `adamw_torch_8bit`."""
     member = "AdamW4bit" if request.name is OptimizerNames.ADAMW_TORCH_4BIT else "AdamW8bit"
-    (adamw,) = TORCHAO.load(request.name, "torchao.optim", member)
+    adamw = load(request.name, "'torchao>=0.11'", "torchao.optim", member)
     take = request.arguments.take
     blocks, rounding = take("block_size", int, 256), take("bf16_stochastic_round", flag, False)
     return adamw, {"block_size": blocks, "bf16_stochastic_round": rounding, **request.adam}
@@ -106,7 +84,7 @@ def schedule_free(request: OptimizerRequest) -> ClassAndKwargs:
         OptimizerNames.SCHEDULE_FREE_ADAMW: "AdamWScheduleFree",
         OptimizerNames.SCHEDULE_FREE_SGD: "SGDScheduleFree",
     }[request.name]
-    (optimizer,) = SCHEDULE_FREE.load(request.name, "schedulefree", member)
+    optimizer = load(request.name, "'schedulefree>=1.4'", "schedulefree", member)
     kwargs = {} if request.name is OptimizerNames.SCHEDULE_FREE_SGD else request.adam
     if request.name is not OptimizerNames.SCHEDULE_FREE_RADAM:
         kwargs["warmup_steps"] = request.config.warmup_steps or 0
@@ -117,7 +95,7 @@ def schedule_free(request: OptimizerRequest) -> ClassAndKwargs:
 
 def grokadamw(request: OptimizerRequest) -> ClassAndKwargs:
     """Return `grokadamw`, with its own betas and epsilon, as in the reference."""
-    (optimizer,) = GROKADAMW.load(request.name, "grokadamw", "GrokAdamW")
+    optimizer = load(request.name, "grokadamw", "grokadamw", "GrokAdamW")
     defaults = {
         "alpha_init": 0.98,
         "lamb": 2.0,
@@ -130,7 +108,7 @@ def grokadamw(request: OptimizerRequest) -> ClassAndKwargs:
 
 def stable_adamw(request: OptimizerRequest) -> ClassAndKwargs:
     """Return `stable_adamw`; "kahan_sum=false" is false, but every text is true in the reference."""
-    (optimizer,) = OPTIMI.load(request.name, "optimi", "StableAdamW")
+    optimizer = load(request.name, "torch-optimi", "optimi", "StableAdamW")
     take = request.arguments.take
     return optimizer, {
         **request.adam,
@@ -144,11 +122,11 @@ def stable_adamw(request: OptimizerRequest) -> ClassAndKwargs:
 def lomo(request: OptimizerRequest) -> ClassAndKwargs:
     """Return `lomo` or `adalomo`, which take the model and step in the backward pass, see `fused`."""
     model = request.require_model()
-    (optimizer,) = LOMO.load(request.name, "lomo_optim", "Lomo" if request.name is OptimizerNames.LOMO else "AdaLomo")
+    optimizer = load(
+        request.name, "lomo-optim", "lomo_optim", "Lomo" if request.name is OptimizerNames.LOMO else "AdaLomo"
+    )
     return optimizer, {"model": model}
 
-
-BITSANDBYTES = Library(package="bitsandbytes", pip="bitsandbytes")
 
 _CLASSES = {"adamw": "AdamW", "ademamix": "AdEMAMix", "lion": "Lion", "rmsprop": "RMSprop"}
 
@@ -157,7 +135,7 @@ def bitsandbytes(request: OptimizerRequest) -> ClassAndKwargs:
     """Return an optimizer of bitsandbytes: names with `bnb`, `8bit`, `32bit` or `paged`, and `ademamix`."""
     name = request.name.value
     (kind,) = re.findall("|".join(_CLASSES), name)
-    (optimizer,) = BITSANDBYTES.load(request.name, "bitsandbytes.optim", _CLASSES[kind])
+    optimizer = load(request.name, "bitsandbytes", "bitsandbytes.optim", _CLASSES[kind])
     kwargs: dict[str, Any] = {"optim_bits": 8 if "8bit" in name else 32}
     if kind == "rmsprop":
         return optimizer, {**_rmsprop(request), **kwargs}

@@ -15,13 +15,10 @@ from torch import nn
 
 from ..common.suggestions import OptimizerNames, did_you_mean
 from .layerwise import LayerwiseOptimizer, is_layerwise
-from .libraries import Library
+from .libraries import load
 from .request import ClassAndKwargs, OptimizerRequest, TargetModules
 
 logger = logging.getLogger(__name__)
-
-GALORE = Library(package="galore-torch", pip="galore-torch")
-APOLLO = Library(package="apollo-torch", pip="apollo-torch")
 
 _GALORE_CLASSES = {
     OptimizerNames.GALORE_ADAMW: "GaLoreAdamW",
@@ -35,7 +32,7 @@ _GALORE_CLASSES = {
 
 def galore(request: OptimizerRequest) -> ClassAndKwargs:
     """Return an optimizer of GaLore; the reference drops the arguments of `galore_adafactor_layerwise`."""
-    (optimizer,) = GALORE.load(request.name, "galore_torch", _GALORE_CLASSES[request.name])
+    optimizer = load(request.name, "galore-torch", "galore_torch", _GALORE_CLASSES[request.name])
     _allow_in_checkpoints("galore_torch.galore_projector", "GaLoreProjector")
     take = request.arguments.take
     projection = {
@@ -52,7 +49,7 @@ def galore(request: OptimizerRequest) -> ClassAndKwargs:
 
 def apollo(request: OptimizerRequest) -> ClassAndKwargs:
     """Return an optimizer of APOLLO; betas and epsilon are for the projected layers only, as in the reference."""
-    (optimizer,) = APOLLO.load(request.name, "apollo_torch", "APOLLOAdamW")
+    optimizer = load(request.name, "apollo-torch", "apollo_torch", "APOLLOAdamW")
     _allow_in_checkpoints("apollo_torch.random_projector", "GradientProjector")
     _allow_in_checkpoints("apollo_torch.svd_projector", "GaLoreProjector")
     take = request.arguments.take

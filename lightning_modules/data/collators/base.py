@@ -223,7 +223,9 @@ def numpy_collate_batch(examples: Any, tokenizer: Any, pad_to_multiple_of: int |
 def padded_rows(rows: Any, length: int, fill: int, tokenizer: Any, dtype: Any = np.int64) -> np.ndarray:
     """Return rows as one array, filled up on the side on which the tokenizer pads."""
     joined = np.full((len(rows), length, *np.shape(rows[0])[1:]), fill, dtype=dtype)
-    for row, values in zip(joined, rows, strict=True):
+    for index, (row, values) in enumerate(zip(joined, rows, strict=True)):
+        if len(values) > length:
+            raise ValueError(f"Sample {index} of the batch has {len(values)} labels, but the batch {length} places.")
         row[_place(tokenizer, len(values), length)] = values
     return joined
 

@@ -117,22 +117,14 @@ def _as_mapping(feature: Any, index: int) -> Mapping[str, Any]:
 def _column_error(name: str, samples: Sequence[Mapping[str, Any]], error: Exception) -> ValueError:
     for index, sample in enumerate(samples):
         if name not in sample:
-            return ValueError(
-                f"The column {name!r} is in sample 0 of the batch but not in sample {index}, which has "
-                f"{list(sample)}. Give all samples the same columns."
-            )
-    values = [sample[name] for sample in samples]
-    kinds = list(dict.fromkeys(type(value).__name__ for value in values))
-    shapes = list(dict.fromkeys(_shape(value) for value in values))
-    if "NoneType" not in kinds and (len(shapes) > 1 or "ragged" in shapes):
-        return ValueError(
-            f"The column {name!r} cannot be made into one tensor, since its values differ in size: "
-            f"{', '.join(shapes[:8])}. Pad or cut them to one length, for example with `DataCollatorWithPadding`, "
-            "or drop the column."
-        )
+            shown = f"which has {list(sample)}. Give all samples the same columns."
+            return ValueError(f"The column {name!r} is in sample 0 of the batch but not in sample {index}, {shown}")
+    kinds = ", ".join(dict.fromkeys(type(sample[name]).__name__ for sample in samples))
+    shapes = ", ".join(list(dict.fromkeys(_shape(sample[name]) for sample in samples))[:8])
     return ValueError(
-        f"The column {name!r} cannot be made into one tensor: its values are of type {', '.join(kinds)}, which gave "
-        f"{type(error).__name__}: {error}. Make numbers of them or drop the column."
+        f"The column {name!r} cannot be made into one tensor: its values are of type {kinds} and shape {shapes}, which "
+        f"gave {type(error).__name__}: {error}. Pad or cut them to one length, for example with "
+        "`DataCollatorWithPadding`, make numbers of them, or drop the column."
     )
 
 

@@ -240,17 +240,8 @@ class DataCollatorForSOP(DataCollatorForLanguageModeling):
         Returns:
             what the model sees, what it has to guess, and the mask of attention, 0 for chosen tokens.
         """
-        import torch
-
-        labels = inputs.clone()
-        never = torch.tensor(special_tokens_rows(self.tokenizer, labels.tolist()), dtype=torch.bool)
-        padding = labels.eq(self.tokenizer.pad_token_id) if self.tokenizer.pad_token is not None else False
-        chances = torch.full(labels.shape, float(self.mlm_probability or 0))
-        chosen = torch.bernoulli(chances.masked_fill_(never | padding, 0.0)).bool()
-        labels[~chosen] = -100
-        masked = torch.bernoulli(torch.full(labels.shape, 0.8)).bool() & chosen
-        inputs[masked] = self.tokenizer.convert_tokens_to_ids(self.tokenizer.mask_token)
-        other = torch.bernoulli(torch.full(labels.shape, 0.5)).bool() & chosen & ~masked
-        tokens = torch.randint(len(self.tokenizer), labels.shape, dtype=torch.long)
-        inputs[other] = tokens[other].to(inputs.dtype)
-        return inputs, labels, (~chosen).float()
+        never = np.array(special_tokens_rows(self.tokenizer, inputs.tolist()), dtype=bool)
+        if self.tokenizer.pad_token is not None:
+            never |= (inputs == self.tokenizer.pad_token_id).numpy()
+        inputs, labels = self.torch_mask_tokens(inputs, never)
+        return inputs, labels, (labels == -100).float()

@@ -5,7 +5,8 @@ The order of the draws, and the shape of each, are the reference's: so are the b
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -13,6 +14,13 @@ from .base import special_tokens_rows, to_numpy
 
 if TYPE_CHECKING:
     import torch
+
+
+class Draws(NamedTuple):
+    """Draws of one batch: `choose(chances)` -> whether each token is chosen, `tokens(where)` -> random tokens there."""
+
+    choose: Callable[[Any], np.ndarray]
+    tokens: Callable[[np.ndarray], np.ndarray]
 
 
 class Masking:
@@ -31,10 +39,22 @@ class Masking:
             return 0.0
         return self.random_replace_prob / (1 - self.mask_replace_prob)
 
-    def _special(self, tokens: Any, special_tokens_mask: Any) -> np.ndarray:
+    def _mask(self, inputs: np.ndarray, special_tokens_mask: Any, spans: Any, draws: Draws, mask: int) -> np.ndarray:
+        """Replace tokens of `inputs`, in place; return the labels, -100 where nothing is predicted."""
+        labels = inputs.copy()
         if special_tokens_mask is None:
-            special_tokens_mask = special_tokens_rows(self.tokenizer, tokens.tolist())
-        return to_numpy(special_tokens_mask)
+            special_tokens_mask = special_tokens_rows(self.tokenizer, labels.tolist())
+        never, words = self._never_drawn(to_numpy(special_tokens_mask), spans)
+        chosen = draws.choose(np.where(never, 0.0, self.mlm_probability or 0.0))
+        if words is not None:
+            chosen = whole_words(words, chosen)
+        labels[~chosen] = -100
+        masked = draws.choose(self.mask_replace_prob) & chosen
+        inputs[masked] = mask
+        if share := self._random_share():
+            other = draws.choose(share) & chosen & ~masked
+            inputs[other] = draws.tokens(other)
+        return labels
 
     def _never_drawn(self, special: np.ndarray, spans: Any) -> tuple[np.ndarray, np.ndarray | None]:
         """Return tokens that no draw chooses, and with whole words the number of each token's word."""
@@ -91,25 +111,19 @@ class TorchMasking(Masking):
         """
         import torch
 
-        labels = inputs.clone()
-        never, words = self._never_drawn(self._special(labels, special_tokens_mask), offset_mapping)
-        chances = torch.full(labels.shape, float(self.mlm_probability or 0))
-        chosen = self._torch_draw(chances.masked_fill_(torch.from_numpy(never), 0.0))
-        if words is not None:
-            chosen = torch.from_numpy(whole_words(words, chosen.numpy()))
-        labels[~chosen] = -100
-        masked = self._torch_draw(torch.full(labels.shape, self.mask_replace_prob)) & chosen
-        inputs[masked] = self.tokenizer.convert_tokens_to_ids(self.tokenizer.mask_token)
-        if share := self._random_share():
-            other = self._torch_draw(torch.full(labels.shape, share)) & chosen & ~masked
-            tokens = torch.randint(len(self.tokenizer), labels.shape, dtype=torch.long, generator=self.generator)
-            inputs[other] = tokens[other].to(inputs.dtype)
-        return inputs, labels
+        shape, generator = inputs.shape, self.generator
 
-    def _torch_draw(self, chances: torch.Tensor) -> torch.Tensor:
-        import torch
+        def choose(chances: Any) -> np.ndarray:
+            given = torch.full(shape, chances) if isinstance(chances, float) else torch.from_numpy(chances).float()
+            return torch.bernoulli(given, generator=generator).bool().numpy()
 
-        return torch.bernoulli(chances, generator=self.generator).bool()
+        def tokens(where: np.ndarray) -> np.ndarray:
+            drawn = torch.randint(len(self.tokenizer), shape, dtype=torch.long, generator=generator)
+            return drawn.numpy()[where]
+
+        mask = self.tokenizer.convert_tokens_to_ids(self.tokenizer.mask_token)
+        labels = self._mask(inputs.numpy(), special_tokens_mask, offset_mapping, Draws(choose, tokens), mask)
+        return inputs, torch.from_numpy(labels)
 
 
 class NumpyMasking(Masking):
@@ -119,26 +133,14 @@ class NumpyMasking(Masking):
         self, inputs: np.ndarray, special_tokens_mask: Any = None, offset_mapping: Any = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """As `torch_mask_tokens`, but arrays."""
-        labels = np.copy(inputs)
-        never, words = self._never_drawn(self._special(labels, special_tokens_mask), offset_mapping)
-        chances = np.full(labels.shape, self.mlm_probability)
-        chances[never] = 0
-        chosen = self._numpy_draw(chances, labels.shape)
-        if words is not None:
-            chosen = whole_words(words, chosen)
-        labels[~chosen] = -100
-        masked = self._numpy_draw(self.mask_replace_prob, labels.shape) & chosen
-        inputs[masked] = self.tokenizer.mask_token_id
-        if share := self._random_share():
-            other = self._numpy_draw(share, labels.shape) & chosen & ~masked
-            inputs[other] = self._numpy_tokens(int(other.sum()))
-        return inputs, labels
-
-    def _numpy_draw(self, chances: Any, shape: tuple[int, ...]) -> np.ndarray:
         source = np.random if self.generator is None else self.generator
-        return source.binomial(1, chances, size=shape).astype(bool)
+        integers = np.random.randint if self.generator is None else self.generator.integers
 
-    def _numpy_tokens(self, count: int) -> np.ndarray:
-        if self.generator is None:
-            return np.random.randint(low=0, high=len(self.tokenizer), size=count, dtype=np.int64)
-        return self.generator.integers(low=0, high=len(self.tokenizer), size=count, dtype=np.int64)
+        def choose(chances: Any) -> np.ndarray:
+            return source.binomial(1, chances, size=inputs.shape).astype(bool)
+
+        def tokens(where: np.ndarray) -> np.ndarray:
+            return integers(low=0, high=len(self.tokenizer), size=int(where.sum()), dtype=np.int64)
+
+        draws, mask = Draws(choose, tokens), self.tokenizer.mask_token_id
+        return inputs, self._mask(inputs, special_tokens_mask, offset_mapping, draws, mask)

@@ -103,17 +103,9 @@ class DataCollatorForTokenClassification(_Padding, DataCollatorMixin):
         batch = self._pad(without(features, name), kind)
         if name in features[0]:
             rows = [whole_numbers(feature[name], name, index) for index, feature in enumerate(features)]
-            batch[name] = as_kind(self._labels(rows, batch["input_ids"].shape[1]), kind)
+            length = batch["input_ids"].shape[1]
+            batch[name] = as_kind(padded_rows(rows, length, self.label_pad_token_id, self.tokenizer), kind)
         return batch
-
-    def _labels(self, rows: list[np.ndarray], length: int) -> np.ndarray:
-        for index, row in enumerate(rows):
-            if len(row) > length:
-                raise ValueError(
-                    f"Sample {index} of the batch has {len(row)} labels, but the padded batch has {length} tokens. "
-                    "Truncate labels along with the tokens, or give special tokens the label -100."
-                )
-        return padded_rows(rows, length, self.label_pad_token_id, self.tokenizer)
 
 
 @dataclass
@@ -157,8 +149,5 @@ class DataCollatorForMultipleChoice(_Padding, DataCollatorMixin):
     def _choices(self, features: list[Any]) -> int:
         counts = [len(feature["input_ids"]) for feature in features]
         if len(set(counts)) > 1:
-            raise ValueError(
-                f"The samples of the batch have different numbers of choices: {', '.join(map(str, counts[:8]))}. "
-                "Give all of them the same number."
-            )
+            raise ValueError(f"The samples of the batch have different numbers of choices: {counts[:8]}.")
         return counts[0]

@@ -63,34 +63,32 @@ class DataCollatorForPermutationLanguageModeling(DataCollatorMixin):
         """Hide spans of token ids, shape (samples, tokens), which are changed; the parts of `torch_call`'s result."""
         import torch
 
-        self._check(inputs.shape[1])
-        count, length = inputs.shape
-        labels = inputs.clone()
-        hidden = torch.zeros(labels.shape, dtype=torch.bool)
-        for row in hidden:
-            for start, end in self._torch_spans(length):
-                row[start:end] = True
-        special, padding = (torch.from_numpy(mask) for mask in self._never_hidden(labels))
-        hidden &= ~(special | padding)
-        inputs[hidden] = self.tokenizer.mask_token_id
-        labels[~hidden] = -100
-        mask = torch.zeros((count, length, length), dtype=torch.float32)
-        for index in range(count):
-            # Each half in the same random order.
-            order = torch.arange(length).reshape(-1, length // 2)[:, torch.randperm(length // 2)].flatten()
-            order[~hidden[index] & ~special[index] & ~padding[index]] = -1
-            mask[index] = (order[:, None] <= order[None, :]) & hidden[index]
-        target = torch.eye(length, dtype=torch.float32).expand(count, length, length).clone()
-        return inputs.long(), mask, target, labels.long()
+        def draw(low: int, high: int) -> int:
+            return int(torch.randint(low, high, (1,)).item())
+
+        def permuted(halves: np.ndarray) -> np.ndarray:
+            return halves[:, torch.randperm(halves.shape[1]).numpy()]
+
+        tokens, mask, target, labels = map(torch.from_numpy, self._mask(inputs.numpy(), draw, permuted))
+        return tokens, mask, target, labels
 
     def numpy_mask_tokens(self, inputs: Any) -> tuple[Any, Any, Any, Any]:
         """As `torch_mask_tokens`, but arrays."""
+
+        def permuted(halves: np.ndarray) -> np.ndarray:
+            np.random.shuffle(halves.T)
+            return halves
+
+        # Python's `randint` includes its upper end, which 5.3.0 and 5.23 do not mind: the draws are theirs.
+        return self._mask(inputs, random.randint, permuted)
+
+    def _mask(self, inputs: np.ndarray, draw: Any, permuted: Any) -> tuple[Any, Any, Any, Any]:
+        """Hide spans in place; `draw(low, high)` is a random number, `permuted` puts each half in one random order."""
         self._check(inputs.shape[1])
         count, length = inputs.shape
-        labels = np.copy(inputs)
-        hidden = np.zeros(labels.shape, dtype=bool)
+        labels, hidden = np.copy(inputs), np.zeros(inputs.shape, dtype=bool)
         for row in hidden:
-            for start, end in self._python_spans(length):
+            for start, end in self._spans(length, draw):
                 row[start:end] = True
         special, padding = self._never_hidden(labels)
         hidden &= ~(special | padding)
@@ -98,34 +96,19 @@ class DataCollatorForPermutationLanguageModeling(DataCollatorMixin):
         labels[~hidden] = -100
         mask = np.zeros((count, length, length), dtype=np.float32)
         for index in range(count):
-            pairs = np.arange(length).reshape(-1, length // 2).T
-            np.random.shuffle(pairs)
-            order = pairs.T.flatten()
+            order = permuted(np.arange(length).reshape(-1, length // 2)).flatten()
             order[~hidden[index] & ~special[index] & ~padding[index]] = -1
             mask[index] = (order[:, None] <= order[None, :]) & hidden[index]
         target = np.tile(np.eye(length, dtype=np.float32), (count, 1, 1))
         return inputs.astype(np.int64), mask, target, labels.astype(np.int64)
 
-    def _torch_spans(self, length: int) -> list[tuple[int, int]]:
-        import torch
-
-        def draw(low: int, high: int) -> int:
-            return int(torch.randint(low, high, (1,)).item())
-
-        return self._spans(length, lambda: draw(1, self.max_span_length + 1), lambda rest: draw(0, rest + 1))
-
-    def _python_spans(self, length: int) -> list[tuple[int, int]]:
-        # Python's `randint` includes its upper end, which 5.3.0 and 5.23 do not mind: the draws are theirs.
-        longest = self.max_span_length + 1
-        return self._spans(length, lambda: random.randint(1, longest), lambda rest: random.randint(0, rest + 1))
-
-    def _spans(self, length: int, draw_size: Any, draw_start: Any) -> list[tuple[int, int]]:
+    def _spans(self, length: int, draw: Any) -> list[tuple[int, int]]:
         """Begins and ends of the spans: a span somewhere in its context, then the next context, to the end."""
         spans, at = [], 0
         while at < length:
-            size = draw_size()
+            size = draw(1, self.max_span_length + 1)
             context = int(size / self.plm_probability)
-            start = at + draw_start(context - size)
+            start = at + draw(0, context - size + 1)
             spans.append((start, start + size))
             at += context
         return spans

@@ -94,17 +94,8 @@ class DataCollatorForSeq2Seq:
         padding = getattr(self.padding, "value", self.padding)
         if padding is False or padding == "do_not_pad":
             if len(set(lengths)) > 1:
-                raise ValueError(
-                    f"The {name!r} of the batch have different lengths ({', '.join(map(str, lengths[:8]))}), and "
-                    "`padding` says that nothing is padded. Pass `padding=True`."
-                )
+                raise ValueError(f"padding={padding}, but the {name!r} of the batch have the lengths {lengths[:8]}.")
             return lengths[0]
         length = self.max_length if padding == "max_length" and self.max_length is not None else max(lengths)
         multiple = self.pad_to_multiple_of or 1
-        length = -(-length // multiple) * multiple
-        if max(lengths) > length:
-            raise ValueError(
-                f"Sample {lengths.index(max(lengths))} of the batch has {max(lengths)} {name}, more than "
-                f"`max_length` ({self.max_length}). Truncate them, or raise `max_length`."
-            )
-        return length
+        return -(-length // multiple) * multiple

@@ -217,17 +217,6 @@ def test_an_interrupted_step_leaves_nothing_behind(tmp_path, event):
     assert same(weights(made.model), weights(fresh.model))
 
 
-def test_gradients_that_were_there_before_a_training_do_not_count(tmp_path):
-    found = []
-    for gradient in (None, 100.0):
-        made = trainer(tmp_path)
-        for parameter in made.model.parameters():
-            parameter.grad = None if gradient is None else torch.full_like(parameter, gradient)
-        made.train()
-        found.append(losses(made))
-    assert found[0] == found[1]
-
-
 def test_a_copy_of_the_model_made_in_a_training_is_a_model(tmp_path):
     """As callbacks that average weights make it."""
     copies = []
@@ -277,13 +266,6 @@ def test_a_checkpoint_without_a_scale_is_resumed_with_a_new_one(tmp_path, caplog
     plain = trainer(tmp_path, max_steps=5)
     plain.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
     assert plain.state.global_step == 5
-
-
-@pytest.mark.parametrize("asked", [{}, {"bf16": True}, {"fp16": True, "save_only_model": True}], ids=str)
-def test_there_is_no_scale_in_other_checkpoints(tmp_path, asked):
-    trainer(tmp_path, save_strategy="epoch", **asked).train()
-    assert (tmp_path / "checkpoint-4" / "model.safetensors").is_file()
-    assert not (tmp_path / "checkpoint-4" / "scaler.pt").exists()
 
 
 class Entering(Trainer):

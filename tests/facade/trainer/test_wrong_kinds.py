@@ -29,26 +29,16 @@ def evaluate(made):
     made.evaluate()
 
 
-@pytest.mark.parametrize("empty", [[], {}, {"a": [], "b": []}], ids=str)
-def test_nothing_to_find_the_best_model_on(tmp_path, empty):
-    """Without a best model to find it may be empty, as in the reference."""
-    refused(tmp_path, train, r"eval_dataset is empty.*metric_for_best_model='loss'", eval_dataset=empty, **BEST)
-    trainer(tmp_path, eval_dataset=empty, **EPOCH).train()
-    assert trainer(tmp_path, eval_dataset={"a": points(4), "b": []}, **EPOCH).train().global_step == 4
-
-
 @pytest.mark.parametrize(
     ("data", "match"),
     [
-        ({None: points(4)}, r"eval_dataset has the key None.*'None'"),
-        ({1: points(4)}, r"eval_dataset has the key 1.*'1'"),
         ((one for one in points(4)), r"eval_dataset .*generator.*only once.*list"),
         ({"a": iter(points(4))}, r"eval_dataset\['a'\] .*only once"),
         ({"a": None}, r"eval_dataset\['a'\] .*NoneType"),
         ({"a": "train"}, r"eval_dataset\['a'\] .*str"),
         ({"a": {"b": points(4)}}, r"eval_dataset\['a'\] .*dict \(b\)"),
     ],
-    ids=["None", "an int", "a generator", "an iterator", "nothing", "text", "a dict"],
+    ids=["a generator", "an iterator", "nothing", "text", "a dict"],
 )
 def test_evaluation_data_of_wrong_kinds(tmp_path, data, match):
     refused(tmp_path, train, match, eval_dataset=data, **EPOCH)
@@ -69,8 +59,8 @@ def data_with(**column):
 @pytest.mark.parametrize(
     ("data", "why"),
     [
-        (data_with(x="abc"), r"The column 'x' is text \('abc'\).*tokenizer"),
-        (data_with(x=None), "The column 'x' is None in the first sample"),
+        (data_with(x="abc"), r"The column 'x' is 'abc'"),
+        (data_with(x=None), "The column 'x' is None"),
         ([{"labels": point["labels"]} for point in points()], "The data has: labels"),
     ],
     ids=["text", "None", "missing"],
@@ -135,21 +125,6 @@ def test_batches_of_unusual_kinds(tmp_path):
         made.train()
         found.append(weights(made.model))
     assert all(torch.equal(found[0][name], other[name]) for other in found[1:] for name in found[0])
-
-
-@pytest.mark.parametrize(
-    ("result", "match"),
-    [
-        (0.5, r"compute_metrics returned a float \(0.5\)"),
-        ([1], r"compute_metrics returned a list"),
-        ((1, 2), r"compute_metrics returned a tuple"),
-        ({1: 2.0}, r"compute_metrics returned a dict with the key 1.*'1'"),
-    ],
-    ids=str,
-)
-def test_metrics_of_wrong_kinds(tmp_path, result, match):
-    with pytest.raises(TypeError, match=match):
-        trainer(tmp_path, compute_metrics=lambda _: result).evaluate()
 
 
 def test_unusual_metrics(tmp_path):

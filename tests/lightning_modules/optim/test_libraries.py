@@ -154,8 +154,8 @@ def test_numbers_are_numbers(monkeypatch, name, args, expected):
 
 
 PACKAGES = {
-    "adamw_torch_xla": ("torch_xla", "TPU"),
-    "adamw_torch_npu_fused": ("torch_npu", "NPU"),
+    "adamw_torch_xla": ("torch_xla", "pip install torch_xla"),
+    "adamw_torch_npu_fused": ("torch_npu", "pip install torch_npu"),
     "adamw_apex_fused": ("apex", "NVIDIA"),
     "adamw_anyprecision": ("torchdistx", "pytorch/torchdistx"),
     "adamw_torch_4bit": ("torchao", "torchao>="),
@@ -190,7 +190,7 @@ def test_a_library_that_is_too_old_is_named(monkeypatch):
     import schedulefree
 
     del schedulefree.RAdamScheduleFree
-    with pytest.raises(ImportError, match=r"RAdamScheduleFree cannot be imported.*schedulefree>=1.4"):
+    with pytest.raises(ImportError, match=r"RAdamScheduleFree, which cannot be imported.*schedulefree>=1.4"):
         config("schedule_free_radam").build(Model())
 
 

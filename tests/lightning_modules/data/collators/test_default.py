@@ -134,7 +134,9 @@ def test_one_wrong_sample_among_right_ones():
     ],
 )
 def test_sizes_that_differ_are_named(values, shapes, kind):
-    with pytest.raises(ValueError, match=f"column 'input_ids' .* differ in size: {shapes}.*DataCollatorWithPadding"):
+    with pytest.raises(
+        ValueError, match=f"column 'input_ids' .* and shape {shapes}, which gave .*DataCollatorWithPadding"
+    ):
         ours.default_data_collator([{"input_ids": value} for value in values], kind)
 
 
@@ -144,12 +146,12 @@ def test_sizes_that_differ_are_named(values, shapes, kind):
     ids=str,
 )
 def test_values_that_are_no_numbers_are_named(values, seen):
-    with pytest.raises(ValueError, match=f"column 'x' .* of type {seen}, which gave"):
+    with pytest.raises(ValueError, match=f"column 'x' .* of type {seen} and shape .*which gave"):
         ours.default_data_collator([{"x": value} for value in values])
 
 
 def test_empty_label_ids_are_named():
-    with pytest.raises(ValueError, match=r"column 'label_ids' .* of type list, which gave IndexError"):
+    with pytest.raises(ValueError, match=r"column 'label_ids' .* of type list and shape .*which gave IndexError"):
         ours.default_data_collator([{"label_ids": []}])
 
 

@@ -211,6 +211,7 @@ def test_what_a_tokenizer_lacks_is_said():
 
     class Bare:
         mask_token, mask_token_id = "m", 1
+        convert_tokens_to_ids = {"m": 1}.get
 
         def pad(self, features, **_):
             return {"input_ids": torch.tensor([sample["input_ids"] for sample in features])}

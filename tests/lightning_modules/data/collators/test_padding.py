@@ -61,7 +61,7 @@ def test_labels_called_label_as_arrays():
 
 def test_more_labels_than_tokens_are_named():
     features = [{"input_ids": [1], "labels": [3]}, {"input_ids": [1], "labels": [3, 4]}]
-    with pytest.raises(ValueError, match="Sample 1 of the batch has 2 labels, but the padded batch has 1 tokens"):
+    with pytest.raises(ValueError, match="Sample 1 of the batch has 2 labels, but the batch 1 place"):
         ours.DataCollatorForTokenClassification(tokenizer())(features)
 
 
@@ -86,7 +86,7 @@ def test_choices_equal_the_reference(name):
 def test_choices_without_labels_and_of_different_numbers():
     collator = ours.DataCollatorForMultipleChoice(tokenizer())
     assert collator([{"input_ids": [[1], [2, 3]]}])["input_ids"].shape == (1, 2, 2)
-    with pytest.raises(ValueError, match="different numbers of choices: 2, 1"):
+    with pytest.raises(ValueError, match=r"different numbers of choices: \[2, 1"):
         collator([{"input_ids": [[1], [2]]}, {"input_ids": [[1]]}])
 
 
