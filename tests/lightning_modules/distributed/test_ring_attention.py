@@ -8,6 +8,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn import functional
 
+from lightrainer.lightning_modules.common.versions import is_older
 from lightrainer.lightning_modules.distributed.ring_attention import (
     _NEEDED,
     _torch_module,
@@ -16,10 +17,8 @@ from lightrainer.lightning_modules.distributed.ring_attention import (
 )
 from lightrainer.lightning_modules.distributed.ulysses_attention import _attend, ulysses_attention
 
-try:
-    RINGS, KEPT_BY_TORCH = True, _torch_module()._replaced_functions
-except NotImplementedError:  # before torch 2.10
-    RINGS, KEPT_BY_TORCH = False, {}
+RINGS = not is_older(torch.__version__, "2.10")
+KEPT_BY_TORCH = _torch_module()._replaced_functions if RINGS else {}
 with_rings = pytest.mark.skipif(not RINGS, reason="this torch has no context_parallel of the known form")
 
 BOTH = pytest.mark.parametrize("shared", [pytest.param(ring_attention, marks=with_rings), ulysses_attention])

@@ -107,6 +107,7 @@ def test_plain_steps_give_the_same_weights(name, unloaded, breaks):
     optimizer_class = getattr(torch.optim, name)
     plain = trained(optimizer_class, plainly=True)
     assert not breaks
+    assert compiler._disable_dynamo is torch._compile._disable_dynamo  # with torch's own the compiler would be loaded
     assert plain == trained(optimizer_class, plainly=False)
     assert len(breaks) == 6
 
