@@ -2,42 +2,16 @@
 
 import pytest
 import torch
-from tiny import arguments, same, split, tiny, weights
+from tiny import arguments, same, tiny, weights
 from torch import nn
 
 from lightrainer.facade.accelerator.accelerator import Accelerator
 
+
 # What scripts and libraries reach through `trainer.accelerator`.
-MEMBERS = split(
-    """
-    autocast backward clip_grad_norm_ device distributed_type free_memory gather gather_for_metrics
-    gradient_accumulation_steps is_local_main_process is_main_process local_process_index mixed_precision
-    num_processes optimizer_step_was_skipped pad_across_processes prepare prepare_model print process_index
-    reduce scaler split_between_processes state sync_gradients unscale_gradients unwrap_model wait_for_everyone
-    """
-)
-
-
 @pytest.fixture
 def accelerator(tmp_path):
     return Accelerator(arguments(tmp_path))
-
-
-@pytest.mark.parametrize("name", MEMBERS)
-def test_it_has_what_scripts_use(accelerator, name):
-    """By the names of the library whose object it stands for."""
-    reference = pytest.importorskip("accelerate").Accelerator
-    assert hasattr(accelerator, name)
-    assert hasattr(reference, name) or name in ("state", "gradient_accumulation_steps", "sync_gradients", "scaler")
-
-
-def test_one_process(accelerator):
-    assert accelerator.device == torch.device("cpu")
-    assert (accelerator.num_processes, accelerator.process_index, accelerator.local_process_index) == (1, 0, 0)
-    assert accelerator.is_main_process
-    assert accelerator.is_local_main_process
-    assert accelerator.distributed_type == "NO"
-    assert accelerator.state.deepspeed_plugin is accelerator.state.fsdp_plugin is None
 
 
 @pytest.mark.parametrize(("asked", "expected"), [({}, "no"), ({"bf16": True}, "bf16"), ({"fp16": True}, "fp16")])
@@ -108,14 +82,6 @@ def test_the_scale_is_taken_out_of_gradients(tmp_path, how):
     assert model.weight.grad.item() == 3.0
 
 
-def test_there_is_nothing_to_unscale_in_other_precisions(tmp_path):
-    accelerator = Accelerator(arguments(tmp_path, bf16=True))
-    model = nn.Linear(1, 1, bias=False)
-    model.weight.grad = torch.full_like(model.weight, 5.0)
-    accelerator.unscale_gradients(torch.optim.SGD(model.parameters(), lr=1.0))
-    assert model.weight.grad.item() == 5.0
-
-
 @pytest.mark.parametrize("norm_type", [2, 1, float("inf")])
 def test_clipping(accelerator, norm_type):
     model, expected = tiny(), tiny()
@@ -141,16 +107,6 @@ def test_samples_that_only_fill_up_the_last_batch_do_not_count(accelerator, ends
     found = accelerator.gather_for_metrics(NESTED)
     assert [len(part) for part in (found["a"][0], found["a"][1][0], found["b"])] == [left] * 3
     assert torch.equal(found["a"][0], torch.arange(left))
-
-
-@pytest.mark.parametrize("reduction", ["sum", "mean", "max"])
-def test_reducing_copies(accelerator, reduction):
-    """The input is not changed, and the result is a copy."""
-    given = {"a": torch.tensor([1.0, 2.0])}
-    found = accelerator.reduce(given, reduction=reduction)
-    assert torch.equal(found["a"], given["a"])
-    found["a"][0] = 99.0
-    assert torch.equal(given["a"], torch.tensor([1.0, 2.0]))
 
 
 def test_invalid_reductions(accelerator, caplog):
@@ -197,16 +153,6 @@ def test_unwrapping(accelerator):
     assert same(weights(accelerator.unwrap_model(model)), weights(tiny()))
 
 
-def test_printing(accelerator, capsys):
-    accelerator.print("a", 1, sep="-")
-    assert capsys.readouterr().out == "a-1\n"
-
-
-def test_waiting_and_freeing_do_nothing_here(accelerator):
-    accelerator.wait_for_everyone()
-    assert accelerator.free_memory(1, 2) == [None, None]
-
-
 class AsOneOf(Accelerator):
     """This process as one of several, as far as sharing goes."""
 
@@ -249,10 +195,3 @@ def test_shares_can_be_filled_up_to_the_same_length(tmp_path, processes, count):
             assert [int(one) for one in share[: len(without)]] == [int(one) for one in without]
             assert all(int(one) == count - 1 for one in share[len(without) :])
         assert type(found[0]) is type(inputs)
-
-
-def test_shares_of_a_dict(tmp_path):
-    inputs = {"a": [1, 2, 3], "b": torch.arange(3)}
-    first, second = shares(tmp_path, inputs, 2)
-    assert (first["a"], second["a"]) == ([1, 2], [3])
-    assert (first["b"].tolist(), second["b"].tolist()) == ([0, 1], [2])

@@ -6,14 +6,9 @@ import pytest
 
 from lightrainer.facade.arguments import TrainingArguments, unsupported
 from lightrainer.facade.arguments.enums import OptimizerNames, SchedulerType
-from lightrainer.facade.arguments.support import PARTLY
 from lightrainer.facade.arguments.validation import INTEGRATIONS
 
 FIELDS = {item.name for item in dataclasses.fields(TrainingArguments)}
-
-
-def test_fields_with_refused_values_exist():
-    assert set(PARTLY) <= FIELDS
 
 
 @pytest.mark.parametrize("value", [None, False])

@@ -8,8 +8,7 @@ import re
 from types import SimpleNamespace
 
 import pytest
-import torch
-from tiny import Tiny, arguments, trainer
+from tiny import arguments, trainer
 
 from lightrainer.facade.arguments.deepspeed_config import (
     fill_from_arguments,
@@ -345,10 +344,3 @@ def test_what_is_still_auto_cannot_be_trained_with(tmp_path):
     with pytest.raises(ValueError, match=r"reduce_bucket_size.*Write numbers"):
         strategy.require_filled()
     assert open_keys(strategy.engine_config()) == []
-
-
-def test_optimizers_cannot_be_passed_together_with_deepspeed(tmp_path):
-    """As in the reference: it takes the parameters apart."""
-    model = Tiny()
-    with pytest.raises(RuntimeError, match="optimizers cannot be passed together with deepspeed"):
-        trainer(tmp_path, model=model, optimizers=(torch.optim.SGD(model.parameters()), None), deepspeed=ZERO)

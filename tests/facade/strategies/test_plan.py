@@ -46,19 +46,9 @@ def test_the_defaults_on_one_cpu(tmp_path):
     }
 
 
-TRANSLATED = [
-    ("bf16", True, lambda found: found.precision, "bf16-mixed"),
-    ("fp16", True, lambda found: found.precision, "16-mixed"),
-]
-
-
-@pytest.mark.parametrize(("name", "value", "look", "expected"), TRANSLATED)
-def test_an_argument_has_its_place(tmp_path, name, value, look, expected):
-    assert look(plan(tmp_path, **{name: value})) == expected
-    assert look(plan(tmp_path)) != expected
-
-
 SHOWN = [
+    ("bf16", True, "bf16-mixed"),
+    ("fp16", True, "16-mixed"),
     ("num_train_epochs", 2.5, "2.5, -1"),
     ("max_steps", 7, "1, 7"),
     ("gradient_accumulation_steps", 3, "3"),
@@ -140,12 +130,6 @@ def test_lightning_takes_it(tmp_path):
     assert made.default_root_dir == str(tmp_path)
 
 
-def test_it_is_frozen(tmp_path):
-    found = plan(tmp_path)
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        found.accelerator = None
-
-
 def test_the_arguments_stay_as_they_are(tmp_path):
     args = arguments(tmp_path, lr_scheduler_type="cosine", lr_scheduler_kwargs={"num_cycles": 2})
     before, attributes = args.to_dict(), dict(vars(args))
@@ -166,20 +150,11 @@ OTHER = {
 }
 
 
-def test_every_part_is_changed_below():
-    assert set(OTHER) == {item.name for item in dataclasses.fields(RunPlan)}
-
-
-@pytest.mark.parametrize("name", OTHER)
+@pytest.mark.parametrize("name", [item.name for item in dataclasses.fields(RunPlan)])
 def test_every_part_is_shown(tmp_path, name):
     """Whatever differs between two plans differs in what is printed."""
     found = plan(tmp_path)
     assert repr(dataclasses.replace(found, **{name: OTHER[name]})) != repr(found)
-
-
-def test_the_options_of_a_schedule_are_shown(tmp_path):
-    with_options = plan(tmp_path, lr_scheduler_type="cosine", lr_scheduler_kwargs={"num_cycles": 2})
-    assert repr(with_options) != repr(plan(tmp_path, lr_scheduler_type="cosine"))
 
 
 def test_it_prints_as_a_table(tmp_path):
