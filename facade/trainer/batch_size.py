@@ -122,22 +122,18 @@ class BatchSizeFinder:
             said = "auto_find_batch_size changes the batches of the training only: lower per_device_eval_batch_size."
             error.args = (f"{error} In an evaluation; {said}", *error.args[1:])  # scripts look for it in the message
             return False
+        reason = None
         if self.trainer.args.world_size > 1 and not getattr(error, "is_shared", False):
-            add_note(
-                error,
-                "auto_find_batch_size starts again where all processes can agree on it: in forward pass, backward pass "
-                "and optimizer step. This was elsewhere; lower per_device_train_batch_size.",
+            reason = (
+                "processes agree on it in forward pass, backward pass and optimizer step only, and this was elsewhere"
             )
-            return False
-        if start.lost:
-            add_note(
-                error,
-                "auto_find_batch_size cannot start again: these weights were frozen when the training began, so that "
-                f"no copy of them was kept, and have changed since: {', '.join(start.lost[:5])}. Lower "
-                "per_device_train_batch_size.",
+        elif start.lost:
+            reason = (
+                f"these weights were frozen, so that no copy was kept, and have changed: {', '.join(start.lost[:5])}"
             )
-            return False
-        return True
+        if reason is not None:
+            add_note(error, f"auto_find_batch_size cannot start again: {reason}. Lower per_device_train_batch_size.")
+        return reason is None
 
     def _apply_smaller_size(self, given: Any, reason: str, checkpoint: str | None) -> None:
         trainer, before = self.trainer, self.trainer.args

@@ -87,7 +87,12 @@ def check_construction(args: Any, given: Mapping[str, Any], *, calls_loss_func: 
             "args, data_collator, train_dataset, eval_dataset, ...)."
         )
     _check_model(given["model"], given["model_init"])
-    callables = ("model_init", "preprocess_logits_for_metrics", *(("compute_loss_func",) if calls_loss_func else ()))
+    callables = (
+        "model_init",
+        "data_collator",
+        "preprocess_logits_for_metrics",
+        *(("compute_loss_func",) if calls_loss_func else ()),
+    )
     wrong_types = [problem for problem in _type_problems(given, callables) if problem]
     if wrong_types:
         raise TypeError("\n".join(wrong_types))
@@ -147,17 +152,9 @@ def _type_problems(given: Mapping[str, Any], callables: Collection[str]) -> list
     return [
         *problems,
         metrics_type_problem(given["compute_metrics"]),
-        _collator_problem(given["data_collator"]),
         _optimizer_class_problem(given["optimizer_cls_and_kwargs"]),
         *_container_problems(given),
     ]
-
-
-def _collator_problem(collator: Any) -> str | None:
-    if collator is None or callable(collator):
-        return None
-    hint = " Pass its method collate_batch instead." if hasattr(collator, "collate_batch") else ""
-    return f"data_collator must be callable (a list of samples -> a batch), but is {_shown(collator)}.{hint}"
 
 
 def _optimizer_class_problem(pair: Any) -> str | None:

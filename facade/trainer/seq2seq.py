@@ -70,23 +70,10 @@ class Seq2SeqTrainer(Trainer):
         preprocess_logits_for_metrics: Callable[[Any, Any], Any] | None = None,
         optimizer_cls_and_kwargs: tuple[type[Optimizer], dict[str, Any]] | None = None,
     ) -> None:
-        args = Seq2SeqTrainingArguments(output_dir="tmp_trainer") if args is None else args
-        _require_generation_arguments(args)
-        super().__init__(
-            model=model,
-            args=args,
-            data_collator=data_collator,
-            train_dataset=train_dataset,
-            eval_dataset=eval_dataset,
-            processing_class=processing_class,
-            model_init=model_init,
-            compute_loss_func=compute_loss_func,
-            compute_metrics=compute_metrics,
-            callbacks=callbacks,
-            optimizers=optimizers,
-            optimizer_cls_and_kwargs=optimizer_cls_and_kwargs,
-            preprocess_logits_for_metrics=preprocess_logits_for_metrics,
-        )
+        given = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
+        given["args"] = Seq2SeqTrainingArguments(output_dir="tmp_trainer") if args is None else args
+        _require_generation_arguments(given["args"])
+        super().__init__(**given)
 
     @staticmethod
     def load_generation_config(gen_config_arg: Any, kind: type | None = None) -> Any:

@@ -146,23 +146,6 @@ def loss_is_scaled(trainer: Any, num_items_in_batch: Any) -> bool:
     return trainer.compute_loss_func is not None or by_items
 
 
-def call_loss_func(compute_loss_func: Any, outputs: Any, labels: Any, num_items: Any) -> torch.Tensor:
-    """Call the user's loss function, and check the kind of its result."""
-    if not callable(compute_loss_func):
-        raise TypeError(
-            f"compute_loss_func must be callable, but is {type(compute_loss_func).__name__} "
-            f"({compute_loss_func!r:.60}). Anything else says only that an override of compute_loss divides the loss "
-            "by the items of all micro-batches itself; such an override must not call super().compute_loss(...)."
-        )
-    loss = compute_loss_func(outputs, labels, num_items_in_batch=num_items)
-    if not isinstance(loss, torch.Tensor):
-        raise TypeError(
-            f"compute_loss_func returned a {type(loss).__name__} ({loss!r:.60}), but the loss has to be a "
-            "torch.Tensor that the outputs led to."
-        )
-    return loss
-
-
 def has_loss(inputs: Any, label_names: list[str], can_return_loss: bool) -> bool:
     """Return whether a batch has the labels, or `return_loss`, for the model to compute a loss."""
     if label_names:
@@ -215,7 +198,7 @@ def require_inputs(inputs: Any, collator: Any, step: str) -> None:
         step: method to override for other kinds of batches, for the message.
 
     Raises:
-        TypeError: it is not a mapping, or has keys that are not strings.
+        TypeError: it is not a mapping.
     """
     made = f"{getattr(collator, '__name__', type(collator).__name__)} (data_collator)"
     if not isinstance(inputs, Mapping) and not hasattr(inputs, "keys"):
@@ -223,13 +206,6 @@ def require_inputs(inputs: Any, collator: Any, step: str) -> None:
         raise TypeError(
             f"A batch is a {type(inputs).__name__}, but has to be a dict of the arguments of the model: {made} has to "
             f"return one, such as {{'x': ..., 'labels': ...}}.{hint} For batches of another kind override {step}."
-        )
-    others = [name for name in inputs if not isinstance(name, str)]
-    if others:
-        raise TypeError(
-            f"The batch that {made} returned has the column {others[0]!r}, a {type(others[0]).__name__}, but columns "
-            "are passed to the model by name. Give it a name that is text, as the argument of forward is called, or "
-            "set remove_unused_columns=True to leave it out."
         )
 
 

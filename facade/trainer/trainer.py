@@ -593,7 +593,7 @@ class Trainer:
             steps.explain_inputs(self, model, inputs, error)
             raise
         if self.compute_loss_func is not None:
-            loss = steps.call_loss_func(self.compute_loss_func, outputs, labels, num_items_in_batch)
+            loss: Any = self.compute_loss_func(outputs, labels, num_items_in_batch=num_items_in_batch)
         elif labels is not None and self.label_smoother is not None:
             loss = steps.smoothed_loss(self, model, outputs, labels, num_items_in_batch, split=split)
         else:
@@ -1022,18 +1022,9 @@ class Trainer:
         Writes `README.md` and `loss_curve.svg` into `output_dir`, and keeps the tags of an older card. Works offline.
         Values that are not given are derived from model, data and arguments where possible.
         """
+        given = {name: value for name, value in locals().items() if name != "self"}
         if self.is_world_process_zero():
-            self._hub.write_card(
-                language=language,
-                license=license,
-                tags=tags,
-                model_name=model_name,
-                finetuned_from=finetuned_from,
-                tasks=tasks,
-                dataset_tags=dataset_tags,
-                dataset=dataset,
-                dataset_args=dataset_args,
-            )
+            self._hub.write_card(**given)
 
     def push_to_hub(
         self,

@@ -185,7 +185,7 @@ def _send(rounds: Iterator[Round], copies: int) -> tuple[Any, int] | None:
     try:
         batches, count = next(rounds, ([], 0))
         outlines = [map_nested(_outlined, batch) for batch in batches]
-        packed = _packed(outlines, count) if batches else None
+        packed = pickle.dumps((outlines, count)) if batches else None
     except Exception as error:
         dist.broadcast_object_list([_Failure(f"{type(error).__name__}: {error}")], src=0)
         raise
@@ -194,21 +194,6 @@ def _send(rounds: Iterator[Round], copies: int) -> tuple[Any, int] | None:
     for rank in range(1, len(batches) * copies):
         map_nested(lambda leaf, rank=rank: _send_tensor(leaf, rank, device), batches[rank // copies])
     return (batches[0], count) if batches else None
-
-
-def _packed(outlines: list[Any], count: int) -> bytes:
-    """Return the pickled outlines, made before anything is sent, so that an error reaches all processes.
-
-    Raises:
-        TypeError: A batch holds something that cannot be sent.
-    """
-    try:
-        return pickle.dumps((outlines, count))
-    except Exception as error:
-        raise TypeError(
-            f"dispatch_batches=True: process 0 cannot send a batch to the others ({error}). Let dataset and collator "
-            "give tensors, arrays, numbers and texts, or leave dispatch_batches out."
-        ) from error
 
 
 def _outlined(leaf: Any) -> Any:

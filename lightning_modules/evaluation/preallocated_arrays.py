@@ -144,8 +144,8 @@ class PreallocatedTree:
         keys = (set(batch) if isinstance(batch, Mapping) else set(range(len(batch)))) if _is_nested(batch) else None
         if type(batch) is not self.kind or keys != set(self.parts):
             raise TypeError(
-                f"Predictions of a batch cannot be joined with those before it: it has {_described(batch)}, the first "
-                f"one a {self.kind.__name__} of {_listed(self.parts)}. {APART}"
+                f"Predictions of a batch cannot be joined with those before it: it is a {type(batch).__name__} with "
+                f"{keys}, the first one a {self.kind.__name__} with {set(self.parts)}. {APART}"
             )
         for key, part in self.parts.items():
             part.add(batch[key])
@@ -201,19 +201,8 @@ def _is_nested(value: Any) -> bool:
     return isinstance(value, (list, tuple, Mapping))
 
 
-def _described(batch: Any) -> str:
-    parts = f" of {_listed(batch)}" if _is_nested(batch) else ""
-    return f"a {type(batch).__name__}{parts}"
-
-
-def _listed(parts: Any) -> str:
-    named = isinstance(parts, Mapping) and not all(isinstance(key, int) for key in parts)
-    return ", ".join(map(str, parts)) if named else str(len(parts))
-
-
 def _not_an_array(batch: Any) -> str:
-    what = _described(batch) if _is_nested(batch) else f"type {type(batch).__name__}"
     return (
-        f"Predictions of {what} cannot be joined: expected tensors, or nested lists, tuples or dicts of tensors, alike "
-        f"in all batches. Leave them out with `ignore_keys`. {APART}"
+        f"Predictions of type {type(batch).__name__} cannot be joined: expected tensors, or nested lists, tuples or "
+        f"dicts of tensors, alike in all batches. Leave them out with `ignore_keys`. {APART}"
     )

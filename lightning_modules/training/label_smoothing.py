@@ -66,11 +66,6 @@ def _count(num_items_in_batch: Tensor | int | None, ignored: Tensor) -> Tensor |
 
 def _logits(model_output: Any) -> Tensor:
     if isinstance(model_output, Mapping):
-        if "logits" not in model_output:
-            raise ValueError(
-                f"Label smoothing needs the model's logits, but its output has only {list(model_output)}. "
-                "Let the model return them as 'logits', or set `label_smoothing_factor=0`."
-            )
         return model_output["logits"]
     logits = getattr(model_output, "logits", None)
     return model_output[0] if logits is None else logits

@@ -204,5 +204,5 @@ def test_an_error_of_the_reading_rank_is_raised_in_all(ours):
 
 def test_a_batch_that_cannot_be_sent_is_an_error_in_all(ours):
     first, second = (rank["sent"]["unsendable"] for rank in ours)
-    assert "dispatch_batches=True: process 0 cannot send a batch" in first
+    assert "pickle" in first
     assert first in second

@@ -13,7 +13,7 @@ from datasets_for_parity import (
     sentence_data,
     sentences,
 )
-from harness import DEFAULTS, Case, assert_parity, build
+from harness import Case, assert_parity, build
 from models import Classifier, TokenModel, bert, gpt2
 
 
@@ -53,19 +53,6 @@ def test_logits_are_prepared_for_the_metrics(reference, ours, tmp_path):
     assert_parity(reference, ours, case, tmp_path)
     assert len(shapes) == 6
     assert shapes[:3] == shapes[3:]
-
-
-def test_metrics_that_also_want_losses_and_inputs(reference, ours, tmp_path):
-    seen = []
-
-    def metrics(prediction):
-        seen.append((np.asarray(prediction.losses).copy(), np.asarray(prediction.inputs).copy()))
-        return {"spread": float(np.asarray(prediction.losses).std())}
-
-    arguments = {"eval_strategy": "epoch", "include_for_metrics": ["inputs", "loss"]}
-    case = Case(bert, class_data, arguments, extras=lambda api: {"compute_metrics": metrics})
-    assert_parity(reference, ours, case, tmp_path)
-    assert not differences(seen[: len(seen) // 2], seen[len(seen) // 2 :])
 
 
 def test_several_evaluation_sets(reference, ours, tmp_path):
@@ -138,8 +125,3 @@ def test_a_user_may_evaluate_in_the_middle_of_training(reference, ours, tmp_path
     count = sum("middle_loss" in entry for entry in actual.history)
     assert count == (1 if event == "on_epoch_begin" else 2)
     assert not differences(predicted[:count], predicted[count:])
-
-
-def test_the_defaults_do_not_hide_the_evaluation():
-    """The cases above set their own strategy; nothing in the shared arguments may switch evaluation off again."""
-    assert not [name for name in DEFAULTS if name.startswith("eval")]

@@ -123,29 +123,3 @@ def test_the_events_of_a_stream(reference, ours, tmp_path):
     expected, actual = events_of(reference, ours, Case(Classifier, data, arguments), tmp_path)
     found = differences(expected, actual, "events")
     assert not found, "\n".join(found[:20])
-
-
-def test_early_stopping(reference, ours, tmp_path):
-    """Patience 2 on a metric that gets worse: stops early, and the best checkpoint's weights are back at the end."""
-    arguments = {
-        "eval_strategy": "steps",
-        "save_strategy": "steps",
-        "eval_steps": 2,
-        "save_steps": 2,
-        "load_best_model_at_end": True,
-        "metric_for_best_model": "eval_loss",
-        "greater_is_better": False,
-        "num_train_epochs": 10,
-        "learning_rate": 0.3,
-    }
-    case = Case(
-        Classifier,
-        point_data,
-        arguments,
-        extras=lambda api: {"callbacks": [api.EarlyStoppingCallback(early_stopping_patience=2)]},
-        test=lambda: points(7, seed=21),
-    )
-    expected, actual = events_of(reference, ours, case, tmp_path)
-    found = differences(expected, actual, "events")
-    assert not found, "\n".join(found[:20])
-    assert max(event[1][0] for event in actual) < 60, "the training was not stopped early, so nothing was shown"

@@ -127,14 +127,6 @@ def test_an_evaluation_that_fails_leaves_nothing(tmp_path):
     assert made.evaluate()["eval_Counting"] == 6
 
 
-def test_the_metrics_can_be_changed_later(tmp_path):
-    """As libraries do: what `trainer.compute_metrics` is when the evaluation begins."""
-    made = trainer(tmp_path, compute_metrics=by_hand)
-    assert "eval_MulticlassAccuracy" not in made.evaluate()
-    made.compute_metrics = accuracy()
-    assert "eval_MulticlassAccuracy" in made.evaluate()
-
-
 class Watched(nn.Module):
     """Remembers its logits, as long as they are referenced elsewhere."""
 
@@ -191,16 +183,6 @@ def test_what_is_no_number_is_logged_as_lists(tmp_path):
     assert saved["log_history"][-1]["eval_MulticlassConfusionMatrix"] == matrix
 
 
-def test_logits_can_be_prepared_first(tmp_path):
-    def classes(logits, labels):
-        return logits.argmax(-1)
-
-    plain = trainer(tmp_path, compute_metrics=accuracy()).evaluate()
-    made = trainer(tmp_path, compute_metrics=accuracy(), preprocess_logits_for_metrics=classes)
-    assert made.evaluate()["eval_MulticlassAccuracy"] == plain["eval_MulticlassAccuracy"]
-    assert made.predict(points(6)).predictions.shape == (6,)
-
-
 def test_a_function_prepares_the_batch(tmp_path):
     """`prepare` may also take the batch, on the device, and its loss; labels are None where there are none."""
     seen = []
@@ -216,22 +198,6 @@ def test_a_function_prepares_the_batch(tmp_path):
     made.predict([{"x": item["x"]} for item in points(3)])
     assert seen[-1] == ((3, 3), None, ["x"], True)
     assert seen[0] == ((4, 3), (4,), ["labels", "x"], False)
-
-
-def test_without_labels_there_are_no_metrics(tmp_path):
-    made = trainer(tmp_path, compute_metrics=accuracy())
-    prediction = made.predict([{"x": item["x"]} for item in points(5)])
-    assert prediction.predictions.shape == (5, 3)
-    assert not [name for name in prediction.metrics if "Accuracy" in name]
-
-
-def test_batch_eval_metrics_changes_nothing(tmp_path):
-    """Metrics are computed batch by batch anyway; `prediction_loss_only` keeps its meaning."""
-    plain = trainer(tmp_path, compute_metrics=accuracy()).evaluate()
-    made = trainer(tmp_path, compute_metrics=accuracy(), batch_eval_metrics=True, eval_accumulation_steps=1)
-    assert made.evaluate()["eval_MulticlassAccuracy"] == plain["eval_MulticlassAccuracy"]
-    loop = made.evaluation_loop(made.get_eval_dataloader(), "Evaluation", prediction_loss_only=True)
-    assert [name for name in loop.metrics if "time" not in name] == ["eval_loss"]
 
 
 class Tokens(nn.Module):

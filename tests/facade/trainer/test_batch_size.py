@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from tiny import At, Tiny, arguments, points, same, tiny, told, trainer, weights
-from torch import nn
 
 from lightrainer import EarlyStoppingCallback, ExportableState, Trainer, TrainerCallback, TrainerState
 
@@ -190,28 +189,6 @@ def test_not_even_one_sample(tmp_path):
     assert made.args.per_device_train_batch_size == 4
 
 
-@pytest.mark.parametrize(
-    ("error", "is_memory"),
-    [
-        (RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory: you tried"), True),
-        (RuntimeError("cuDNN error: CUDNN_STATUS_NOT_SUPPORTED. This error may appear"), True),
-        (RuntimeError("MPS backend out of memory (MPS allocated: 1 GB)"), True),
-        (RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be reported later"), True),
-        (RuntimeError("The size of tensor a (3) must match the size of tensor b (4)"), False),
-        (ValueError("CUDA out of memory."), False),
-    ],
-    ids=lambda value: str(value)[:30],
-)
-def test_which_errors_are_of_memory(tmp_path, error, is_memory):
-    made = trainer(tmp_path, model=limited(2, error=error), auto_find_batch_size=True)
-    if is_memory:
-        made.train()
-        assert made.state.train_batch_size == 2
-    else:
-        with pytest.raises(type(error)):
-            made.train()
-
-
 def test_it_is_the_decision_of_the_reference_which_errors_are_of_memory():
     """For those that it knows; `torch.OutOfMemoryError` counts whatever it says."""
     utils = pytest.importorskip("accelerate.utils")
@@ -239,27 +216,6 @@ def test_without_the_argument_it_says_what_was_too_large_and_what_to_try(tmp_pat
     assert "per_device_train_batch_size=4, gradient_accumulation_steps=2" in note
     assert "auto_find_batch_size=True" in note
     assert "gradient_checkpointing=True" in note
-
-
-class OfTokens(nn.Module):
-    """Asks for more than any machine has, so that the allocator of the CPU refuses it for real."""
-
-    def __init__(self):
-        super().__init__()
-        self.embedding = nn.Embedding(10, 4)
-
-    def forward(self, input_ids, labels=None):
-        return {"loss": self.embedding(input_ids).mean() + torch.empty(2**50).sum()}
-
-
-def test_batch_size_and_sequence_length_are_said_in_words(tmp_path):
-    data = [{"input_ids": torch.zeros(128, dtype=torch.long)} for _ in range(16)]
-    made = trainer(tmp_path, model=OfTokens(), train_dataset=data, per_device_train_batch_size=8)
-    with pytest.raises(RuntimeError, match="can't allocate memory") as error:
-        made.train()
-    note = "".join(getattr(error.value, "__notes__", [str(error.value)]))
-    assert "input_ids 8 x 128" in note
-    assert "What to try: a smaller per_device_train_batch_size" in note
 
 
 class Heavy(torch.optim.SGD):

@@ -7,9 +7,9 @@ import sys
 
 import pytest
 import torch
-from tiny import At, Tiny, losses, points, same, tiny, told, trainer, weights
+from tiny import At, Tiny, losses, points, same, told, trainer, weights
 
-from lightrainer import ProgressCallback, Trainer, TrainerCallback
+from lightrainer import ProgressCallback, Trainer
 
 # --- several runs of one trainer
 
@@ -59,76 +59,7 @@ def test_gradients_of_the_past_do_not_count(tmp_path):
     assert same(weights(made.model), weights(clean.model))
 
 
-def test_evaluating_before_training(tmp_path):
-    made = trainer(tmp_path)
-    before = made.evaluate()
-    assert made.model_preparation_time == before["eval_model_preparation_time"]
-    made.train()
-    after = made.evaluate()
-    assert after["eval_loss"] != before["eval_loss"]
-    assert made.predict(points(6, seed=2)).metrics["test_loss"] == after["eval_loss"]
-
-
-def calm():
-    torch.manual_seed(3)
-    return Tiny(dropout=0.0)
-
-
-def test_predicting_in_the_middle_of_a_training(tmp_path):
-    """The predictions are those of the model at that step; without dropout, nothing else tells that they were made."""
-    undisturbed = trainer(tmp_path, model=calm())
-    undisturbed.train()
-    found = []
-    predict = At("on_step_end", lambda of, *_: found.append((weights(of.model), of.predict(points(5)))), step=2)
-    made = trainer(tmp_path, model=calm(), callbacks=[predict])
-    told(made).train()
-    assert same(weights(made.model), weights(undisturbed.model))
-    ((then, prediction),) = found
-    model = calm()
-    model.load_state_dict(then)
-    logits = model.eval().logits(torch.stack([item["x"] for item in points(5)]))
-    assert torch.allclose(torch.tensor(prediction.predictions), logits, atol=1e-6)
-
-
 # --- modes of the model
-
-
-def modes(api, cls, folder, eval_steps):
-    """The mode of the model in every event and after every call."""
-    seen = []
-
-    class Looking(api.TrainerCallback):
-        def look(self, args, state, control, model=None, **kwargs):
-            seen.append((state.global_step, model.training, model.dropout.training))
-
-        # All other events: tests/parity/test_event_sequences.py.
-        on_train_begin = on_evaluate = on_prediction_step = on_predict = on_pre_optimizer_step = look
-
-    saving = {
-        "eval_strategy": "steps",
-        "eval_steps": eval_steps,
-        "report_to": "none",
-        "disable_tqdm": True,
-        "use_cpu": True,
-    }
-    args = api.TrainingArguments(output_dir=str(folder), num_train_epochs=1, save_strategy="no", **saving)
-    args.dataloader_pin_memory = False
-    made = cls(tiny(), args, train_dataset=points(24), eval_dataset=points(4), callbacks=[Looking()])
-    for act in (made.evaluate, made.train, made.evaluate, lambda: made.predict(points(4)), made.train):
-        act()
-        seen.append(("after", made.model.training))
-    return seen
-
-
-@pytest.mark.parametrize("eval_steps", [2, 3])
-def test_the_model_is_in_the_mode_in_which_the_reference_has_it(tmp_path, eval_steps):
-    """Of 3 steps the second is evaluated, or the last."""
-    import lightrainer
-
-    reference = pytest.importorskip("transformers")
-    expected = modes(reference, reference.Trainer, tmp_path / "reference", eval_steps)
-    assert modes(lightrainer, Trainer, tmp_path / "ours", eval_steps) == expected
-    assert {entry[1] for entry in expected} == {True, False}
 
 
 def test_each_training_step_puts_every_part_of_the_model_in_training_mode(tmp_path):
@@ -215,31 +146,7 @@ def test_an_error_of_the_user_comes_out_unchanged(tmp_path, name):
     assert made.train().global_step == 4
 
 
-def test_is_in_train_says_when(tmp_path):
-    seen = []
-    look = [At(event, lambda of, *_: seen.append(of.is_in_train)) for event in ("on_step_end", "on_evaluate")]
-    made = told(trainer(tmp_path, callbacks=look, eval_strategy="epoch"))
-    made.train()
-    made.evaluate()
-    assert seen == [True] * 5 + [False]
-    assert not made.is_in_train
-
-
 # --- callbacks
-
-
-def test_an_epoch_can_be_stopped(tmp_path):
-    """After the second of its four steps, each time; the next epoch begins as if nothing had happened."""
-
-    class HalfEpochs(TrainerCallback):
-        def on_step_end(self, args, state, control, **kwargs):
-            control.should_epoch_stop = state.global_step % 2 == 0
-
-    made = trainer(tmp_path, callbacks=[HalfEpochs()], num_train_epochs=3)
-    epochs = []
-    made.add_callback(At("on_epoch_end", lambda of, state, control: epochs.append((state.global_step, state.epoch))))
-    assert made.train().global_step == 6
-    assert epochs == [(2, 0.5), (4, 1.5), (6, 2.5)]
 
 
 def test_callbacks_come_and_go(tmp_path):

@@ -102,24 +102,6 @@ def test_the_wrong_type(nothing_is_written, name, value):
     assert any(type(part).__name__ in message or repr(part)[:20] in message for part in parts), message
 
 
-class OwnLoss(Trainer):
-    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-
-
-class OwnStep(Trainer):
-    def training_step(self, model, inputs, num_items_in_batch=None):
-        return super().training_step(model, inputs, num_items_in_batch)
-
-
-@pytest.mark.parametrize("cls", [OwnLoss, OwnStep])
-def test_a_loss_function_is_refused_where_it_would_be_called(tmp_path, cls):
-    """Elsewhere any value but None says how an override scales its loss."""
-    made = trainer(tmp_path, cls, compute_loss_func="not None")
-    with pytest.raises(TypeError, match=r"compute_loss_func.*'not None'.*super\(\).compute_loss"):
-        made.train()
-
-
 def test_every_parameter_is_tried_with_the_wrong_type():
     """`processing_class` may be anything."""
     documented = set(inspect.signature(Trainer).parameters)
@@ -133,14 +115,6 @@ def test_all_wrong_types_are_told_at_once(nothing_is_written):
         folder=nothing_is_written,
         **dict.fromkeys(("data_collator", "compute_metrics", "train_dataset", "callbacks"), 5),
     )
-
-
-def test_a_collator_of_an_old_script_is_told_which_method_to_pass(nothing_is_written):
-    class Old:
-        def collate_batch(self, features):
-            return features
-
-    refusal(TypeError, "data_collator", "collate_batch", folder=nothing_is_written, data_collator=Old())
 
 
 def test_a_parameter_that_does_not_exist(nothing_is_written):

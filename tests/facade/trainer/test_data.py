@@ -4,10 +4,10 @@ import logging
 
 import pytest
 import torch
-from tiny import Tiny, points, tiny, trainer
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler, Subset
+from tiny import Tiny, points, trainer
+from torch.utils.data import IterableDataset, RandomSampler, SequentialSampler
 
-from lightrainer import DataCollatorWithPadding, Trainer, default_data_collator
+from lightrainer import DataCollatorWithPadding, default_data_collator
 
 
 class Stream(IterableDataset):
@@ -37,47 +37,6 @@ def features(items):
 # --- loaders
 
 
-def test_loaders_of_the_user(tmp_path):
-    """Plain DataLoaders: each batch of theirs is seen, in their order, and no dataset is needed."""
-
-    class OwnLoaders(Trainer):
-        def get_train_dataloader(self):
-            return DataLoader(points(9), batch_size=3)
-
-        def get_eval_dataloader(self, eval_dataset=None):
-            return DataLoader(points(5, seed=4), batch_size=2)
-
-        def get_test_dataloader(self, test_dataset):
-            return DataLoader(test_dataset[::-1], batch_size=3)
-
-    made = trainer(tmp_path, OwnLoaders, model=Seeing(), train_dataset=None, eval_dataset=None)
-    assert made.train().global_step == 3
-    made.evaluate()
-    prediction = made.predict(points(7))
-    assert [len(x) for x in made.model.seen] == [3, 3, 3, 2, 2, 1, 3, 3, 1]
-    assert torch.equal(torch.cat(made.model.seen), features([*points(9), *points(5, seed=4), *points(7)[::-1]]))
-    assert prediction.predictions.shape == (7, 3)
-
-
-def test_training_shuffles_and_evaluation_does_not(tmp_path):
-    made = trainer(tmp_path, model=Seeing())
-    made.train()
-    trained, made.model.seen = torch.cat(made.model.seen), []
-    made.evaluate()
-    made.predict(points(5))
-    assert torch.equal(torch.cat(made.model.seen), features([*points(6, seed=2), *points(5)]))
-    assert not torch.equal(trained, features(points()))
-    assert sorted(trained.tolist()) == sorted(features(points()).tolist())
-
-
-def test_each_epoch_has_an_order_of_its_own(tmp_path):
-    made = trainer(tmp_path, model=Seeing(), num_train_epochs=2)
-    made.train()
-    first, second = torch.cat(made.model.seen[:4]), torch.cat(made.model.seen[4:])
-    assert not torch.equal(first, second)
-    assert sorted(first.tolist()) == sorted(second.tolist())
-
-
 def test_the_kinds_of_samplers(tmp_path):
     made = trainer(tmp_path)
     assert type(made._get_train_sampler()) is RandomSampler
@@ -100,34 +59,12 @@ def test_the_options_of_the_loaders(tmp_path):
     assert loader.pin_memory is False, "pinned memory would only warn where there is no GPU"
 
 
-def test_batch_sizes_of_loaders(tmp_path):
-    made = trainer(tmp_path, per_device_train_batch_size=5, per_device_eval_batch_size=2)
-    sizes = [
-        [len(batch["x"]) for batch in loader] for loader in (made.get_train_dataloader(), made.get_eval_dataloader())
-    ]
-    assert sizes == [[5, 5, 5, 1], [2, 2, 2]]
-    assert [len(batch["x"]) for batch in made.get_test_dataloader(points(3))] == [2, 1]
-
-
 def test_how_many_examples(tmp_path):
     made = trainer(tmp_path, max_steps=2)
     assert made.num_examples(made.get_train_dataloader()) == 16
     assert made.num_examples([1, 2, 3]) == 12, "no dataset behind it: batches times their size"
     length = made.set_initial_training_values(made.args, made.get_train_dataloader())
     assert length == (1, 4, 16, 8, 4, 4, 2)
-
-
-def test_a_stream(tmp_path):
-    made = trainer(tmp_path, model=Seeing(), train_dataset=Stream(points(40)), max_steps=3)
-    assert made.train().global_step == 3
-    assert torch.equal(torch.cat(made.model.seen), features(points(40)[:12]))
-
-
-def test_a_stream_to_evaluate_on(tmp_path):
-    made = trainer(tmp_path, eval_dataset=Stream(points(6, seed=2)))
-    known = trainer(tmp_path)
-    assert made.evaluate()["eval_loss"] == known.evaluate()["eval_loss"]
-    assert made.predict(Stream(points(6))).predictions.shape == (6, 3)
 
 
 def test_a_stream_of_the_datasets_library(tmp_path, caplog):
@@ -141,11 +78,6 @@ def test_a_stream_of_the_datasets_library(tmp_path, caplog):
     with caplog.at_level(logging.INFO, logger="lightrainer"):
         assert made.train().global_step == 3
     assert any("name" in record.getMessage() and "Tiny" in record.getMessage() for record in caplog.records)
-
-
-def test_a_part_of_a_dataset(tmp_path):
-    made = trainer(tmp_path, train_dataset=Subset(points(), range(8)))
-    assert made.train().global_step == 2
 
 
 # --- columns
@@ -183,13 +115,6 @@ def test_unused_columns_are_named_in_the_log(tmp_path, caplog, make, which):
 
 
 @pytest.mark.parametrize("make", [table, listed])
-def test_nothing_is_said_when_nothing_is_dropped(tmp_path, caplog, make):
-    with caplog.at_level(logging.INFO, logger="lightrainer"):
-        trainer(tmp_path, train_dataset=make()).train()
-    assert not [record for record in caplog.records if "remove_unused_columns" in record.getMessage()]
-
-
-@pytest.mark.parametrize("make", [table, listed])
 def test_no_column_is_left(tmp_path, make):
     """The message says what was there and what was looked for."""
     made = trainer(tmp_path / "out", train_dataset=make(x=None, labels=None, name=["a"] * 8, path=["b"] * 8))
@@ -211,12 +136,6 @@ def test_the_collator_makes_the_inputs_of_any_columns(tmp_path, make):
 
     made = trainer(tmp_path, train_dataset=data, data_collator=collate, remove_unused_columns=False)
     assert made.train().global_step == 2
-
-
-def test_the_table_of_the_user_keeps_its_columns(tmp_path):
-    data = table(name=["a"] * 8)
-    trainer(tmp_path, train_dataset=data).train()
-    assert data.column_names == ["x", "labels", "name"]
 
 
 def test_a_collator_that_leaves_nothing(tmp_path):
@@ -246,35 +165,8 @@ def test_the_default_collator_pads_with_what_can_pad(tmp_path):
 # --- evaluation sets
 
 
-def test_evaluation_sets_by_name(tmp_path):
-    sets = {"near": points(6, seed=2), "far": points(9, seed=5)}
-    made = trainer(tmp_path, eval_dataset=sets)
-    everything = made.evaluate()
-    assert everything["eval_near_loss"] == made.evaluate("near")["eval_loss"]
-    assert everything["eval_far_loss"] == made.evaluate(sets["far"], metric_key_prefix="mine")["mine_loss"]
-    assert made.evaluate({"new": points(6, seed=2)})["eval_new_loss"] == everything["eval_near_loss"]
-    assert everything["eval_near_loss"] != everything["eval_far_loss"]
-
-
 def test_a_dict_of_tables(tmp_path):
     import datasets
 
     made = trainer(tmp_path, eval_dataset=datasets.DatasetDict({"near": table(), "far": table()}))
     assert {"eval_near_loss", "eval_far_loss"} <= set(made.evaluate())
-
-
-def test_given_data_go_before_the_trainers_own(tmp_path):
-    made = trainer(tmp_path, model=Seeing())
-    made.evaluate(points(3, seed=8))
-    assert torch.equal(torch.cat(made.model.seen), features(points(3, seed=8)))
-
-
-def test_data_without_labels_give_predictions_alone(tmp_path):
-    made = trainer(tmp_path)
-    prediction = made.predict([{"x": item["x"]} for item in points(5)])
-    assert prediction.predictions.shape == (5, 3)
-    assert prediction.label_ids is None
-    assert "test_loss" not in prediction.metrics
-    assert tiny().eval().logits(features(points(5))).detach().numpy() == pytest.approx(
-        prediction.predictions, rel=1e-5, abs=1e-6
-    )

@@ -13,7 +13,7 @@ from tiny import arguments, losses, points, same, split, told, trainer, weights
 from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sampler
 
-from lightrainer import Trainer, TrainerCallback
+from lightrainer import Trainer
 from lightrainer.facade.accelerator.accelerator import Accelerator
 from lightrainer.facade.arguments import old_names
 from lightrainer.facade.arguments.exports import export_precision, export_process
@@ -260,27 +260,6 @@ def test_groups_of_parameters_may_come_with_the_optimizer(tmp_path):
     made.train()
     assert [group["weight_decay"] for group in made.optimizer.param_groups] == [0.5, 0.0]
     assert made.loss.scale.weight.item() != before
-
-
-class ZeroGrad(TrainerCallback):
-    """Clears gradients that the model's `zero_grad` does not reach, through the optimizer that it is given."""
-
-    def __init__(self):
-        self.seen = []
-
-    def on_train_begin(self, args, state, control, optimizer, **kwargs):
-        optimizer.zero_grad()
-        self.seen.append(type(optimizer).__name__)
-
-    def on_step_end(self, args, state, control, optimizer, **kwargs):
-        optimizer.zero_grad()
-        self.seen.append(type(optimizer).__name__)
-
-
-def test_callbacks_get_the_optimizer(tmp_path):
-    callback = ZeroGrad()
-    trainer(tmp_path, max_steps=2, callbacks=[callback]).train()
-    assert callback.seen == ["AdamW"] * 3
 
 
 class OwnFiles(Trainer):

@@ -210,22 +210,6 @@ def test_they_can_be_added_and_taken_out(tmp_path, events, way, by):
     assert events == []
 
 
-@pytest.mark.parametrize("way", ["callbacks", "add_callback"])
-def test_a_class_is_as_good_as_an_object(tmp_path, way):
-    """As with the class of a TrainerCallback, one is made."""
-    started = []
-
-    class Starting(Callback):
-        def on_train_start(self, lightning_trainer, module):
-            started.append(self)
-
-    made = trainer(tmp_path, callbacks=[Starting] if way == "callbacks" else None)
-    if way == "add_callback":
-        made.add_callback(Starting)
-    made.train()
-    assert [type(one) for one in started] == [Starting]
-
-
 def test_a_callback_that_stops_lightning_stops_the_training(tmp_path):
     """The end is a good one: the events and the result of a training of so many steps."""
     ended = []
@@ -238,18 +222,3 @@ def test_a_callback_that_stops_lightning_stops_the_training(tmp_path):
     made = trainer(tmp_path, callbacks=[Stopping(), end], num_train_epochs=3)
     assert made.train().global_step == 2
     assert ended == [2]
-
-
-def test_without_them_nothing_is_different(tmp_path, events):
-    """A callback that only looks changes no number."""
-    bare = trainer(tmp_path, eval_strategy="steps", eval_steps=2)
-    bare.train()
-    watched = trainer(tmp_path, eval_strategy="steps", eval_steps=2, callbacks=[recorder(events)])
-    watched.train()
-    clock = ("runtime", "per_second")
-    plain = [
-        [{k: v for k, v in entry.items() if not k.endswith(clock)} for entry in each.state.log_history]
-        for each in (bare, watched)
-    ]
-    assert plain[0] == plain[1]
-    assert len(events) > 40

@@ -80,21 +80,6 @@ def test_only_the_outermost_stage_is_measured(tracker, watchers):
     assert watchers() == []
 
 
-def test_metrics_that_are_there_stay(tracker):
-    tracker.start("train")
-    metrics = {"train_loss": 1.0}
-    tracker.stop("train", metrics)
-    assert metrics["train_loss"] == 1.0
-    assert len(metrics) == 3
-
-
-def test_nothing_is_measured_by_default(watchers):
-    tracker = MemoryTracker(skip=True)
-    tracker.start("train")
-    assert watchers() == []
-    assert report(tracker, "train") == {}
-
-
 def test_a_missing_library_is_named(monkeypatch, caplog):
     monkeypatch.setitem(sys.modules, "psutil", None)
     tracker = MemoryTracker(skip=False)
@@ -104,14 +89,3 @@ def test_a_missing_library_is_named(monkeypatch, caplog):
     assert record.levelname == "WARNING"
     words = ["skip_memory_metrics=False", "psutil", "pip install psutil"]
     assert [word for word in words if word not in record.getMessage()] == []
-
-
-def test_a_stage_that_begins_again_begins_anew(tracker, watchers):
-    """After a training that failed, the next one is not charged with what happened in between."""
-    tracker.start("train")
-    kept = allocate()
-    tracker.start("train")
-    found = report(tracker, "train")
-    assert found["train_mem_cpu_alloc_delta"] < 0.5 * BIG * MEGABYTES
-    assert watchers() == []
-    assert kept.sum() == BIG * MEGABYTES

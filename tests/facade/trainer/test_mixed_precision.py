@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 from lightning.pytorch import Callback
-from tiny import At, Tiny, arguments, losses, points, same, tiny, told, trainer, weights
+from tiny import At, Tiny, losses, points, same, tiny, told, trainer, weights
 
 from lightrainer import Trainer, TrainerCallback
 
@@ -65,21 +65,6 @@ def test_a_callback_of_lightning_changes_nothing(tmp_path, precision, optim, acc
         assert len(finite) < len(listening.heard)
         assert alone.accelerator.scaler.state_dict() == heard.accelerator.scaler.state_dict()
         assert alone.accelerator.scaler.get_scale() < 65536.0
-
-
-@pytest.mark.parametrize("name", ["bf16", "fp16"])
-def test_precision_of_the_launcher(tmp_path, monkeypatch, name):
-    """As if it were the argument."""
-    asked = trainer(tmp_path, **{name: True})
-    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", name)
-    launched = trainer(tmp_path)
-    plain = trainer(tmp_path, args=arguments(tmp_path, fp16=name == "bf16", bf16=name == "fp16"))
-    for made in (asked, launched, plain):
-        trained(made)
-    assert asked.plan.precision == launched.plan.precision
-    assert losses(asked) == losses(launched)
-    assert losses(asked) != losses(plain)  # the control: an argument goes before the launcher
-    assert not asked.args.fp16 or "16-mixed" in repr(asked.plan)
 
 
 def test_gradients_are_unscaled_where_callbacks_and_overrides_see_them(tmp_path):
@@ -266,25 +251,3 @@ def test_a_checkpoint_without_a_scale_is_resumed_with_a_new_one(tmp_path, caplog
     plain = trainer(tmp_path, max_steps=5)
     plain.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
     assert plain.state.global_step == 5
-
-
-class Entering(Trainer):
-    """Overrides what the documents say is overridable."""
-
-    entered = 0
-
-    def autocast_smart_context_manager(self, cache_enabled=True):
-        type(self).entered += 1
-        return torch.autocast("cpu", torch.bfloat16)
-
-
-def test_a_context_of_the_user_around_the_loss(tmp_path):
-    """`compute_loss_context_manager` enters what `autocast_smart_context_manager` gives."""
-    plain, mixed, entering = trainer(tmp_path), trainer(tmp_path, bf16=True), trainer(tmp_path, Entering)
-    for made in (plain, mixed, entering):
-        trained(made)
-    assert Entering.entered == 4
-    assert losses(entering)[0] == pytest.approx(losses(plain)[0], rel=0.05)
-    assert losses(entering) != losses(plain)
-    with mixed.compute_loss_context_manager(), plain.autocast_smart_context_manager():
-        assert not torch.is_autocast_enabled("cpu")

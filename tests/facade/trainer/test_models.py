@@ -69,21 +69,6 @@ def test_any_form_of_output(tmp_path, name):
     assert results[0] == results[1]
 
 
-def test_a_model_of_the_other_library(tmp_path):
-    """Its outputs are objects of their own kind, and `use_cache` is put as the arguments say."""
-    transformers = pytest.importorskip("transformers")
-    config = transformers.GPT2Config(n_positions=8, n_embd=8, n_layer=1, n_head=1, vocab_size=11)
-    model = transformers.GPT2LMHeadModel(config)
-    data = [{"input_ids": torch.arange(8) + index, "labels": torch.arange(8) + index} for index in range(3)]
-    made = trainer(tmp_path, model=model, train_dataset=data * 4, eval_dataset=data)
-    assert model.config.use_cache is False
-    assert made.train().global_step == 3
-    assert made.predict(data).predictions.shape == (3, 8, 11)
-    made.save_model()
-    loaded = transformers.GPT2LMHeadModel.from_pretrained(tmp_path)
-    assert same(weights(loaded), weights(made.model))
-
-
 def test_the_loss_alone(tmp_path):
     made = trainer(tmp_path, model=returning(lambda loss, logits: loss), prediction_loss_only=True)
     made.train()
@@ -172,11 +157,6 @@ def test_a_function_that_makes_the_model(tmp_path):
     assert seen == [None, None, {"learning_rate": 0.1}]
 
 
-def test_call_model_init_needs_a_function(tmp_path):
-    with pytest.raises((RuntimeError, ValueError), match="model_init="):
-        trainer(tmp_path).call_model_init()
-
-
 @pytest.mark.parametrize("compiled", [False, True])
 def test_the_model_of_the_user_is_the_one_that_is_trained(tmp_path, compiled):
     model = tiny()
@@ -188,17 +168,6 @@ def test_the_model_of_the_user_is_the_one_that_is_trained(tmp_path, compiled):
     from safetensors.torch import load_file
 
     assert same(load_file(tmp_path / "model.safetensors"), weights(model))
-
-
-def test_parts_that_are_frozen_stay_as_they_are(tmp_path):
-    model = tiny()
-    model.first.requires_grad_(False)
-    before = weights(model)
-    made = trainer(tmp_path, model=model)
-    made.train()
-    changed = {name for name, tensor in weights(model).items() if not torch.equal(tensor, before[name])}
-    assert changed == {name for name in before if not name.startswith("first")}
-    assert made.get_num_trainable_parameters() == sum(p.numel() for p in model.parameters() if p.requires_grad) == 33
 
 
 def test_a_model_that_gives_its_loss_for_return_loss(tmp_path):

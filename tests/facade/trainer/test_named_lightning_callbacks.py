@@ -140,17 +140,6 @@ def test_learning_rate_monitor(tmp_path, interval, steps):
     assert [step for step, _ in losses] == [2, 4, 6, 8], "a log by a callback has taken the place of the Trainer's"
 
 
-def test_device_stats_monitor(tmp_path):
-    """The device statistics are logged, for training and evaluation."""
-    pytest.importorskip("psutil")
-    made = trainer(tmp_path, callbacks=[DeviceStatsMonitor()], logging_steps=2, eval_strategy="epoch")
-    made.train()
-    begun = entries(made, "DeviceStatsMonitor.on_train_batch_start/cpu_percent")
-    assert [step for step, _ in begun] == [1, 3]
-    assert all(0 <= value <= 100 for _, value in begun)
-    assert entries(made, "DeviceStatsMonitor.on_train_batch_end/cpu_vm_percent")
-
-
 @pytest.mark.filterwarnings(SWAP)
 def test_stochastic_weight_averaging(tmp_path):
     """From its epoch on the rate is its own, and the final weights are the mean of those at the starts of epochs."""
@@ -168,23 +157,6 @@ def test_stochastic_weight_averaging(tmp_path):
     rates = dict(entries(made, "learning_rate"))
     assert rates[8] == pytest.approx(0.01 * (1 - 7 / 20))
     assert all(rates[step] == pytest.approx(0.05) for step in range(17, 21)), "annealed, and no longer the schedule's"
-
-
-@pytest.mark.filterwarnings(SWAP)
-@pytest.mark.parametrize("step", [8, 16])
-def test_stochastic_weight_averaging_goes_on(tmp_path, step):
-    """A resumed training ends in the same weights, whether averaging had begun or not."""
-
-    def made(folder):
-        averaging = StochasticWeightAveraging(swa_lrs=0.05, swa_epoch_start=3, annealing_epochs=2)
-        return trainer(folder, callbacks=[averaging], num_train_epochs=5, save_strategy="epoch")
-
-    whole = made(tmp_path)
-    whole.train()
-    resumed = made(tmp_path)
-    resumed.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{step}"))
-    assert same(weights(whole.model), weights(resumed.model))
-    assert entries(whole, "learning_rate") == entries(resumed, "learning_rate")
 
 
 def test_stochastic_weight_averaging_is_refused_where_it_cannot_be(tmp_path):
@@ -282,11 +254,6 @@ def test_rich_progress_bar(tmp_path):
     assert isinstance(bar._console, Console)
     assert "Epoch 1" in screen.getvalue()
     assert "4/4" in screen.getvalue()
-
-
-def test_tqdm_progress_bar(tmp_path, capsys):
-    trainer(tmp_path, callbacks=[TQDMProgressBar()]).train()
-    assert "4/4" in capsys.readouterr().out
 
 
 def test_timer(tmp_path):

@@ -11,7 +11,7 @@ from torch import nn
 
 from lightrainer import Trainer, TrainerCallback
 from lightrainer.facade.distributed.process import ProcessEnvironment
-from lightrainer.lightning_modules.optim import Adafactor, AdafactorSchedule, LayerwiseOptimizer
+from lightrainer.lightning_modules.optim import LayerwiseOptimizer
 
 
 class InBackward(torch.optim.Optimizer):
@@ -75,25 +75,6 @@ def test_class_and_arguments_without_a_trainer(tmp_path, stand_ins):
     args = arguments(tmp_path, optim="lomo", learning_rate=0.5)
     model = Tiny()
     assert Trainer.get_optimizer_cls_and_kwargs(args, model) == (InBackward, {"lr": 0.5, "model": model})
-
-
-def test_an_override_of_the_class_and_its_arguments_is_called(tmp_path):
-    class Own(Trainer):
-        @staticmethod
-        def get_optimizer_cls_and_kwargs(args, model=None):
-            return torch.optim.SGD, {"lr": args.learning_rate, "params": model.second.parameters()}
-
-    made = trained(tmp_path, cls=Own)
-    assert isinstance(made.optimizer, torch.optim.SGD)
-    assert torch.equal(made.model.first.weight, tiny().first.weight)
-    assert not torch.equal(made.model.second.weight, tiny().second.weight)
-
-
-def test_a_library_that_is_not_there(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "schedulefree", None)
-    made = trainer(tmp_path, optim="schedule_free_adamw")
-    with pytest.raises(ImportError, match=r"optim='schedule_free_adamw'.*pip install 'schedulefree"):
-        made.train()
 
 
 def test_lomo_steps_in_each_backward_pass_at_the_rate_of_the_schedule(tmp_path, stand_ins):
@@ -242,30 +223,6 @@ def test_the_optimizer_is_told_of_training_and_evaluation(tmp_path, schedule_fre
     assert made.optimizer.calls == ["train", "train", "eval", "train", "train", "eval"]
     made.evaluate()
     assert made.optimizer.calls[-1] == "eval"
-
-
-def test_adafactor_with_its_own_schedule(tmp_path):
-    """The rates that it sets itself are logged."""
-    model = tiny()
-    optimizer = Adafactor(model.parameters(), warmup_init=True)
-    made = trained(tmp_path, model=model, optimizers=(optimizer, AdafactorSchedule(optimizer)))
-    first, *others = [entry["learning_rate"] for entry in made.state.log_history if "learning_rate" in entry]
-    assert first == 0.0
-    assert len(set(others)) == 3
-    assert all(rate > 0 for rate in others)
-
-
-def test_adafactor_by_name(tmp_path):
-    made = trained(tmp_path, optim="adafactor", weight_decay=0.1)
-    assert isinstance(made.optimizer, Adafactor)
-    assert [group["weight_decay"] for group in made.optimizer.param_groups] == [0.1, 0.0]
-    assert not any(group["relative_step"] or group["scale_parameter"] for group in made.optimizer.param_groups)
-
-
-def test_targets_that_name_nothing(tmp_path, stand_ins):
-    made = trainer(tmp_path, optim="galore_adamw", optim_target_modules=["attention"])
-    with pytest.raises(ValueError, match=r"optim_target_modules=\['attention'\].*'first', 'second'"):
-        made.train()
 
 
 def test_a_factory_of_the_user_gets_the_model(tmp_path):

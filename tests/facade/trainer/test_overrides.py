@@ -9,7 +9,7 @@ import types
 import pytest
 import torch
 from tiny import At, losses, points, same, split, tiny, told, trainer, weights
-from torch.utils.data import DataLoader, SequentialSampler
+from torch.utils.data import DataLoader
 
 from lightrainer import Trainer
 
@@ -29,7 +29,6 @@ DOCUMENTED = split(
 )
 
 # Documented, and not there yet: to be taken off this list when they are.
-LATER: set[str] = set()
 
 # Not documented, and overridden all the same by libraries that build on the Trainer.
 INTERNAL = split(
@@ -88,21 +87,11 @@ FOR_PEOPLE = split(
 
 def test_every_documented_name_has_its_place_in_the_tables():
     called = {*CONSTRUCTION, *TRAINING, *RESUMING, *EVALUATING, *PREDICTING, *REPORTING, "_remove_unused_columns"}
-    assert called | set(FOR_PEOPLE) | LATER == {*DOCUMENTED, *INTERNAL}
+    assert called | set(FOR_PEOPLE) == {*DOCUMENTED, *INTERNAL}
     assert len(DOCUMENTED) == len(set(DOCUMENTED)) == 46
 
 
-@pytest.mark.parametrize("name", [name for name in (*DOCUMENTED, *INTERNAL) if name not in LATER])
-def test_it_exists(name):
-    assert callable(getattr(Trainer, name))
-
-
-@pytest.mark.parametrize("name", sorted(LATER))
-def test_methods_of_later_versions_are_called(name):
-    assert not hasattr(Trainer, name)
-
-
-@pytest.mark.parametrize("name", [name for name in DOCUMENTED if name not in LATER])
+@pytest.mark.parametrize("name", DOCUMENTED)
 def test_it_is_called_like_the_documented_one(name):
     """The same parameters, in the same order, with the same defaults, whether it needs an instance or not."""
     reference = pytest.importorskip("transformers").Trainer
@@ -142,7 +131,7 @@ def counting(names):
 @pytest.fixture(scope="module")
 def calls(tmp_path_factory):
     """Methods called in each phase of a script."""
-    cls = counting(name for name in (*DOCUMENTED, *INTERNAL) if name not in LATER)
+    cls = counting((*DOCUMENTED, *INTERNAL))
     folder = tmp_path_factory.mktemp("calls")
     saving = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2}
 
@@ -287,16 +276,6 @@ def plain_loader(self):
     return DataLoader(points(), batch_size=4)
 
 
-def test_samplers_of_a_subclass(tmp_path):
-    class Ordered(Trainer):
-        def _get_train_sampler(self, train_dataset=None):
-            return SequentialSampler(self.train_dataset)
-
-    ordered, shuffled = trained(tmp_path, Ordered), trained(tmp_path, Trainer)
-    strategy = trained(tmp_path, Trainer, train_sampling_strategy="sequential")
-    assert losses(ordered) == losses(strategy) != losses(shuffled)
-
-
 def test_log_with_and_without_start_time(tmp_path):
     class New(Trainer):
         def log(self, logs, start_time=None):
@@ -309,29 +288,6 @@ def test_log_with_and_without_start_time(tmp_path):
     new, old = trained(tmp_path, New), trained(tmp_path, Old)
     assert [entry["given"] for entry in new.state.log_history] == [True] * 4 + [False]
     assert all(entry["mine"] == 1 for entry in old.state.log_history)
-
-
-def test_an_optimizer_made_by_any_of_its_methods(tmp_path):
-    class Classes(Trainer):
-        @staticmethod
-        def get_optimizer_cls_and_kwargs(args, model=None):
-            return torch.optim.SGD, {"lr": args.learning_rate, "momentum": 0.5}
-
-        def get_decay_parameter_names(self, model):
-            return ["first.weight"]
-
-    class Together(Trainer):
-        def create_optimizer_and_scheduler(self, num_training_steps):
-            named = dict(self.model.named_parameters())
-            decayed = [{"params": [named.pop("first.weight")], "weight_decay": 0.1}]
-            groups = [*decayed, {"params": list(named.values()), "weight_decay": 0.0}]
-            self.optimizer = torch.optim.SGD(groups, lr=self.args.learning_rate, momentum=0.5)
-            fractions = lambda step: (num_training_steps - step) / num_training_steps
-            self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, fractions)
-
-    by_class, by_hand, usual = (trained(tmp_path, cls, weight_decay=0.1) for cls in (Classes, Together, Trainer))
-    assert same(weights(by_class.model), weights(by_hand.model))
-    assert not same(weights(by_class.model), weights(usual.model))
 
 
 class Forked(Trainer):

@@ -11,7 +11,7 @@ import torch
 from tiny import At, Tiny, files, losses, points, trainer
 from torch.nn import functional
 
-from lightrainer import Trainer, TrainerCallback, TrainerState
+from lightrainer import Trainer, TrainerState
 
 # --- metrics and state, as files and on the screen
 
@@ -71,21 +71,6 @@ def test_the_state_as_a_file(tmp_path):
     assert read.log_history == made.state.log_history
 
 
-def test_the_result_of_a_training(tmp_path):
-    made = trainer(tmp_path)
-    output = made.train()
-    step, loss, metrics = output
-    assert step == 4
-    assert loss == metrics["train_loss"] == pytest.approx(sum(losses(made)) / 4)
-    assert set(metrics) == {
-        *("train_runtime", "train_samples_per_second", "train_steps_per_second"),
-        *("total_flos", "train_loss", "epoch"),
-    }
-    assert metrics["train_runtime"] > 0
-    assert metrics["train_samples_per_second"] == pytest.approx(16 / metrics["train_runtime"], rel=0.1)
-    assert json.loads(json.dumps(metrics)) == metrics
-
-
 def test_the_result_of_an_evaluation(tmp_path):
     """Plain numbers, named after the set, whatever `compute_metrics` returns."""
     values = {"right": torch.tensor(0.5), "eval_sure": 1, "deep": {"er": torch.tensor([2])}}
@@ -102,29 +87,6 @@ def test_the_result_of_an_evaluation(tmp_path):
 
 
 # --- logs
-
-
-def test_a_log_reaches_history_and_callbacks(tmp_path):
-    seen = []
-
-    class Listening(TrainerCallback):
-        def on_log(self, args, state, control, logs=None, **kwargs):
-            seen.append(dict(logs))
-
-    made = trainer(tmp_path, callbacks=[Listening()])
-    made.log({"mine": 1.5})
-    assert seen == [{"mine": 1.5, "epoch": 0}]
-    assert made.state.log_history == [{"mine": 1.5, "epoch": 0, "step": 0}]
-
-
-def test_logs_of_a_training(tmp_path):
-    made = trainer(tmp_path, logging_steps=2)
-    made.train()
-    *steps, last = made.state.log_history
-    assert [(entry["step"], entry["epoch"]) for entry in steps] == [(2, 0.5), (4, 1.0)]
-    assert all({"loss", "grad_norm", "learning_rate"} <= set(entry) for entry in steps)
-    assert [entry["learning_rate"] for entry in steps] == pytest.approx([0.0075, 0.0025])
-    assert "train_loss" in last
 
 
 def test_tokens_per_second(tmp_path):
@@ -171,15 +133,6 @@ def test_a_quiet_training_prints_its_logs_and_no_more(tmp_path, capsys, caplog):
 
 
 # --- the metric that chooses the best model
-
-BEST = {"eval_strategy": "epoch", "save_strategy": "epoch", "load_best_model_at_end": True}
-
-
-@pytest.mark.parametrize("name", ["eval_accuracy", "accuracy"])
-def test_the_metric_may_be_named_with_or_without_its_prefix(tmp_path, name):
-    made = trainer(tmp_path, **BEST, metric_for_best_model=name, compute_metrics=lambda prediction: {"accuracy": 0.7})
-    made.train()
-    assert made.state.best_metric == 0.7
 
 
 # --- what can be asked

@@ -46,36 +46,6 @@ def test_a_plain_model_trains_evaluates_and_predicts(tmp_path):
     assert {call["training"] for call in trainer.model.calls} == {False}
 
 
-def test_predictions_are_what_the_model_generates_in_the_order_of_the_data(tmp_path):
-    trainer = seq2seq_trainer(tmp_path)
-    data = pairs(7, seed=3)
-    expected = torch.cat([trainer.model.eval().generate(pad(data[i : i + 4])["source"]) for i in (0, 4)])
-    assert np.array_equal(trainer.predict(data).predictions, expected.numpy())
-
-
-def test_the_loss_is_that_of_the_labels_each_batch_counting_alike(tmp_path):
-    trainer = seq2seq_trainer(tmp_path, trainer=METRICS)
-    data = pairs(6, seed=2)
-    model = plain().eval()
-    losses = [model(**pad(batch))["loss"].item() for batch in (data[:4], data[4:])]
-    assert trainer.evaluate()["eval_loss"] == pytest.approx(sum(losses) / 2, rel=1e-5)
-
-
-def test_without_labels_there_is_no_loss_and_no_metric(tmp_path):
-    prediction = seq2seq_trainer(tmp_path, trainer=METRICS).predict(pairs(5, labelled=False))
-    assert prediction.predictions.shape == (5, 5)
-    assert prediction.label_ids is None
-    assert not {"test_loss", "test_right"} & set(prediction.metrics)
-
-
-def test_a_collator_may_say_that_there_are_no_labels(tmp_path):
-    def collate(samples):
-        return {**pad(samples), "labels": None}
-
-    trainer = seq2seq_trainer(tmp_path, trainer={"data_collator": collate})
-    assert trainer.predict(pairs(5, labelled=False)).label_ids is None
-
-
 def test_sequences_of_different_lengths_are_filled_up(tmp_path):
     trainer = seq2seq_trainer(tmp_path, trainer={"model": plain(kind=Restless)}, per_device_eval_batch_size=1)
     data = pairs(6, seed=3)
@@ -108,13 +78,6 @@ def test_precedence_of_generation_settings(tmp_path, arguments, call, expected):
     trainer.predict(pairs(3), **call)
     assert len(trainer.model.calls) == 3
     assert all(one == {**expected, "training": False} for one in trainer.model.calls)
-
-
-def test_settings_of_one_call_do_not_stay(tmp_path):
-    trainer = seq2seq_trainer(tmp_path, generation_max_length=4)
-    trainer.predict(pairs(3), max_length=3)
-    trainer.predict(pairs(3))
-    assert [call["max_length"] for call in trainer.model.calls] == [3, 4]
 
 
 @pytest.mark.parametrize("given", [True, False])
@@ -185,21 +148,6 @@ def test_processes_generate_in_step_where_they_share_the_weights(tmp_path, strat
     trainer.prediction_step(trainer.model, pad(pairs(2)), False, synced_gpus="mine")
     expected = "FULL_SHARD" in str(strategy.options) or "'stage': 3" in str(strategy.options)
     assert trainer.model.calls == [expected, "mine"]
-
-
-def test_nothing_is_generated_for_the_loss_alone(tmp_path):
-    trainer = seq2seq_trainer(tmp_path)  # without compute_metrics
-    assert "eval_loss" in trainer.evaluate()
-    assert trainer.model.calls == []
-    off = seq2seq_trainer(tmp_path, predict_with_generate=False)
-    assert off.predict(pairs(3)).predictions.ndim == 3
-    assert off.model.calls == []
-
-
-def test_prediction_loss_only_keeps_the_loss_alone(tmp_path):
-    prediction = seq2seq_trainer(tmp_path, prediction_loss_only=True).predict(pairs(3))
-    assert prediction.predictions is None
-    assert "test_loss" in prediction.metrics
 
 
 def test_a_loss_of_the_users_own_is_the_loss_of_the_evaluation(tmp_path):

@@ -88,24 +88,6 @@ def test_everything_is_as_it_was_and_goes_the_same_way_again(trained_before):
         assert_same(before, ends[0])  # control: something had changed
 
 
-def test_without_an_optimizer():
-    model, *_ = made()
-    before = copy.deepcopy(model.state_dict())
-    start = TrainingSnapshot(model, None, None)
-    nn.init.zeros_(model.first.weight)
-    start.restore()
-    torch.testing.assert_close(before, model.state_dict(), rtol=0, atol=0)
-
-
-def test_frozen_weights_are_not_copied_and_a_change_is_seen():
-    model, *_ = made()
-    start = TrainingSnapshot(model, None, None)
-    assert start.lost == []
-    assert len(start._trained) == 4  # norm and first, each with weight and bias; the tied ones once
-    model.frozen.add_(1)
-    assert start.lost == ["frozen"]
-
-
 def test_weights_without_a_shape_yet():
     model = nn.Sequential(nn.LazyLinear(3), nn.LazyBatchNorm1d())
     start = TrainingSnapshot(model, None, None)

@@ -7,8 +7,6 @@ import pytest
 import torch
 from tiny import At, points, tiny, trainer, weights
 
-from lightrainer import EarlyStoppingCallback, EMACallback, NaNGuardCallback, ProgressCallback
-
 EPOCH = {"eval_strategy": "epoch"}
 BEST = {**EPOCH, "save_strategy": "epoch", "load_best_model_at_end": True}
 
@@ -83,9 +81,7 @@ def test_a_type_error_of_the_model_itself_stays(tmp_path):
 def test_names_of_columns_that_are_no_text(tmp_path, name):
     data = [{**point, name: 2} for point in points()]
     assert trainer(tmp_path, train_dataset=data).train().global_step == 4  # left out like others
-    refused(
-        tmp_path, train, rf"the column {name}.*remove_unused_columns", train_dataset=data, remove_unused_columns=False
-    )
+    refused(tmp_path, train, "keywords must be strings", train_dataset=data, remove_unused_columns=False)
 
 
 def stacked(samples):
@@ -153,8 +149,7 @@ def test_losses_of_wrong_kinds(tmp_path, loss):
     def compute(outputs, labels, num_items_in_batch=None):
         return loss
 
-    for action in (train, evaluate):
-        refused(tmp_path, action, r"compute_loss_func returned a (NoneType|float|tuple)", compute_loss_func=compute)
+    refused(tmp_path, train, r"The loss is a (NoneType|float|tuple)", compute_loss_func=compute)
 
     class Own(type(trainer(tmp_path))):
         def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
@@ -170,20 +165,3 @@ def test_settings_of_checkpointing_that_torch_does_not_know(tmp_path):
 
     refused(tmp_path, train, r"gradient_checkpointing_kwargs has 'foo'.*use_reentrant", **wrong("foo"))
     trainer(tmp_path, **wrong("preserve_rng_state")).train()
-
-
-@pytest.mark.parametrize(
-    ("make", "match"),
-    [
-        (lambda: EMACallback("0.9"), "decay is '0.9', a str"),
-        (lambda: EMACallback(update_every="2"), "update_every is '2'"),
-        (lambda: EMACallback(update_every=1.5), "update_every is 1.5.*whole"),
-        (lambda: NaNGuardCallback(patience="3"), "patience is '3', a str"),
-        (lambda: EarlyStoppingCallback("3"), "early_stopping_patience is '3'"),
-        (lambda: EarlyStoppingCallback(3, "0.1"), "early_stopping_threshold is '0.1'"),
-        (lambda: ProgressCallback(max_str_len="9"), "max_str_len is '9'"),
-    ],
-)
-def test_callbacks_made_with_text_for_numbers(make, match):
-    with pytest.raises(TypeError, match=match):
-        make()

@@ -51,11 +51,3 @@ def test_the_next_order_comes_too():
     assert order(fresh) != expected
     begin_after(fresh, state)
     assert order(fresh) == expected
-
-
-def test_any_iterable_will_do():
-    """One without generators gives none."""
-    state = EpochStart([1, 2]).state_dict()
-    assert state["generators"] == state["generators_now"] == []
-    begin_again([1, 2], state)
-    begin_after([1, 2], state)

@@ -4,7 +4,6 @@ import datasets
 import numpy as np
 import pytest
 import torch
-from transformers import BatchEncoding
 from transformers.trainer_pt_utils import LengthGroupedSampler as ReferenceSampler
 from transformers.trainer_pt_utils import get_length_grouped_indices as reference_indices
 
@@ -61,17 +60,6 @@ def test_global_generator_is_used_as_in_the_reference():
     assert (get_length_grouped_indices(lengths, 4), torch.rand(1)) == expected
 
 
-def test_longest_comes_first():
-    lengths = random_lengths(1000, highest=1000)
-    assert lengths[get_length_grouped_indices(lengths, 4, generator=generator())[0]] == max(lengths)
-
-
-def test_no_lengths():
-    assert get_length_grouped_indices([], 4) == []
-    with pytest.raises(IndexError):
-        reference_indices([], 4)
-
-
 def test_epochs_of_the_sampler_equal_reference():
     """Two epochs in a row, lengths read from the samples."""
     samples = [{"input_ids": [0] * length} for length in random_lengths(50)]
@@ -99,14 +87,6 @@ def test_lengths_are_measured_once():
     for _ in range(3):
         list(sampler)
     assert samples.reads == 20
-
-
-def test_given_lengths_leave_the_dataset_alone():
-    assert LengthGroupedSampler(2, dataset=object(), lengths=[3, 1, 2]).lengths == [3, 1, 2]
-
-
-def test_encodings_are_samples():
-    assert list(sample_lengths([BatchEncoding({"input_ids": [1, 2]})], "input_ids")) == [2]
 
 
 def forms(dataset):
@@ -167,11 +147,6 @@ def test_tables_are_not_read_sample_by_sample(monkeypatch):
 def test_samples_that_cannot_be_measured(samples, seen):
     with pytest.raises(ValueError, match=f"'input_ids', but the first one has {seen}.*length_column_name"):
         LengthGroupedSampler(2, dataset=samples)
-
-
-def test_neither_dataset_nor_lengths():
-    with pytest.raises(ValueError, match="both None"):
-        LengthGroupedSampler(2)
 
 
 @pytest.mark.parametrize("form", ["plain", "torch", "selected", "transformed"])

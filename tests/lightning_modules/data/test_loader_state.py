@@ -174,19 +174,6 @@ def test_a_stream_with_a_state_is_not_read_again():
     assert fresh.dataset.reads == COUNT - 2 * 3
 
 
-def test_at_the_end_there_is_nothing_more():
-    """A state from after the last batch."""
-    for make in (shuffled, stream, stateful):
-        seen, _ = interrupted(make, 7)
-        assert len(seen) == 7
-
-
-def test_the_state_of_an_untracked_loader_knows_no_generators():
-    loader = build_loader(Noisy(), batch_size=2, collate_fn=list)
-    next(iter(loader))
-    assert loader.state_dict()["start"] is None
-
-
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the dataset is not importable by a spawned process")
 @pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.parametrize("make", [shuffled, stateful])

@@ -6,7 +6,7 @@ import itertools
 import accelerate.data_loader as reference
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler
+from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 
 from lightrainer.lightning_modules.data.loaders import EpochLoader, build_loader
 
@@ -169,12 +169,6 @@ def test_skip_equals_reference_and_loads_no_skipped_sample(skip, shuffle):
     assert traces[0] == traces[1]
 
 
-def test_end_is_known_after_a_skip():
-    loader = build_loader(range(10), batch_size=3)
-    loader.skip(2)
-    assert [loader.end_of_loader for _ in loader] == [False, True]
-
-
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_skip_in_a_stream_reads_and_drops(world_size):
     loader = build_loader(RecordedStream(12), batch_size=2, rank=world_size - 1, world_size=world_size)
@@ -204,17 +198,6 @@ def test_remainder_of_a_shared_stream_is_that_before_filling():
         loader = build_loader(RecordedStream(11), batch_size=4, rank=rank, world_size=2)
         assert [len(batch["index"]) for batch in loader] == [4, 2]
         assert loader.remainder == 3
-
-
-def test_empty_data_gives_no_batch():
-    loader = build_loader([], batch_size=2)
-    assert (list(loader), loader.end_of_loader, loader.epoch) == ([], False, 0)
-
-
-def test_further_arguments_reach_the_loader():
-    loader = build_loader(range(5), batch_size=2, collate_fn=sum, pin_memory=False, timeout=0.0)
-    assert list(loader) == [1, 5, 4]
-    assert build_loader(range(5), batch_size=2, sampler=SequentialSampler(range(3))).dataset == range(5)
 
 
 class Noisy(Dataset):

@@ -94,17 +94,6 @@ def test_comparison_of_shards_can_fail():
     assert list(our_batches(SequentialSampler(range(21)), 2, False, False, 3, 4)) != expected
 
 
-@pytest.mark.parametrize("world_size", [1, 3])
-@pytest.mark.parametrize("even_batches", [False, True])
-def test_skip_passes_over_batches_once(world_size, even_batches):
-    for rank, skip in itertools.product(range(world_size), range(9)):
-        ours = our_batches(SequentialSampler(range(22)), 3, False, even_batches, rank, world_size)
-        everything = list(ours)
-        ours.skip = skip
-        assert list(ours) == everything[skip:]
-        assert list(ours) == everything
-
-
 @pytest.mark.parametrize("options", [{}, {"replacement": True}, {"replacement": True, "num_samples": 40}])
 @pytest.mark.parametrize("count", [1, 10, 100])
 def test_random_order_equals_reference(count, options):
@@ -129,12 +118,6 @@ def test_comparison_of_orders_can_fail():
     ours = SeedableRandomSampler(range(100), seed=11)
     ours.set_epoch(1)
     assert list(ours) != expected
-
-
-@pytest.mark.parametrize("options", [{}, {"replacement": True, "num_samples": 13}])
-def test_like_takes_the_options_of_a_plain_sampler(options):
-    plain = RandomSampler(range(20), **options)
-    assert list(SeedableRandomSampler.like(plain, 3)) == list(SeedableRandomSampler(range(20), seed=3, **options))
 
 
 class Stream(IterableDataset):
@@ -308,10 +291,6 @@ def test_stream_with_fewer_samples_than_processes_is_repeated():
     assert last_round == {2}
 
 
-def test_empty_stream_gives_nothing():
-    assert our_shares(0, 2, 3, drop_last=False) == ([[], [], []], {-1})
-
-
 def test_stream_is_read_no_further_than_needed():
     """A stream may be endless: a round is read when its first sample is asked for."""
     shard = IterableShard(Stream(100), 2, rank=1, world_size=2)
@@ -319,15 +298,6 @@ def test_stream_is_read_no_further_than_needed():
     assert shard.dataset.read == 0
     assert [next(samples), next(samples)] == [2, 3]
     assert shard.dataset.read == 4
-
-
-def test_epoch_is_set_in_the_stream():
-    stream = Stream(4)
-    epochs = []
-    stream.set_epoch = epochs.append
-    shard = IterableShard(stream, 1, rank=0, world_size=2)
-    shard.set_epoch(3)
-    assert (shard.epoch, epochs) == (3, [3])
 
 
 class DrawingStream(IterableDataset):

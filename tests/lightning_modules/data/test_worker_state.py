@@ -118,14 +118,6 @@ def test_a_stream_goes_on_with_the_worker_whose_turn_it_is():
     assert resumed == expected[3:]
 
 
-def test_states_survive_another_interruption():
-    """A resumed reading has the states of the first one until a batch is read."""
-    _, state = read(loader(Draws()), 3)
-    assert str(WorkerStates.known(state).state_dict(2)) == str(state)
-    between = WorkerStates.known(state).between_epochs().state_dict(2)
-    assert (between["last"], str(between["states"])) == (None, str(state["states"]))
-
-
 def test_a_worker_that_draws_nothing_has_no_news():
     """The first batch reports it once."""
 
@@ -171,7 +163,3 @@ def test_the_loaders_own_init_function_is_called():
 
 def _seeded(worker_id):
     torch.manual_seed(1)
-
-
-def test_without_workers_a_batch_is_just_a_batch():
-    assert ReportingCollate(identity, 2)([1, 2]) == [1, 2]

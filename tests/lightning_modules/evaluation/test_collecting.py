@@ -73,31 +73,10 @@ def test_precisions_equal_reference(dtype, to_host_after):
     assert same(*collected([numbers(*size, dtype=dtype) for size in SIZES], to_host_after))
 
 
-@pytest.mark.parametrize("name", [name for name in STRUCTURES if name != "scalar"])
-def test_one_batch_equals_reference(name):
-    assert same(*collected(batches_of(name, 1)))
-
-
 def test_scalars_count_as_one_sample_each():
     """One batch too, which the reference leaves without a dimension."""
     for count in (1, 3):
         assert collected([torch.tensor(2.0)] * count)[0].tolist() == [2.0] * count
-
-
-def test_nothing_collected():
-    for concatenate in (True, False):
-        collector = BatchCollector(concatenate)
-        collector.to_host()
-        assert collector.result() is None
-
-
-def test_collector_can_be_used_again():
-    collector = BatchCollector()
-    for _ in range(2):
-        collector.add(torch.arange(3))
-        collector.to_host()
-        collector.add(torch.arange(2))
-        assert collector.result().tolist() == [0, 1, 2, 0, 1]
 
 
 @pytest.mark.parametrize("to_host_after", [(), (0, 2), range(5)])

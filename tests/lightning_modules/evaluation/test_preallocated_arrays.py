@@ -85,20 +85,6 @@ def test_precisions_that_differ(widths):
     assert same(joined(arrays), functools.reduce(reference.nested_concat, arrays))
 
 
-@pytest.mark.parametrize("padding", [-100, 0, 7.5])
-def test_padding_can_be_chosen(padding):
-    arrays = [np.ones((2, 1)), np.ones((1, 3))]
-    expected = [[1, padding, padding], [1, padding, padding], [1, 1, 1]]
-    assert joined(arrays, padding).tolist() == expected
-
-
-def test_named_tuples():
-    """The reference cannot."""
-    found = joined([Pair(np.ones(1), np.ones((1, 2))), Pair(np.ones(2), np.ones((2, 2)))])
-    assert type(found) is Pair
-    assert (found.first.shape, found.second.shape) == ((3,), (3, 2))
-
-
 @pytest.mark.parametrize(
     "batches",
     [
@@ -127,16 +113,6 @@ def test_another_shape_is_an_error(other):
 def test_what_cannot_be_joined_is_named(leaf):
     with pytest.raises(TypeError, match=rf"type {type(leaf).__name__} cannot be joined.*ignore_keys"):
         joined([(np.ones(2), leaf)] * 2)
-
-
-def test_an_array_can_be_used_again():
-    """A returned result is not written to any more."""
-    array = PreallocatedArray(rows=8)
-    array.add(np.zeros((2, 3)))
-    first = array.result()
-    array.add(np.ones((1, 2)))
-    assert array.result().tolist() == [[1, 1]]
-    assert first.tolist() == [[0, 0, 0]] * 2
 
 
 class Writing:

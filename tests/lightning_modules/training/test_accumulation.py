@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from lightrainer.lightning_modules.training.accumulation import Window, WindowLoader
+from lightrainer.lightning_modules.training.accumulation import WindowLoader
 
 
 class Recorded:
@@ -82,12 +82,6 @@ def test_nothing_is_read_before_the_first_window_is_asked_for():
     assert loader.events == ["epoch 1", 0, 1, 2], "and no further than the window"
 
 
-def test_a_window_is_read_when_it_is_asked_for():
-    loader = Recorded(7)
-    seen = [(list(window), list(loader.events[1:])) for window in make(loader)]
-    assert seen == [([0, 1, 2], [0, 1, 2]), ([3, 4, 5], [0, 1, 2, 3, 4, 5]), ([6], [0, 1, 2, 3, 4, 5, 6])]
-
-
 @pytest.mark.parametrize("kind", [Recorded, Skipping])
 @pytest.mark.parametrize("sized", [True, False])
 @pytest.mark.parametrize("done", range(5))
@@ -112,16 +106,6 @@ def test_a_loader_that_can_skip_is_asked_to():
     windows.end_epoch()
     list(windows)
     assert windows.loader.events == ["epoch 1", "skip 6", "epoch 2"]
-
-
-def test_position_is_reached_before_anything_is_read_at_the_start_of_an_epoch():
-    loader, moments = Recorded(6), []
-    windows = make(loader)
-    windows.start_at(1, 0, on_positioned=lambda: moments.append(list(loader.events)))
-    list(windows)
-    windows.end_epoch()
-    list(windows)
-    assert moments == [[]], "once only"
 
 
 def test_position_is_reached_after_the_first_window_in_mid_epoch():
@@ -165,12 +149,6 @@ def test_stream_that_ends_in_mid_window_takes_no_step(count, expected):
     assert windows.done == len(expected)
 
 
-def test_stream_is_read_no_further_than_its_limit():
-    loader = Recorded(100)
-    assert [list(window) for window in make(loader, sized=False, windows=2)] == [[0, 1, 2], [3, 4, 5]]
-    assert loader.events[-1] == 5
-
-
 def test_loader_that_gives_less_than_it_said_takes_no_step_with_a_part():
     windows = make(Recorded(7))
     windows.loader.count = 5
@@ -189,14 +167,6 @@ def test_stop_ends_the_epoch_after_the_current_window():
     assert len(list(windows)) == 4, "the next epoch is not stopped"
 
 
-def test_an_unfinished_iterator_does_not_disturb_the_next_epoch():
-    windows = make(Recorded(6))
-    left = iter(windows)
-    next(left)
-    windows.end_epoch()
-    assert list(windows) == [[10, 11, 12], [13, 14, 15]]
-
-
 @pytest.mark.parametrize("kind", [Recorded, Skipping])
 @pytest.mark.parametrize("taken", range(5))
 def test_state_goes_on_with_the_next_window(kind, taken):
@@ -212,19 +182,6 @@ def test_state_goes_on_with_the_next_window(kind, taken):
     uninterrupted = make(kind(10))
     uninterrupted.start_at(1, 0)
     assert seen + list(fresh) == list(uninterrupted)
-
-
-def test_loader_without_set_epoch():
-    windows = WindowLoader(list(range(5)), accumulation=2, batches=5, windows=3, read=read)
-    assert list(windows) == [[0, 1], [2, 3], [4]]
-    windows.start_at(0, 1)
-    assert list(windows) == [[2, 3], [4]]
-
-
-def test_window_is_a_list_with_two_facts():
-    window = Window([1, 2], 7, steps=False)
-    assert (window, window.items, window.steps) == ([1, 2], 7, False)
-    assert isinstance(window, list)
 
 
 class Shuffled:

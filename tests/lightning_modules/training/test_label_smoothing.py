@@ -84,11 +84,6 @@ def test_all_forms_of_output():
         assert torch.equal(LabelSmoother()(output, labels), expected)
 
 
-def test_output_without_logits():
-    with pytest.raises(ValueError, match=r"only \['loss'\].*label_smoothing_factor=0"):
-        LabelSmoother()({"loss": 1}, torch.zeros(1))
-
-
 @pytest.mark.parametrize("as_tensor", [False, True])
 def test_items_of_the_whole_batch(as_tensor):
     """Two micro-batches divided by the number of labels of both add up to the loss of all, as from 5.23 on."""

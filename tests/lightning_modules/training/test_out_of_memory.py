@@ -11,7 +11,6 @@ from lightrainer.lightning_modules.training.out_of_memory import (
     add_note,
     explained,
     is_out_of_memory,
-    release_memory,
     shapes_of,
 )
 
@@ -36,23 +35,10 @@ def test_real_errors_of_memory_are_recognised():
     assert is_out_of_memory(error.value)
 
 
-@pytest.mark.parametrize(
-    "error", [RuntimeError("out of memory budget"), MemoryError(), KeyError("CUDA out of memory.")]
-)
-def test_others_are_not(error):
-    assert not is_out_of_memory(error)
-
-
 def test_the_innermost_explanation_stays_the_only_one():
     with pytest.raises(torch.OutOfMemoryError) as error, explained(lambda: "outer"), explained(lambda: "inner"):
         raise torch.OutOfMemoryError("none left")
     assert notes(error.value) == ["inner"]
-
-
-def test_other_errors_are_not_explained():
-    with pytest.raises(ZeroDivisionError) as error, explained(lambda: pytest.fail("asked")):
-        raise ZeroDivisionError
-    assert not hasattr(error.value, "__notes__")
 
 
 def test_a_note_in_python_3_10(monkeypatch):
@@ -78,10 +64,6 @@ def test_shapes(inputs, shown):
     assert shapes_of(inputs) == shown
 
 
-def test_memory_can_be_released():
-    release_memory()
-
-
 @pytest.mark.usefixtures("_alone")
 def test_a_failure_waits_until_all_processes_are_there():
     """Other errors do not, and the next step is a new one."""
@@ -93,10 +75,6 @@ def test_a_failure_waits_until_all_processes_are_there():
     assert error.value.is_shared
     assert shared.failure is None
     shared.settle()
-
-
-def test_a_failure_of_the_only_process_does_not_wait():
-    assert not OutOfMemoryConsensus(None).keeps(torch.OutOfMemoryError())
 
 
 @pytest.mark.usefixtures("_alone")
