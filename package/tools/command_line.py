@@ -52,11 +52,9 @@ def whole(least: int = 1, most: float = math.inf) -> Callable[[str], int]:
     """Return an argparse `type` for whole numbers from `least` to `most`."""
 
     def read(text: str) -> int:
-        number = _number(text, int, "a whole number")
-        if number < least:
-            raise ArgumentTypeError(f"{text!r} has to be at least {least}")
-        if number > most:
-            raise ArgumentTypeError(f"{text!r} has to be at most {most:.0f}")
+        number = _read(text, int, "a whole number")
+        _require(number >= least, text, f"at least {least}")
+        _require(number <= most, text, f"at most {most:.0f}")
         return number
 
     return read
@@ -64,9 +62,8 @@ def whole(least: int = 1, most: float = math.inf) -> Callable[[str], int]:
 
 def positive(text: str) -> float:
     """Read a finite number above 0, for argparse."""
-    number = _number(text, float, "a number")
-    if not math.isfinite(number) or number <= 0:
-        raise ArgumentTypeError(f"{text!r} has to be above 0, and finite")
+    number = _read(text, float, "a number")
+    _require(0 < number < math.inf, text, "above 0, and finite")
     return number
 
 
@@ -77,18 +74,16 @@ def scaled(unit: float) -> Callable[[str], float]:
 
 def share(text: str) -> float:
     """Read a number from 0 to below 1, for argparse."""
-    number = _number(text, float, "a number")
-    if not 0 <= number < 1:
-        raise ArgumentTypeError(f"{text!r} has to be at least 0 and below 1")
+    number = _read(text, float, "a number")
+    _require(0 <= number < 1, text, "at least 0 and below 1")
     return number
 
 
 def count(text: str) -> int:
     """Read a whole number from 1, also as `7e9`, `7B` or `350M`, for argparse."""
     scale = {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}.get(text[-1:].lower())
-    number = _number(text[:-1] if scale else text, float, "a number, such as 7e9 or 7B") * (scale or 1)
-    if not math.isfinite(number) or number < 1:
-        raise ArgumentTypeError(f"{text!r} has to be at least 1")
+    number = _read(text[:-1] if scale else text, float, "a number, such as 7e9 or 7B") * (scale or 1)
+    _require(1 <= number < math.inf, text, "at least 1")
     return round(number)
 
 
@@ -104,8 +99,13 @@ def table(rows: Sequence[Sequence[Any]], left: int = 1) -> list[str]:
     ]
 
 
-def _number(text: str, kind: Callable[[str], Any], name: str) -> Any:
+def _read(text: str, kind: Callable[[str], Any], name: str) -> Any:
     try:
         return kind(text)
     except ValueError:
         raise ArgumentTypeError(f"{text!r} is not {name}") from None
+
+
+def _require(holds: bool, text: str, limits: str) -> None:
+    if not holds:
+        raise ArgumentTypeError(f"{text!r} has to be {limits}")

@@ -4,7 +4,6 @@
 # The folders beside this one are mapped to subpackages only when the package is built.
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -27,14 +26,13 @@ LIMIT = 2 * 2**30
 """Bytes that one copy of the working folder may take."""
 _LAST_LINES = 15
 _GIB = 2**30
-_FICLONE = 0x40049409  # from linux/fs.h
 
 
 class CompareError(Exception):
     """The script cannot be compared; says why."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class WorkingFolder:
     """A folder to be copied."""
 
@@ -44,28 +42,33 @@ class WorkingFolder:
     left_out: Collection[Path] = ()
 
     def copy(self, target: Path) -> None:
-        """Copy it; file systems that can share blocks, as Btrfs and XFS, do.
+        """Copy it.
 
         Raises:
             CompareError: it is too large.
         """
-        room = LIMIT
-        target.mkdir()
-        for folder, folders, names in os.walk(self.path, followlinks=True):
-            here = target / Path(folder).relative_to(self.path)
-            for name in [*folders, *names]:
-                path = Path(folder, name)
-                if path in self.linked:
-                    (here / name).symlink_to(path)
-                elif path.is_dir() and not self._is_left_out(path):
-                    (here / name).mkdir()
-                    continue
-                elif path.is_file() and path not in self.left_out:  # no sockets, no broken links
-                    room -= _copy(path, here / name)
-                if name in folders:
-                    folders.remove(name)
-                if room < 0:
-                    raise CompareError(self._too_large())
+        self._room = LIMIT
+        shutil.copytree(self.path, target, ignore=self._ignored, copy_function=self._copy)
+        for path in self.linked:
+            (target / path.relative_to(self.path)).symlink_to(path)
+
+    def _ignored(self, folder: str, names: list[str]) -> list[str]:
+        """Return the names in a folder that are not copied; neither are sockets and broken links."""
+        return [name for name in names if not self._is_copied(Path(folder, name))]
+
+    def _is_copied(self, path: Path) -> bool:
+        if path in (*self.linked, *self.left_out):
+            return False
+        if not path.is_dir():
+            return path.is_file()
+        is_other = any((path / name).exists() for name in (MARK, "pyvenv.cfg"))
+        return not is_other and path.name not in (".git", "__pycache__", "node_modules")
+
+    def _copy(self, source: str, target: str) -> None:
+        self._room -= os.path.getsize(source)
+        if self._room < 0:
+            raise CompareError(self._too_large())
+        shutil.copy2(source, target)
 
     def remove_unchanged(self, target: Path) -> None:
         """Remove the files from a copy that the script did not change."""
@@ -77,16 +80,9 @@ class WorkingFolder:
                 elif path.is_dir() and original.is_dir() and not any(path.iterdir()):
                     path.rmdir()
 
-    def _is_left_out(self, folder: Path) -> bool:
-        return (
-            folder in self.left_out
-            or folder.name in (".git", "__pycache__", "node_modules")
-            or any((folder / name).exists() for name in (MARK, "pyvenv.cfg"))
-        )
-
     def _too_large(self) -> str:
-        sizes = {path.name: _size(path) for path in self.path.iterdir() if not self._is_left_out(path)}
-        largest = sorted(sizes, key=sizes.__getitem__, reverse=True)[:3]
+        sizes = {path.name: _size(path) for path in self.path.iterdir() if self._is_copied(path)}
+        largest = sorted(sizes, key=lambda name: -sizes[name])[:3]
         said = ", ".join(f"{name} {sizes[name] / _GIB:.1f} GiB" for name in largest)
         return (
             f"The working folder {self.path} holds more than {LIMIT / _GIB:.0f} GiB, and each side gets a copy. The "
@@ -189,24 +185,6 @@ def _variables(script: Script, side: str, folder: Path) -> dict[str, str]:
     variables.setdefault("PYTHONHASHSEED", str(script.seed))
     settings = {"side": side, "folder": str(folder), "seed": script.seed}
     return {**variables, "LIGHTRAINER_COMPARE": json.dumps(settings)}
-
-
-def _copy(source: Path, target: Path) -> int:
-    """Copy a file; return the bytes that the copy takes."""
-    shared = _share_blocks(source, target)
-    if not shared:
-        shutil.copyfile(source, target)
-    shutil.copystat(source, target)
-    return 0 if shared else target.stat().st_size
-
-
-def _share_blocks(source: Path, target: Path) -> bool:
-    with source.open("rb") as read, target.open("wb") as written:
-        try:
-            fcntl.ioctl(written, _FICLONE, read.fileno())
-        except OSError:
-            return False
-    return True
 
 
 def _stamp(path: Path) -> tuple[int, int]:

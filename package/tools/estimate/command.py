@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -108,79 +108,61 @@ def _part(text: str) -> str:
 def _parser() -> CommandParser:
     description = "Work out how much memory a training needs on each device, and how much each device sends."
     parser = CommandParser("estimate", description, _EXAMPLES)
-    for title, options in _OPTIONS.items():
-        group = parser.add_argument_group(title)
-        for name, settings in options.items():
+
+    def group(title: str) -> Callable[..., Any]:
+        add_argument = parser.add_argument_group(title).add_argument
+
+        def add(name: str, text: str, kind: Any = None, metavar: str = "N", **settings: Any) -> None:
+            """Add an option in both spellings; a `kind` of bool is a switch."""
             spelt = name.replace("-", "_").replace("__", "--", 1)
-            group.add_argument(*dict.fromkeys([name, spelt]), **settings)
+            valued = {"action": "store_true"} if kind is bool else {"type": kind, "metavar": metavar}
+            add_argument(*dict.fromkeys([name, spelt]), help=text, **{**valued, **settings})
+
+        return add
+
+    _add_job(group("the model"), group("the devices"), group("the training"))
+    _add_strategy(group("the strategy"))
+    add = group("what is printed")
+    add("--json", "as JSON; bytes and seconds", bool)
+    add("--plot", "draw the memory too, with matplotlib: .png, .svg, .pdf", metavar="FILE")
     return parser
 
 
-_SWITCH: dict[str, Any] = {"action": "store_true"}
-_OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
-    "the model": {
-        "--params": {"type": count, "metavar": "N", "help": "parameters, such as 7e9 or 7B"},
-        "--model": {"metavar": "FOLDER", "help": "a saved model: its config.json, and *.safetensors if there are any"},
-        "--layers": {"type": whole(), "metavar": "N", "help": "depth"},
-        "--hidden": {"type": whole(), "metavar": "N", "help": "width"},
-        "--heads": {"type": whole(), "metavar": "N", "help": "attention heads"},
-        "--kv-heads": {"type": whole(), "metavar": "N", "help": "heads of keys and values; by default as many"},
-        "--intermediate": {"type": whole(), "metavar": "N", "help": "width of the MLP"},
-        "--vocab": {"type": whole(), "metavar": "N", "dest": "vocabulary", "help": "tokens in the vocabulary"},
-    },
-    "the devices": {
-        "--gpus": {"type": whole(), "metavar": "N", "help": "all devices together"},
-        "--nodes": {"type": whole(), "metavar": "N", "help": "machines"},
-        "--gpus-per-node": {"type": whole(), "metavar": "N", "help": "devices of a machine; 8, or all where fewer"},
-        "--gpu-memory": {"type": scaled(GIB), "default": "80", "metavar": "GIB", "help": "of a device; 80 by default"},
-        "--bandwidth": {"type": scaled(1e9), "metavar": "GB/s", "help": "that a device can send within its machine"},
-        "--node-bandwidth": {"type": scaled(1e9), "metavar": "GB/s", "help": "that it can send to other machines"},
-        "--tflops": {
-            "type": scaled(1e12),
-            "dest": "flops",
-            "metavar": "N",
-            "help": "that a device reaches in practice, for times",
-        },
-    },
-    "the training": {
-        "--batch": {"type": whole(), "default": 1, "metavar": "N", "help": "sequences in a micro-batch of a device; 1"},
-        "--sequence": {"type": whole(), "default": 2048, "metavar": "N", "help": "tokens in a sequence; 2048"},
-        "--accumulation": {"type": whole(), "default": 1, "metavar": "N", "help": "micro-batches in a step; 1"},
-        "--precision": {"choices": list(PRECISIONS), "default": "bf16-mixed", "help": "bf16-mixed by default"},
-        "--optim": {
-            "choices": [name.value for name in OptimizerNames],
-            "default": "adamw_torch_fused",
-            "metavar": "NAME",
-            "help": "as the argument optim",
-        },
-        "--optim-rank": {"type": whole(), "default": 128, "metavar": "N", "help": "of GaLore and APOLLO; 128"},
-        "--attention": {"choices": ATTENTIONS, "default": "flash", "help": "flash (default, SDPA too) or eager"},
-        "--gradient-checkpointing": {
-            **_SWITCH,
-            "dest": "checkpointing",
-            "help": "compute activations again in the backward pass",
-        },
-    },
-    "the strategy": {
-        "--fsdp": {"metavar": "WORDS", "help": "as the argument fsdp: full_shard, 'shard_grad_op offload', ..."},
-        "--deepspeed": {"type": whole(0, 3), "metavar": "STAGE", "help": "stage of ZeRO, 0 to 3"},
-        "--offload": {
-            "type": _part,
-            "choices": OFFLOADS,
-            "dest": "parts_to_offload",
-            "nargs": "+",
-            "default": [],
-            "metavar": "WHAT",
-            "help": "optimizer, parameters: to host memory",
-        },
-        "--tp": {"type": whole(), "default": 1, "metavar": "N", "help": "devices that share each layer"},
-        "--sequence-parallel": {**_SWITCH, "help": "with tp: shard tokens between the layers' parts"},
-        "--cp": {"type": whole(), "default": 1, "metavar": "N", "help": "devices that share each sequence"},
-        "--sync-each-batch": {**_SWITCH, "help": "exchange gradients in each micro-batch"},
-        "--compare": {**_SWITCH, "help": "all strategies side by side, and which to take"},
-    },
-    "what is printed": {
-        "--json": {**_SWITCH, "help": "as JSON; bytes and seconds"},
-        "--plot": {"metavar": "FILE", "help": "draw the memory too, with matplotlib: .png, .svg, .pdf"},
-    },
-}
+def _add_job(model: Callable[..., Any], devices: Callable[..., Any], training: Callable[..., Any]) -> None:
+    model("--params", "parameters, such as 7e9 or 7B", count)
+    model("--model", "a saved model: its config.json, and *.safetensors if there are any", metavar="FOLDER")
+    model("--layers", "depth", whole())
+    model("--hidden", "width", whole())
+    model("--heads", "attention heads", whole())
+    model("--kv-heads", "heads of keys and values; by default as many", whole())
+    model("--intermediate", "width of the MLP", whole())
+    model("--vocab", "tokens in the vocabulary", whole(), dest="vocabulary")
+    devices("--gpus", "all devices together", whole())
+    devices("--nodes", "machines", whole())
+    devices("--gpus-per-node", "devices of a machine; 8, or all where fewer", whole())
+    devices("--gpu-memory", "of a device; 80 by default", scaled(GIB), "GIB", default="80")
+    devices("--bandwidth", "that a device can send within its machine", scaled(1e9), "GB/s")
+    devices("--node-bandwidth", "that it can send to other machines", scaled(1e9), "GB/s")
+    devices("--tflops", "that a device reaches in practice, for times", scaled(1e12), dest="flops")
+    training("--batch", "sequences in a micro-batch of a device; 1", whole(), default=1)
+    training("--sequence", "tokens in a sequence; 2048", whole(), default=2048)
+    training("--accumulation", "micro-batches in a step; 1", whole(), default=1)
+    training("--precision", "bf16-mixed by default", None, None, choices=list(PRECISIONS), default="bf16-mixed")
+    optimizers = [name.value for name in OptimizerNames]
+    training("--optim", "as the argument optim", None, "NAME", choices=optimizers, default="adamw_torch_fused")
+    training("--optim-rank", "of GaLore and APOLLO; 128", whole(), default=128)
+    training("--attention", "flash (default, SDPA too) or eager", None, None, choices=ATTENTIONS, default="flash")
+    again = "compute activations again in the backward pass"
+    training("--gradient-checkpointing", again, bool, dest="checkpointing")
+
+
+def _add_strategy(add: Callable[..., Any]) -> None:
+    add("--fsdp", "as the argument fsdp: full_shard, 'shard_grad_op offload', ...", None, "WORDS")
+    add("--deepspeed", "stage of ZeRO, 0 to 3", whole(0, 3), "STAGE")
+    parts: dict[str, Any] = {"choices": OFFLOADS, "dest": "parts_to_offload", "nargs": "+", "default": []}
+    add("--offload", "optimizer, parameters: to host memory", _part, "WHAT", **parts)
+    add("--tp", "devices that share each layer", whole(), default=1)
+    add("--sequence-parallel", "with tp: shard tokens between the layers' parts", bool)
+    add("--cp", "devices that share each sequence", whole(), default=1)
+    add("--sync-each-batch", "exchange gradients in each micro-batch", bool)
+    add("--compare", "all strategies side by side, and which to take", bool)

@@ -51,21 +51,14 @@ class Estimate:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON: bytes, seconds and counts."""
-        job = {field.name: getattr(self.job, field.name) for field in dataclasses.fields(Job) if field.name != "model"}
-        model = {
-            field.name: getattr(self.job.model, field.name)
-            for field in dataclasses.fields(self.job.model)
-            if field.name != "tensors"
-        }
+        job = dataclasses.asdict(self.job)
+        model = job.pop("model")
+        del model["tensors"]
+        offload = sorted(self.job.offload)
         return {
             "strategy": self.job.strategy,
             "model": {"parameters": self.job.model.parameters, **model},
-            "job": {
-                **job,
-                "offload": sorted(self.job.offload),
-                "gpus_per_node": self.job.local,
-                "nodes": self.job.nodes,
-            },
+            "job": {**job, "offload": offload, "gpus_per_node": self.job.local, "nodes": self.job.nodes},
             "memory": {**dataclasses.asdict(self.memory), "total": self.memory.total},
             "fits": self.fits,
             "communication": [{**dataclasses.asdict(one), "sent": one.sent} for one in self.traffic],

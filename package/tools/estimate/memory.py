@@ -126,15 +126,8 @@ class Memory:
     @property
     def total(self) -> float:
         """All that is on the device."""
-        return (
-            self.parameters
-            + self.gradients
-            + self.optimizer
-            + self.master
-            + self.activations
-            + self.logits
-            + self.buffers
-        )
+        parts = self.parameters, self.gradients, self.optimizer, self.master
+        return sum(parts) + self.activations + self.logits + self.buffers
 
 
 def memory(job: Job) -> Memory:

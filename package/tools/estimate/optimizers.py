@@ -111,50 +111,28 @@ def _on_host(tensor: Tensor) -> State:
     return State(0, 3 * tensor.width * tensor.size)
 
 
-_RULES: dict[str, _Rule] = {
-    "adamw_torch": _copies(2),
-    "adamw_torch_fused": _copies(2),
-    "adamw_torch_xla": _copies(2),
-    "adamw_torch_npu_fused": _copies(2),
-    "adamw_apex_fused": _floats(2),
-    "adafactor": _factored,
-    "adamw_anyprecision": _floats(2),
-    "adamw_torch_4bit": _torchao(4),
-    "adamw_torch_8bit": _torchao(8),
-    "ademamix": _floats(3),
-    "sgd": _copies(0),
-    "adagrad": _copies(1),
-    "adamw_bnb_8bit": _eight_bits(2),
-    "adamw_8bit": _eight_bits(2),
-    "ademamix_8bit": _eight_bits(3),
-    "lion_8bit": _eight_bits(1),
-    "lion_32bit": _floats(1),
-    "paged_adamw_32bit": _floats(2),
-    "paged_adamw_8bit": _eight_bits(2),
-    "paged_ademamix_32bit": _floats(3),
-    "paged_ademamix_8bit": _eight_bits(3),
-    "paged_lion_32bit": _floats(1),
-    "paged_lion_8bit": _eight_bits(1),
-    "rmsprop": _copies(1),
-    "rmsprop_bnb": _floats(1),
-    "rmsprop_bnb_8bit": _eight_bits(1),
-    "rmsprop_bnb_32bit": _floats(1),
-    "galore_adamw": _low_rank(_copies(2), keeps_basis=True),
-    "galore_adamw_8bit": _low_rank(_eight_bits(2), keeps_basis=True),
-    "galore_adafactor": _low_rank(_factored, keeps_basis=True, basis_width=4),
-    "galore_adamw_layerwise": _low_rank(_copies(2), keeps_basis=True),
-    "galore_adamw_8bit_layerwise": _low_rank(_eight_bits(2), keeps_basis=True),
-    "galore_adafactor_layerwise": _low_rank(_factored, keeps_basis=True, basis_width=4),
-    "lomo": _copies(0),
-    "adalomo": _factored,
-    "grokadamw": _on_host,
-    "schedule_free_radam": _copies(2),
-    "schedule_free_adamw": _copies(2),
-    "schedule_free_sgd": _copies(1),
-    "apollo_adamw": _low_rank(_copies(2), keeps_basis=False),
-    "apollo_adamw_layerwise": _low_rank(_copies(2), keeps_basis=False),
-    "stable_adamw": _with_kahan,
-}
+_OF_RULES: tuple[tuple[_Rule, str], ...] = (
+    (_copies(0), "sgd lomo"),
+    (_copies(1), "adagrad rmsprop schedule_free_sgd"),
+    (_copies(2), "adamw_torch adamw_torch_fused adamw_torch_xla adamw_torch_npu_fused"),
+    (_copies(2), "schedule_free_radam schedule_free_adamw"),
+    (_floats(1), "lion_32bit paged_lion_32bit rmsprop_bnb rmsprop_bnb_32bit"),
+    (_floats(2), "adamw_apex_fused adamw_anyprecision paged_adamw_32bit"),
+    (_floats(3), "ademamix paged_ademamix_32bit"),
+    (_factored, "adafactor adalomo"),
+    (_torchao(4), "adamw_torch_4bit"),
+    (_torchao(8), "adamw_torch_8bit"),
+    (_eight_bits(1), "lion_8bit paged_lion_8bit rmsprop_bnb_8bit"),
+    (_eight_bits(2), "adamw_bnb_8bit adamw_8bit paged_adamw_8bit"),
+    (_eight_bits(3), "ademamix_8bit paged_ademamix_8bit"),
+    (_low_rank(_copies(2), keeps_basis=True), "galore_adamw galore_adamw_layerwise"),
+    (_low_rank(_eight_bits(2), keeps_basis=True), "galore_adamw_8bit galore_adamw_8bit_layerwise"),
+    (_low_rank(_factored, keeps_basis=True, basis_width=4), "galore_adafactor galore_adafactor_layerwise"),
+    (_low_rank(_copies(2), keeps_basis=False), "apollo_adamw apollo_adamw_layerwise"),
+    (_on_host, "grokadamw"),
+    (_with_kahan, "stable_adamw"),
+)
+_RULES = {name: rule for rule, names in _OF_RULES for name in names.split()}
 
 
 def state_of_tensor(name: str, tensor: TensorShape, *, width: int, rank: int = 128) -> State:
@@ -180,8 +158,3 @@ def optimizer_state(name: str, model: ModelShape, *, width: int, rank: int = 128
 def steps_in_backward(name: str) -> bool:
     """Return whether each gradient is applied and freed during the backward pass, one tensor at a time."""
     return name.endswith("_layerwise") or name in ("lomo", "adalomo")
-
-
-def is_paged(name: str) -> bool:
-    """Return whether states may be paged to host memory when the device is full."""
-    return name.startswith("paged_")

@@ -214,17 +214,11 @@ def _filled_up(model: ModelShape, parameters: int, may_widen: bool) -> ModelShap
         step = 64 if width >= 512 else 8 if width >= 64 else 1  # so that it divides by the usual sizes of `tp`
         model = replace(model, intermediate=max(1, width // step * step))
     rest = parameters - model.parameters
-    if rest < 0:
+    if rest < 0 or (not may_widen and rest > 0.02 * parameters):
         raise ValueError(
-            f"params={parameters:,} is less than what these numbers give: layers={model.layers}, hidden="
-            f"{model.hidden}, intermediate={model.intermediate} and vocabulary={model.vocabulary:,} are "
-            f"{model.parameters:,}. Leave out params, or some of the others."
-        )
-    if not may_widen and rest > 0.02 * parameters:
-        raise ValueError(
-            f"params={parameters:,} is more than what these numbers give: layers={model.layers}, hidden="
-            f"{model.hidden}, intermediate={model.intermediate} and vocabulary={model.vocabulary:,} are "
-            f"{model.parameters:,}. Leave out params, or some of the others."
+            f"params={parameters:,} is not what these numbers give: layers={model.layers}, hidden={model.hidden}, "
+            f"intermediate={model.intermediate} and vocabulary={model.vocabulary:,} are {model.parameters:,}. "
+            "Leave out params, or some of the others."
         )
     rows, left = divmod(rest, model.hidden)
     more = (TensorShape((rows, model.hidden), MATRIX, False), TensorShape((left,), OTHER, False))

@@ -12,7 +12,7 @@ import shutil
 import signal
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from types import FrameType
@@ -69,79 +69,55 @@ def _parser() -> CommandParser:
 
     parser = CommandParser("sweep", _DESCRIPTION, _EPILOG.format(textwrap.indent(EXAMPLE, "  ")))
     parser.add_argument("script", help="the script, a Python file")
-    for name, (text, settings) in {**_OF_THE_SEARCH, **_OF_THE_RUN}.items():
-        parser.add_argument(*name.split(), help=text, **settings)
+    _add_search(parser.add_argument)
+    _add_run(parser.add_argument)
     return parser
 
 
-_OF_THE_SEARCH: dict[str, tuple[str, dict[str, Any]]] = {
-    "--space": ("YAML or JSON: the values to try, for each parameter", {"required": True, "metavar": "FILE"}),
-    "--n-trials": (
-        "trials of the study, earlier ones included (20; of a grid all points)",
-        {"type": whole(), "metavar": "N"},
-    ),
-    "--values-as": (
-        "how the script gets them: arguments (see above), options (--name value, also for LightningCLI), overrides "
-        "(name=value, for Hydra), environment (variables) (%(default)s)",
-        {"choices": ("arguments", "options", "overrides", "environment"), "default": "arguments"},
-    ),
-    "--metric --objective": (
-        "what is optimized; again for another objective. By default the best metric of the script itself, which is run "
-        "until it has made its TrainingArguments: metric_for_best_model, or eval_loss",
-        {"dest": "metric", "action": "append", "default": [], "metavar": "NAME"},
-    ),
-    "--direction": (
-        "minimize or maximize, one for each metric; by default what is usual for that",
-        {"choices": ("minimize", "maximize"), "action": "append", "default": []},
-    ),
-    "--value": (
-        "which evaluation of the training counts (%(default)s)",
-        {"choices": ("last", "best"), "default": "last"},
-    ),
-    "--training": (
-        "which call of train() counts in a script with several; by default the last one that evaluates",
-        {"type": whole(), "metavar": "N"},
-    ),
-    "--pruner": (
-        "none, median, halving, hyperband, percentile, ...; or median:n_startup_trials=3 (%(default)s)",
-        {"default": "none", "metavar": "NAME"},
-    ),
-    "--pruning-unit": (
-        "what the pruner compares trials at: steps, or completed epochs (%(default)s)",
-        {"choices": ("steps", "epochs"), "default": "steps"},
-    ),
-    "--sampler": ("tpe, random, grid, cmaes, gp, qmc, nsgaii (%(default)s)", {"default": "tpe", "metavar": "NAME"}),
-    "--seed": ("of the sampler", {"type": whole(0, 2**32 - 1), "metavar": "N"}),
-}
-_OF_THE_RUN: dict[str, tuple[str, dict[str, Any]]] = {
-    "--workers": ("how many run at the same time (%(default)s)", {"type": whole(), "default": 1, "metavar": "N"}),
-    "--storage": (
-        "sqlite:///..., postgresql://..., mysql://..., or a journal file; by default study.db in the folder",
-        {"default": "", "metavar": "ADDRESS"},
-    ),
-    "--study-name": ("by default the name of the script", {"default": "", "metavar": "NAME"}),
-    "--folder": ("for logs and report; by default sweeps/<name of the study>", {"default": "", "metavar": "FOLDER"}),
-    "--timeout": ("begin no trial after that", {"type": positive, "metavar": "SECONDS"}),
-    "--max-retry": (
-        "how often a trial is begun again whose process was killed (%(default)s)",
-        {"type": whole(0), "default": 3, "metavar": "N"},
-    ),
-    "--max-failures": (
-        "give up after so many failures before the first completed trial (%(default)s)",
-        {"type": whole(), "default": 3, "metavar": "N"},
-    ),
-    "--retry-failed": ("run trials that failed in an earlier start once more", {"action": "store_true"}),
-    "--heartbeat": (
-        "interval of a worker's heartbeat, in a database; without one for twice as long, it counts as killed "
-        "(%(default)s)",
-        {"type": positive, "default": 60, "metavar": "SECONDS"},
-    ),
-    "--launcher": (
-        "what starts the script, such as 'torchrun --nproc_per_node=2'; by default Python",
-        {"default": "", "metavar": "COMMAND"},
-    ),
-    "--remove-pruned": ("remove the folders of pruned trials", {"action": "store_true"}),
-}
+def _add_search(add: Callable[..., Any]) -> None:
+    ways = "how the script gets them: arguments (see above), options (--name value, also for LightningCLI), overrides "
+    ways += "(name=value, for Hydra), environment (variables) (%(default)s)"
+    metric = "what is optimized; again for another objective. By default the best metric of the script itself, which "
+    metric += "is run until it has made its TrainingArguments: metric_for_best_model, or eval_loss"
+    training = "which call of train() counts in a script with several; by default the last one that evaluates"
+    pruner = "none, median, halving, hyperband, percentile, ...; or median:n_startup_trials=3 (%(default)s)"
+    unit = "what the pruner compares trials at: steps, or completed epochs (%(default)s)"
+    named: dict[str, Any] = {"action": "append", "default": []}
+    add("--space", required=True, metavar="FILE", help="YAML or JSON: the values to try, for each parameter")
+    add("--n-trials", type=whole(), metavar="N", help="trials of the study, earlier ones included (20; of a grid all)")
+    forms = ("arguments", "options", "overrides", "environment")
+    add("--values-as", choices=forms, default="arguments", help=ways)
+    add("--metric", "--objective", dest="metric", metavar="NAME", help=metric, **named)
+    direction = "minimize or maximize, one for each metric; by default what is usual for that"
+    add("--direction", choices=("minimize", "maximize"), help=direction, **named)
+    which = "which evaluation of the training counts (%(default)s)"
+    add("--value", choices=("last", "best"), default="last", help=which)
+    add("--training", type=whole(), metavar="N", help=training)
+    add("--pruner", default="none", metavar="NAME", help=pruner)
+    add("--pruning-unit", choices=("steps", "epochs"), default="steps", help=unit)
+    samplers = "tpe, random, grid, cmaes, gp, qmc, nsgaii (%(default)s)"
+    add("--sampler", default="tpe", metavar="NAME", help=samplers)
+    add("--seed", type=whole(0, 2**32 - 1), metavar="N", help="of the sampler")
+
+
+def _add_run(add: Callable[..., Any]) -> None:
+    storage = "sqlite:///..., postgresql://..., mysql://..., or a journal file; by default study.db in the folder"
+    retry = "how often a trial is begun again whose process was killed (%(default)s)"
+    failures = "give up after so many failures before the first completed trial (%(default)s)"
+    beat = "interval of a worker's heartbeat, in a database; without one for twice as long, it counts as killed "
+    launcher = "what starts the script, such as 'torchrun --nproc_per_node=2'; by default Python"
+    folder = "for logs and report; by default sweeps/<name of the study>"
+    add("--workers", type=whole(), default=1, metavar="N", help="how many run at the same time (%(default)s)")
+    add("--storage", default="", metavar="ADDRESS", help=storage)
+    add("--study-name", default="", metavar="NAME", help="by default the name of the script")
+    add("--folder", default="", metavar="FOLDER", help=folder)
+    add("--timeout", type=positive, metavar="SECONDS", help="begin no trial after that")
+    add("--max-retry", type=whole(0), default=3, metavar="N", help=retry)
+    add("--max-failures", type=whole(), default=3, metavar="N", help=failures)
+    add("--retry-failed", action="store_true", help="run trials that failed in an earlier start once more")
+    add("--heartbeat", type=positive, default=60, metavar="SECONDS", help=f"{beat}(%(default)s)")
+    add("--launcher", default="", metavar="COMMAND", help=launcher)
+    add("--remove-pruned", action="store_true", help="remove the folders of pruned trials")
 
 
 def _complete(plan: SweepPlan) -> None:
@@ -174,9 +150,6 @@ def _complete(plan: SweepPlan) -> None:
     if not plan.folder and (plan.study_name == ".." or Path(plan.study_name).name != plan.study_name):
         raise ValueError(f"--study-name {plan.study_name!r} cannot be the name of a folder: pass --folder, too.")
     plan.folder = Path(plan.folder or os.path.join("sweeps", plan.study_name)).absolute()
-    nearest = next(path for path in (plan.folder, *plan.folder.parents) if path.exists())
-    if not nearest.is_dir():
-        raise NotADirectoryError(f"--folder {plan.folder}: {nearest} is a file. Logs and report need a folder.")
     plan.command = [*_launcher(plan.launcher), plan.script, *plan.passed_on]
     plan.flags = {one.name for one in plan.space if one.is_flag} | _flags_of(plan.script)
     _warn(plan)
@@ -184,10 +157,7 @@ def _complete(plan: SweepPlan) -> None:
 
 def _launcher(written: str) -> list[str]:
     """Return the words that start a script."""
-    try:
-        words = shlex.split(written) or [sys.executable]
-    except ValueError as error:
-        raise ValueError(f"--launcher {written}: {error}.") from None
+    words = shlex.split(written) or [sys.executable]
     if shutil.which(words[0]) is None:
         raise FileNotFoundError(f"--launcher {written}: there is no program {words[0]!r}.")
     return words
@@ -236,7 +206,7 @@ def _run(plan: SweepPlan) -> int:
     try:
         set_objective(plan)
         return Sweep(plan).run()
-    except (SweepError, StorageError, ImportError, ValueError) as error:
+    except (SweepError, StorageError, ImportError, ValueError, OSError) as error:
         print(f"lightrainer sweep: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

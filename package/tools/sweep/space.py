@@ -168,11 +168,6 @@ def check_values(space: list[Parameter], arguments: type) -> None:
 
 def _parsed(path: Path) -> Any:
     text = path.read_text(encoding="utf-8")
-    if path.suffix == ".json":
-        try:
-            return json.loads(text)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"--space {path} is not JSON: {error}") from None
     import yaml  # a dependency of Lightning
 
     class Loader(yaml.SafeLoader):
@@ -180,9 +175,9 @@ def _parsed(path: Path) -> Any:
 
     Loader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.0123456789"))
     try:
-        return yaml.load(text, Loader)
-    except yaml.YAMLError as error:
-        raise ValueError(f"--space {path} is not YAML: {error}") from None
+        return json.loads(text) if path.suffix == ".json" else yaml.load(text, Loader)
+    except (json.JSONDecodeError, yaml.YAMLError) as error:
+        raise ValueError(f"--space {path} cannot be read: {error}") from None
 
 
 def _parameter(name: str, entry: Any, before: list[Parameter]) -> Parameter:
@@ -214,15 +209,11 @@ def _interval(entry: Mapping[str, Any]) -> FloatDistribution | IntDistribution:
         if isinstance(value, bool) or not isinstance(value, (int, float, *([type(None)] if key == "step" else []))):
             raise ValueError(f"{key} must be a number, and is {value!r}: give low and high, or choices.")
         _plain(value)
-    if not isinstance(log, bool):
-        raise ValueError(f"log must be true or false, not {log!r}.")
-    if step is not None and step <= 0:
-        raise ValueError(f"step must be above 0, and is {step}.")
     whole = all(isinstance(one, int) for one in (low, high, step) if one is not None)
     if entry.get("type") == "int" and not whole:
         raise ValueError(f"an int goes from a whole number to a whole number, not from {low} to {high}.")
     if whole and entry.get("type") != "float":
-        return IntDistribution(low, high, log, step or 1)  # type: ignore[arg-type]
+        return IntDistribution(low, high, log, 1 if step is None else step)  # type: ignore[arg-type]
     return FloatDistribution(low, high, log, step)  # type: ignore[arg-type]
 
 

@@ -12,7 +12,7 @@ from lightrainer.lightning_modules.optim import (
     optimizer_class_and_kwargs,
 )
 from lightrainer.tools.estimate import ModelShape
-from lightrainer.tools.estimate.optimizers import _RULES, is_paged, optimizer_state, steps_in_backward
+from lightrainer.tools.estimate.optimizers import _RULES, optimizer_state, steps_in_backward
 from lightrainer.tools.estimate.shapes import EMBEDDING, MATRIX, OTHER, TensorShape
 
 RANK = 16
@@ -114,7 +114,3 @@ def test_host_state_and_steps_in_the_backward_pass_are_known():
     stepping = [name.value for name in OptimizerNames if steps_in_backward(name.value)]
     assert {"lomo", "adalomo"} < set(stepping)
     assert all("layerwise" in name for name in set(stepping) - {"lomo", "adalomo"})
-    assert [name.value for name in OptimizerNames if is_paged(name.value)] == [
-        *("paged_adamw_32bit", "paged_adamw_8bit", "paged_ademamix_32bit", "paged_ademamix_8bit"),
-        *("paged_lion_32bit", "paged_lion_8bit"),
-    ]

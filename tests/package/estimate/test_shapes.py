@@ -99,8 +99,8 @@ def test_given_numbers_are_taken():
     [
         ({}, "params: give the number"),
         ({"layers": 2}, "params: give the number"),
-        ({"parameters": 10**6, "layers": 50, "hidden": 512}, "is less than what these numbers give"),
-        ({"parameters": 10**9, "layers": 2, "hidden": 512, "intermediate": 1024}, "is more than what"),
+        ({"parameters": 10**6, "layers": 50, "hidden": 512}, "params=1,000,000 is not what these numbers give"),
+        ({"parameters": 10**9, "layers": 2, "hidden": 512, "intermediate": 1024}, "params=1,000,000,000 is not what"),
         ({"layers": 2, "hidden": 512, "heads": 7}, "heads=7 does not divide hidden=512"),
         ({"layers": 2, "hidden": 512, "heads": 8, "kv_heads": 3}, "kv_heads=3 does not divide heads=8"),
     ],
