@@ -161,8 +161,7 @@ class Grid(Processes):
         Raises:
             RuntimeError: no `parallelism_config`; `hasattr` returns False.
         """
-        groups = self._groups("tensor_parallel_rank")
-        return self.process_index % groups.tp_size
+        return self.process_index % self._groups("tensor_parallel_rank").tp_size
 
     @property
     def data_parallel_rank(self) -> int:
@@ -173,8 +172,7 @@ class Grid(Processes):
     @property
     def data_parallel_shard_rank(self) -> int:
         """Return the rank among the processes that shard one copy; errors as of `tensor_parallel_rank`."""
-        groups = self._groups("data_parallel_shard_rank")
-        return data_rank(self.args) % groups.dp_shard_size
+        return data_rank(self.args) % self._groups("data_parallel_shard_rank").dp_shard_size
 
     def _groups(self, name: str) -> Any:
         groups = groups_of(self.args)
@@ -203,17 +201,15 @@ class ProcessDecorators(Processes):
 
     def on_process(self, function: Function | None = None, process_index: int | None = None) -> Function:
         """Run a function on one process only; without a function, return the decorator."""
-        if function is None and process_index is not None:
-            return functools.partial(self.on_process, process_index=process_index)
-        return self._where(function, lambda: self.process_index == process_index)
+        return self._where(function, lambda: self.process_index == process_index, process_index)
 
     def on_local_process(self, function: Function | None = None, local_process_index: int | None = None) -> Function:
         """As `on_process`, with the rank within each machine."""
-        if function is None and local_process_index is not None:
-            return functools.partial(self.on_local_process, local_process_index=local_process_index)
-        return self._where(function, lambda: self.local_process_index == local_process_index)
+        return self._where(function, lambda: self.local_process_index == local_process_index, local_process_index)
 
-    def _where(self, function: Function | None, here: Callable[[], bool]) -> Function:
+    def _where(self, function: Function | None, here: Callable[[], bool], rank: int | None = None) -> Function:
+        if function is None and rank is not None:
+            return functools.partial(self._where, here=here)
         if not callable(function):
             raise TypeError(f"{function!r} is no function. Write @trainer.accelerator.on_process(process_index=1).")
 

@@ -56,10 +56,8 @@ def with_open_batches(source: Any) -> dict[str, Any] | None:
     Args:
         source: the argument `deepspeed`; None stays None.
     """
-    if source is None:
-        return None
-    config = load_deepspeed(source)
-    return {key: "auto" if key in BATCHES else value for key, value in config.items()}
+    config = None if source is None else load_deepspeed(source)
+    return config and {key: "auto" if key in BATCHES else value for key, value in config.items()}
 
 
 def fill_from_arguments(config: dict[str, Any], args: Any, processes: int) -> list[str]:
@@ -134,12 +132,11 @@ def value_at(config: Mapping[str, Any], key: str, default: Any = None) -> Any:
 def hidden_size(model: Any) -> int | None:
     """Return the hidden size in a model's configuration, the largest of several; None without one."""
     config: Any = getattr(model, "config", None)
-    places: tuple[Any, ...] = (config, getattr(config, "text_config", None))
-    for place in places:
-        if hasattr(place, "hidden_size"):
-            return place.hidden_size
-        if hasattr(place, "hidden_sizes"):
-            return max(place.hidden_sizes)
+    for place in (config, getattr(config, "text_config", None)):
+        if (size := getattr(place, "hidden_size", None)) is not None:
+            return size
+        if sizes := getattr(place, "hidden_sizes", None):
+            return max(sizes)
     return None
 
 
@@ -207,7 +204,7 @@ def _on(section: Any) -> bool:
 
 
 def _several(number: Any) -> bool:
-    return number not in (None, 0, 1)
+    return number not in (0, 1)
 
 
 _READS_DATA = "DeepSpeed would have to read the data, which the Trainer does"

@@ -2,20 +2,9 @@
 
 from enum import Enum
 
-from ...lightning_modules.common.suggestions import ExplicitEnum, OptimizerNames, SchedulerType
-
-__all__ = [
-    "DebugOption",
-    "ExplicitEnum",
-    "FSDPOption",
-    "HPSearchBackend",
-    "HubStrategy",
-    "IntervalStrategy",
-    "OptimizerNames",
-    "ParallelMode",
-    "SaveStrategy",
-    "SchedulerType",
-]
+from ...lightning_modules.common.suggestions import ExplicitEnum
+from ...lightning_modules.common.suggestions import OptimizerNames as OptimizerNames
+from ...lightning_modules.common.suggestions import SchedulerType as SchedulerType
 
 
 class IntervalStrategy(ExplicitEnum):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 from ...lightning_modules.common.libraries import is_installed, loaded
@@ -11,6 +12,10 @@ from ..distributed.process import current_process
 from .deepspeed_config import fill_from_arguments, fill_from_run, load_deepspeed, value_at
 
 _in_force: weakref.ref[HfDeepSpeedConfig] | None = None
+
+
+def _active() -> HfDeepSpeedConfig | None:
+    return None if _in_force is None else _in_force()
 
 
 class HfDeepSpeedConfig:
@@ -110,18 +115,21 @@ def set_hf_deepspeed_config(hf_deepspeed_config_obj: Any) -> None:
     """Activate a configuration, in the loaded module of `transformers` too."""
     global _in_force
     _in_force = weakref.ref(hf_deepspeed_config_obj)
-    theirs = getattr(loaded("transformers.integrations.deepspeed"), "set_hf_deepspeed_config", None)
-    if theirs is not None and theirs is not set_hf_deepspeed_config:
-        theirs(hf_deepspeed_config_obj)
+    _tell_transformers(set_hf_deepspeed_config, hf_deepspeed_config_obj)
 
 
 def unset_hf_deepspeed_config() -> None:
     """Deactivate the configuration, in the loaded module of `transformers` too."""
     global _in_force
     _in_force = None
-    theirs = getattr(loaded("transformers.integrations.deepspeed"), "unset_hf_deepspeed_config", None)
-    if theirs is not None and theirs is not unset_hf_deepspeed_config:
-        theirs()
+    _tell_transformers(unset_hf_deepspeed_config)
+
+
+def _tell_transformers(ours: Callable[..., None], *given: Any) -> None:
+    """Call the function of `transformers` of the same name, where it is loaded and not this one."""
+    theirs = getattr(loaded("transformers.integrations.deepspeed"), ours.__name__, ours)
+    if theirs is not ours:
+        theirs(*given)
 
 
 def export_deepspeed(args: Any) -> None:
@@ -136,13 +144,13 @@ def export_deepspeed(args: Any) -> None:
 
 def forget_arguments() -> None:
     """Deactivate a configuration of earlier training arguments."""
-    if _in_force is not None and isinstance(_in_force(), HfTrainerDeepSpeedConfig):
+    if isinstance(_active(), HfTrainerDeepSpeedConfig):
         unset_hf_deepspeed_config()
 
 
 def deepspeed_config() -> dict[str, Any] | None:
     """Return the active configuration; None without one."""
-    found = None if _in_force is None else _in_force()
+    found = _active()
     return None if found is None else found.config
 
 
@@ -151,7 +159,7 @@ def is_deepspeed_zero3_enabled() -> bool:
 
     If so, a process group is made for a process that was started alone.
     """
-    found = None if _in_force is None else _in_force()
+    found = _active()
     if found is None or not found.is_zero3() or not is_deepspeed_available():
         return False
     deepspeed_engine.make_ready(current_process().device.type)

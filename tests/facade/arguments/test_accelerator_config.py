@@ -9,7 +9,7 @@ from transformers import TrainingArguments as Reference
 from transformers.trainer_pt_utils import AcceleratorConfig as ReferenceAcceleratorConfig
 
 from lightrainer.facade.arguments import AcceleratorConfig, TrainingArguments, problems
-from lightrainer.facade.trainer.steps import _to_device
+from lightrainer.facade.trainer.steps import to_device
 
 CONTENT = {
     "split_batches": True,
@@ -133,9 +133,9 @@ def test_non_blocking_copies_to_the_device():
             return self
 
     for go_on in (True, False):
-        _to_device(torch.ones(2).as_subclass(Watched), torch.device("meta"), go_on)
+        to_device(torch.ones(2).as_subclass(Watched), torch.device("meta"), go_on)
     assert told == [{"non_blocking": True}, {"non_blocking": False}]
-    assert _to_device("text", torch.device("meta"), True) == "text"
+    assert to_device("text", torch.device("meta"), True) == "text"
 
 
 @pytest.mark.parametrize(
