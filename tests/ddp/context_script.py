@@ -3,24 +3,21 @@
     torchrun --nproc_per_node=2 context_script.py OUTPUT_FOLDER CASE...
     python context_script.py OUTPUT_FOLDER CASE...
 
-Every rank writes what it saw of each to `OUTPUT_FOLDER/CASE-rank<rank>.json`. The batch of a step is that of one
+See `short_runs.train_cases`. The batch of a step is that of one
 process. DEVICE=cuda takes GPUs, one for each process.
 """
 
-import json
 import os
 import sys
-import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
-from short_runs import NUMBERS_OF, StopAt, own_part, short_arguments
+from short_runs import NUMBERS_OF, StopAt, own_part, short_arguments, train_cases, write
 from torch import nn
 from torch.nn import functional
 
 import lightrainer
-from lightrainer.lightning_modules.distributed import ulysses_attention
 
 TWO, GRID = {"cp_size": 2}, {"cp_size": 2, "dp_shard_size": 2}
 HEADS = {"sp_size": 2}
@@ -56,7 +53,6 @@ CASES: dict[str, dict[str, Any]] = {
     "heads_wide_llama": {"parallelism_config": {"sp_size": 4}},
     "heads_split_items": {"parallelism_config": HEADS | {"tp_size": 2}},
 }
-BY_HEADS = ulysses_attention._attend
 ATTENTION = functional.scaled_dot_product_attention
 RESUMED = ("items", "grid_items", "heads_items")
 WRONG = ("no_ring", "late_shift", "heads_apart")
@@ -179,7 +175,7 @@ def refused(folder: Path, groups: dict[str, int]) -> dict[str, Any]:
 
 def sabotage(case: str) -> None:
     """Negative controls: without the exchange between processes, and with labels that are shifted after the split."""
-    from lightrainer.lightning_modules.distributed import ring_attention, sequence_sharding
+    from lightrainer.lightning_modules.distributed import ring_attention, sequence_sharding, ulysses_attention
 
     def alone(attention, *inputs, group=None, size=None, **options):
         return ATTENTION(*inputs, **options)
@@ -191,7 +187,8 @@ def sabotage(case: str) -> None:
 
     if case == "no_ring":
         ring_attention._attend = alone
-    ulysses_attention._attend = alone if case == "heads_apart" else BY_HEADS
+    if case == "heads_apart":
+        ulysses_attention._attend = alone
     if case == "late_shift":
         sequence_sharding._shifted = late
 
@@ -241,27 +238,22 @@ def seen(trainer: lightrainer.Trainer, folder: Path) -> dict[str, Any]:
 
 
 def main(folder: Path, cases: list[str]) -> None:
-    warnings.filterwarnings("ignore")
-    rank = os.environ.get("RANK", "0")
-    alone = "WORLD_SIZE" not in os.environ
+    train_cases(
+        folder,
+        [case for case in cases if case in CASES and case not in WRONG],
+        trainer_of,
+        seen,
+        resumed=RESUMED,
+        evaluates=False,
+    )
     for case in cases:
-        here = folder / ("single" if alone else "shared") / case
         if case.startswith("refused"):
-            groups = HEADS if "heads" in case else TWO
-            (folder / f"{case}-rank{rank}.json").write_text(json.dumps(refused(here, groups)))
-            continue
-        if not alone:
-            sabotage(case)
-        trainer = trainer_of(here, case, stop=2 if case in WRONG else None)
+            write(folder, case, refused(folder / case, HEADS if "heads" in case else TWO))
+    for case in [case for case in cases if case in WRONG]:
+        sabotage(case)
+        trainer = trainer_of(folder / case, case, stop=2)
         trainer.train()
-        found = numbers(trainer) if case in WRONG else seen(trainer, here)
-        if case in RESUMED and not alone:
-            trainer_of(here / "cut", case, stop=3).train()
-            resumed = trainer_of(here / "cut", case, seed=99)
-            resumed.train(resume_from_checkpoint=True)
-            found["resumed"] = seen(resumed, here / "cut")
-        name = f"{case}-single.json" if alone else f"{case}-rank{rank}.json"
-        (folder / name).write_text(json.dumps(found))
+        write(folder, case, numbers(trainer))
 
 
 if __name__ == "__main__":

@@ -3,19 +3,17 @@
     torchrun --nproc_per_node=2 shard_script.py OUTPUT_FOLDER STRATEGY...
     python shard_script.py OUTPUT_FOLDER single
 
-Every rank writes what it saw of each to `OUTPUT_FOLDER/STRATEGY-rank<rank>.json`. The batch of a step is the same for
+See `short_runs.train_cases`. The batch of a step is the same for
 any number of processes, and no random numbers are drawn in the model, so the losses are to be the same too.
 """
 
-import json
 import os
 import sys
-import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
-from short_runs import samples, seen, short_trainer
+from short_runs import samples, seen, short_trainer, train_cases
 from torch import nn
 from torch.nn import functional
 
@@ -107,21 +105,5 @@ def trainer_of(folder: Path, strategy: str, *, seed: int = 7, stop: int | None =
     return short_trainer(folder, Model(), data, shares=shares, stop=stop, num_train_epochs=3, **STRATEGIES[strategy])
 
 
-def main(folder: Path, strategies: list[str]) -> None:
-    warnings.filterwarnings("ignore")
-    for strategy in strategies:
-        here = folder / strategy
-        trainer = trainer_of(here, strategy)
-        trainer.evaluate()  # shards the model, and must leave it fit for training
-        trainer.train()
-        found = seen(trainer, here)
-        if strategy in RESUMED:
-            trainer_of(folder / f"{strategy}-cut", strategy, stop=3).train()
-            resumed = trainer_of(folder / f"{strategy}-cut", strategy, seed=99)
-            resumed.train(resume_from_checkpoint=True)
-            found["resumed"] = seen(resumed, folder / f"{strategy}-cut")
-        (folder / f"{strategy}-rank{os.environ.get('RANK', '0')}.json").write_text(json.dumps(found))
-
-
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2:])
+    train_cases(Path(sys.argv[1]), sys.argv[2:], trainer_of, seen, resumed=RESUMED)

@@ -1,6 +1,9 @@
 """Short trainings that are the same for any number of processes: what scripts that compare strategies share."""
 
+import json
 import os
+import warnings
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +103,51 @@ def seen(trainer: lightrainer.Trainer, folder: Path, predicted: int | None = Non
         "local_numel": sum(own_part(parameter).numel() for parameter in trainer.model_wrapped.parameters()),
         "saved": files,
     }
+
+
+def train_cases(
+    folder: Path,
+    cases: list[str],
+    trainer_of: Callable[..., lightrainer.Trainer],
+    seen: Callable[[lightrainer.Trainer, Path], dict[str, Any]],
+    *,
+    resumed: Collection[str] = (),
+    evaluates: bool = True,
+) -> None:
+    """Train each case, alone or as a rank, and write what was seen to `CASE-single.json` or `CASE-rank<rank>.json`.
+
+    Args:
+        folder: of the files, and of the trainings: `single/CASE` or `shared/CASE`.
+        cases: their names.
+        trainer_of: called with a folder, the case, and `stop=` or `seed=` where a training is cut and resumed.
+        seen: says what a trainer that has trained, in this folder, has seen.
+        resumed: cases that ranks also cut in the middle of a pass and resume in a model with other first weights.
+        evaluates: evaluate first, which spreads the model, and must leave it fit for training.
+    """
+    warnings.filterwarnings("ignore")
+    alone = "WORLD_SIZE" not in os.environ
+    for case in cases:
+        here = folder / ("single" if alone else "shared") / case
+        found = seen(_trained(trainer_of(here, case), evaluates), here)
+        if case in resumed and not alone:
+            _trained(trainer_of(here / "cut", case, stop=3), evaluates)
+            again = trainer_of(here / "cut", case, seed=99)
+            again.train(resume_from_checkpoint=True)
+            found["resumed"] = seen(again, here / "cut")
+        write(folder, case, found)
+
+
+def _trained(trainer: lightrainer.Trainer, evaluates: bool) -> lightrainer.Trainer:
+    if evaluates:
+        trainer.evaluate()
+    trainer.train()
+    return trainer
+
+
+def write(folder: Path, case: str, found: dict[str, Any]) -> None:
+    """Write what this process saw of a case."""
+    place = f"rank{os.environ['RANK']}" if "RANK" in os.environ else "single"
+    (folder / f"{case}-{place}.json").write_text(json.dumps(found))
 
 
 def own_part(parameter: Any) -> torch.Tensor:

@@ -3,14 +3,12 @@
     torchrun --nproc_per_node=4 split_script.py OUTPUT_FOLDER CASE...
     python split_script.py OUTPUT_FOLDER CASE...
 
-Every rank writes what it saw of each to `OUTPUT_FOLDER/CASE-rank<rank>.json`. With as many processes as a case needs,
+See `short_runs.train_cases`. With as many processes as a case needs,
 the batch of a step is that of one process. DEVICE=cuda takes GPUs, one for each process.
 """
 
-import json
 import os
 import sys
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -157,26 +155,5 @@ def seen(trainer: lightrainer.Trainer, folder: Path) -> dict[str, Any]:
     }
 
 
-def main(folder: Path, cases: list[str]) -> None:
-    warnings.filterwarnings("ignore")
-    rank = os.environ.get("RANK", "0")
-    alone = "WORLD_SIZE" not in os.environ
-    for case in cases:
-        here = folder / ("single" if alone else "split") / case
-        trainer = trainer_of(here, case)
-        trainer.evaluate()  # splits the model, and must leave it fit for training
-        trainer.train()
-        found = seen(trainer, here)
-        if case in RESUMED and not alone:
-            cut = trainer_of(here / "cut", case, stop=3)
-            cut.evaluate()  # draws what it drew above
-            cut.train()
-            resumed = trainer_of(here / "cut", case, seed=99)
-            resumed.train(resume_from_checkpoint=True)
-            found["resumed"] = seen(resumed, here / "cut")
-        name = f"{case}-single.json" if alone else f"{case}-rank{rank}.json"
-        (folder / name).write_text(json.dumps(found))
-
-
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2:])
+    short_runs.train_cases(Path(sys.argv[1]), sys.argv[2:], trainer_of, seen, resumed=RESUMED)

@@ -1,16 +1,13 @@
 """Sequences that processes share (context parallel), also beside other ways to share a model: as in one process."""
 
-import importlib.util
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from beside_one_process import NUMBERS, SECONDS, close, devices, same_model
+from beside_one_process import NUMBERS, close, devices, goes_on, launched, same_model
 from context_script import WRONG
-from starting import finished_ranks
 
 SCRIPT = Path(__file__).with_name("context_script.py")
 LANGUAGE_MODELS = ["llama", "smooth_llama"]
@@ -22,30 +19,9 @@ PARAMETERS = 3375  # embeddings of 31 and 13, two blocks of norm, three projecti
 
 @pytest.fixture(scope="module", params=devices(4))
 def results(request, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Any], dict[str, Any]]:
-    """`results(case, rank)`, with "single" for the run in one process; one launch for two, and one for four."""
-    folder = tmp_path_factory.mktemp("contexts")
-    there = importlib.util.find_spec("transformers") is not None
-    missing = [] if there else [case for case in (*PAIR, *HEADS, *GRID) if case.endswith("llama")]
-    library = "transformers" if there else "lightrainer"
-    common = {"log": folder / "log.txt", "seconds": SECONDS, "library": library, "DEVICE": request.param}
-    finished_ranks(SCRIPT, str(folder), *without(PAIR, missing), processes=0, **common)
-    for size, cases in ((2, [*PAIR, *HEADS, "bf16", "refused", "refused_heads", *WRONG]), (4, GRID)):
-        finished_ranks(SCRIPT, str(folder), *without(cases, missing), processes=size, **common)
-
-    def read(case: str, rank: Any = 0) -> dict[str, Any]:
-        if case in missing:
-            pytest.skip("needs transformers")
-        case = single(case) if rank == "single" else case
-        return json.loads(
-            (folder / (f"{case}-single.json" if rank == "single" else f"{case}-rank{rank}.json")).read_text()
-        )
-
-    read.folder = folder
-    return read
-
-
-def without(cases: list[str], missing: list[str]) -> list[str]:
-    return [case for case in cases if case not in missing]
+    """See `launched`."""
+    groups = (2, [*PAIR, *HEADS, "bf16", "refused", "refused_heads", *WRONG]), (4, GRID)
+    return launched(SCRIPT, tmp_path_factory.mktemp("contexts"), request.param, PAIR, *groups)
 
 
 def single(case: str) -> str:
@@ -64,7 +40,7 @@ def test_the_numbers_are_those_of_one_process(results, case):
     Sequences are of 13 positions, which four parts do not divide; some are padded. Keys and values go round by either
     method, and activations are computed anew. Or heads of attention are dealt out, also fewer of keys than processes.
     """
-    expected = results(case, "single")
+    expected = results(single(case), "single")
     for rank in ranks(case):
         close(expected, results(case, rank), 1e-6 if case.startswith("heads") else 1e-5)
         kind = "SequenceParallelStrategy" if case.startswith("heads") else "ContextParallelStrategy"
@@ -75,7 +51,7 @@ def test_the_numbers_are_those_of_one_process(results, case):
 @pytest.mark.parametrize("case", WRONG)
 def test_wrong_parts_would_be_noticed(results, case):
     """Negative controls: parts that know nothing of each other, and labels that are shifted after the split."""
-    found, expected = results(case)["losses"], results(case, "single")["losses"][:2]
+    found, expected = results(case)["losses"], results(single(case), "single")["losses"][:2]
     assert len(found) == 2
     assert found != pytest.approx(expected, rel=1e-3)
 
@@ -96,14 +72,14 @@ def test_what_only_a_batch_shows_is_refused_with_what_to_do(results, case, argum
 
 
 def test_half_precision_is_near_but_not_the_same(results):
-    close(results("bf16", "single"), results("bf16"), 2e-2)
-    assert results("bf16")["losses"] != pytest.approx(results("bf16", "single")["losses"], rel=1e-6)
+    close(results("items", "single"), results("bf16"), 2e-2)
+    assert results("bf16")["losses"] != pytest.approx(results("items", "single")["losses"], rel=1e-6)
 
 
 @pytest.mark.parametrize("case", [*PAIR, *HEADS, *GRID])
 def test_evaluation_sees_whole_sequences_in_order(results, case):
     """Every sample once, every position where it was; attention is torch's own again."""
-    expected = results(case, "single")
+    expected = results(single(case), "single")
     for rank in ranks(case):
         found = results(case, rank)
         np.testing.assert_allclose(found["logits"], expected["logits"], rtol=1e-4, atol=1e-5)
@@ -115,7 +91,7 @@ def test_evaluation_sees_whole_sequences_in_order(results, case):
 def test_a_batch_counts_once_however_many_processes_share_it(results, case):
     for rank in ranks(case):
         for name in ("tokens", "batch"):
-            assert results(case, rank)[name] == results(case, "single")[name], name
+            assert results(case, rank)[name] == results(single(case), "single")[name], name
         size = 4 if "wide" in case else 2
         assert results(case, rank)["sizes"] == ([1, size] if case.startswith("heads") else [size, 1])
 
@@ -123,13 +99,13 @@ def test_a_batch_counts_once_however_many_processes_share_it(results, case):
 @pytest.mark.parametrize(("case", "share"), [("items", 0.51), ("grid_items", 0.26)])
 def test_the_model_is_sharded_over_those_that_share_sequences_too(results, case, share):
     sizes = [results(case, rank)["local_numel"] for rank in ranks(case)]
-    assert results(case, "single")["local_numel"] == sum(sizes) == PARAMETERS
+    assert results(single(case), "single")["local_numel"] == sum(sizes) == PARAMETERS
     assert max(sizes) < share * PARAMETERS
 
 
 @pytest.mark.parametrize("case", [*PAIR, *HEADS, *GRID])
 def test_saved_models_are_whole(results, case):
-    results(case, "single")
+    results(single(case), "single")
     same_model(results.folder / "single" / single(case) / "saved", results.folder / "shared" / case / "saved")
 
 
@@ -137,6 +113,4 @@ def test_saved_models_are_whole(results, case):
 def test_a_stopped_training_goes_on_as_if_never_stopped(results, case):
     """From the middle of a pass, in a model with other first weights."""
     for rank in ranks(case):
-        straight, resumed = results(case, rank), results(case, rank)["resumed"]
-        for name in (*NUMBERS, "tokens", "logits"):
-            assert resumed[name] == straight[name], name
+        goes_on(results(case, rank), (*NUMBERS, "tokens", "logits"))

@@ -1,6 +1,5 @@
 """One model under every strategy that shards it, in two processes: the numbers of one process, and whole files."""
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -9,9 +8,8 @@ from typing import Any
 import pytest
 import shard_script
 import torch
-from beside_one_process import NUMBERS, SECONDS, close, devices
+from beside_one_process import NUMBERS, close, devices, goes_on, launched, same_model, same_optimizer
 from safetensors.torch import load_file
-from starting import finished_ranks
 
 from lightrainer.lightning_modules.checkpoints import problems
 
@@ -27,22 +25,16 @@ PARAMETERS = 264  # two blocks of 8 * 8 + 8 + 16, and tied embeddings of 11 * 8
 def results(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str, int], dict[str, Any]]:
-    """`results(strategy, rank)`: one launch trains under all of them, one after the other."""
-    folder = tmp_path_factory.mktemp("sharded")
-    train = [str(folder), "ddp", *EXACT, *HALF, *SCALED, "fsdp1_flat"]
-    common = {"log": folder / "log.txt", "seconds": SECONDS, "DEVICE": request.param}
-    finished_ranks(SCRIPT, str(folder), "single", processes=0, **common)
-    finished_ranks(SCRIPT, *train, **common)
-    read = lambda strategy, rank=0: json.loads((folder / f"{strategy}-rank{rank}.json").read_text())
-    read.folder = folder
-    return read
+    """See `launched`: one launch trains under all of them, one after the other."""
+    groups = (2, ["ddp", *EXACT, *HALF, *SCALED, "fsdp1_flat"])
+    return launched(SCRIPT, tmp_path_factory.mktemp("sharded"), request.param, ["single"], groups)
 
 
 @pytest.mark.parametrize("strategy", ["ddp", *EXACT])
 def test_the_numbers_are_those_of_one_process(results, strategy):
     """With accumulation, clipping, weight decay and tied weights: losses, norms and evaluations to 1e-5."""
     for rank in (0, 1):
-        close(results("single"), results(strategy, rank), 1e-5)
+        close(results("single", "single"), results(strategy, rank), 1e-5)
     losses = results(strategy)["losses"]
     assert len(losses) == 6
     assert len(set(losses)) == 6
@@ -50,8 +42,8 @@ def test_the_numbers_are_those_of_one_process(results, strategy):
 
 @pytest.mark.parametrize("strategy", HALF)
 def test_half_precision_is_near_but_not_the_same(results, strategy):
-    close(results("single"), results(strategy), 2e-2)
-    assert results(strategy)["losses"] != pytest.approx(results("single")["losses"], rel=1e-5)
+    close(results("single", "single"), results(strategy), 2e-2)
+    assert results(strategy)["losses"] != pytest.approx(results("single", "single")["losses"], rel=1e-5)
 
 
 def test_float16_scales_its_losses_and_leaves_out_the_same_steps_everywhere(results):
@@ -60,8 +52,8 @@ def test_float16_scales_its_losses_and_leaves_out_the_same_steps_everywhere(resu
     for strategy in SCALED:
         for rank in (0, 1):
             close(expected, results(strategy, rank), 1e-3)
-    assert expected["losses"][0] == pytest.approx(results("single")["losses"][0], rel=1e-2)
-    assert expected["losses"][0] != pytest.approx(results("single")["losses"][0], rel=1e-6)
+    assert expected["losses"][0] == pytest.approx(results("single", "single")["losses"][0], rel=1e-2)
+    assert expected["losses"][0] != pytest.approx(results("single", "single")["losses"][0], rel=1e-6)
     finite = [norm for norm in expected["norms"] if norm < float("inf")]
     assert 3 <= len(finite) < 6
     assert all(norm < 20 for norm in finite)
@@ -85,13 +77,9 @@ def test_every_sample_is_predicted_once_and_in_order(results, strategy):
 @pytest.mark.parametrize("strategy", [*EXACT, *HALF])
 def test_saved_models_are_whole(results, strategy):
     """The same names, shapes and values as those of one process; tied weights once."""
-    expected = load_file(results.folder / "single" / "saved" / "model.safetensors")
-    found = load_file(results.folder / strategy / "saved" / "model.safetensors")
-    assert {name: tensor.shape for name, tensor in found.items()} == {n: t.shape for n, t in expected.items()}
-    for name, tensor in expected.items():
-        near = 2e-2 if strategy in HALF else 2e-5
-        torch.testing.assert_close(found[name], tensor, rtol=near, atol=near)
-    assert results(strategy)["saved"] == results("single")["saved"]
+    whole, found = (results.folder / place / "saved" for place in ("single/single", f"shared/{strategy}"))
+    same_model(whole, found, 2e-2 if strategy in HALF else 2e-5)
+    assert results(strategy)["saved"] == results("single", "single")["saved"]
     assert results(strategy, 1)["saved"] is None
 
 
@@ -99,20 +87,13 @@ def test_saved_models_are_whole(results, strategy):
 def test_checkpoints_have_the_form_of_one_process(results, strategy):
     """Whole tensors by the same numbers, so that a training can go on with any number of processes."""
     name = "checkpoint-6/optimizer.pt"
-    expected = torch.load(results.folder / "single" / name, weights_only=True)
-    found = torch.load(results.folder / strategy / name, weights_only=True)
-    assert found["state"].keys() == expected["state"].keys()
-    assert [group["params"] for group in found["param_groups"]] == [g["params"] for g in expected["param_groups"]]
-    for index, values in expected["state"].items():
-        assert float(found["state"][index]["step"]) == float(values["step"]) == 6
-        for key in ("exp_avg", "exp_avg_sq"):
-            torch.testing.assert_close(found["state"][index][key], values[key], rtol=1e-4, atol=1e-5)
+    same_optimizer(results.folder / "single" / "single" / name, results.folder / "shared" / strategy / name)
 
 
 @pytest.mark.parametrize("strategy", PARTS)
 def test_parts_are_written_by_all_processes_and_read_by_one(results, strategy, tmp_path, caplog):
     """A training in one process goes on from the parts of two."""
-    before = results.folder / strategy / "checkpoint-4"
+    before = results.folder / "shared" / strategy / "checkpoint-4"
     assert not (before / "model.safetensors").exists()
     assert not (before / "optimizer.pt").exists()
     for name in ("pytorch_model_fsdp_0", "optimizer_0"):
@@ -121,11 +102,11 @@ def test_parts_are_written_by_all_processes_and_read_by_one(results, strategy, t
     trainer = shard_script.trainer_of(tmp_path / "out", "single", seed=99)
     trainer.train(resume_from_checkpoint=True)
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    assert losses == pytest.approx(results("single")["losses"], rel=1e-5)
+    assert losses == pytest.approx(results("single", "single")["losses"], rel=1e-5)
 
 
 def test_a_part_that_is_missing_is_found(results, tmp_path):
-    shutil.copytree(results.folder / "fsdp2_parts" / "checkpoint-4", tmp_path / "checkpoint-4")
+    shutil.copytree(results.folder / "shared" / "fsdp2_parts" / "checkpoint-4", tmp_path / "checkpoint-4")
     (tmp_path / "checkpoint-4" / "pytorch_model_fsdp_0" / "__1_0.distcp").unlink()
     assert "pytorch_model_fsdp_0/__1_0.distcp is missing" in "; ".join(problems(tmp_path / "checkpoint-4"))
 
@@ -133,10 +114,8 @@ def test_a_part_that_is_missing_is_found(results, tmp_path):
 @pytest.mark.parametrize("strategy", ["fsdp1", "fsdp2", "fsdp1_flat", *PARTS])
 def test_a_stopped_training_goes_on_as_if_never_stopped(results, strategy):
     """From the middle of a pass, in a model with other first weights; the best model is loaded at the end."""
-    straight, resumed = results(strategy), results(strategy)["resumed"]
-    for name in NUMBERS:
-        assert resumed[name] == straight[name]
-    assert resumed["best"] == straight["best"] == 6
-    weights = [results.folder / where / "saved" / "model.safetensors" for where in (strategy, f"{strategy}-cut")]
-    left, right = (load_file(path) for path in weights)
+    goes_on(results(strategy), (*NUMBERS, "best"))
+    assert results(strategy)["best"] == 6
+    here = results.folder / "shared" / strategy
+    left, right = (load_file(path / "saved" / "model.safetensors") for path in (here, here / "cut"))
     assert all(torch.equal(left[name], right[name]) for name in left)

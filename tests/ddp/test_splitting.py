@@ -1,16 +1,13 @@
 """Models whose layers are split over processes (tensor parallel), alone and together with FSDP: as in one process."""
 
-import importlib.util
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from beside_one_process import NUMBERS, SECONDS, close, devices, same_model
+from beside_one_process import NUMBERS, close, devices, goes_on, launched, same_model, same_optimizer
 from safetensors.torch import load_file
-from starting import finished_ranks
 
 SCRIPT = Path(__file__).with_name("split_script.py")
 PAIR = ["dropout", "sequence", "method"]
@@ -24,25 +21,9 @@ PARAMETERS = 680  # tied embeddings of 11 * 8, two blocks of 16 + 8 * 16 + 16 + 
 
 @pytest.fixture(scope="module", params=devices(4))
 def results(request, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Any], dict[str, Any]]:
-    """`results(case, rank)`, with "single" for the run in one process; one launch for two, and one for four."""
-    folder = tmp_path_factory.mktemp("split")
-    there = importlib.util.find_spec("transformers") is not None
-    usable = lambda names: [name for name in names if there or name not in LANGUAGE_MODELS]
-    library = "transformers" if there else "lightrainer"
-    common = {"log": folder / "log.txt", "seconds": SECONDS, "library": library, "DEVICE": request.param}
-    finished_ranks(SCRIPT, str(folder), *usable(ALONE), processes=0, **common)
-    for size, cases in ((2, [*PAIR, "qwen"]), (4, [*GRID, *HALF, "grid_qwen"])):
-        finished_ranks(SCRIPT, str(folder), *usable(cases), processes=size, **common)
-
-    def read(case: str, rank: Any = 0) -> dict[str, Any]:
-        if case in LANGUAGE_MODELS and not there:
-            pytest.skip("needs transformers")
-        if rank == "single":
-            return json.loads((folder / f"{alone(case)}-single.json").read_text())
-        return json.loads((folder / f"{case}-rank{rank}.json").read_text())
-
-    read.folder = folder
-    return read
+    """See `launched`."""
+    groups = (2, [*PAIR, "qwen"]), (4, [*GRID, *HALF, "grid_qwen"])
+    return launched(SCRIPT, tmp_path_factory.mktemp("split"), request.param, ALONE, *groups)
 
 
 def alone(case: str) -> str:
@@ -59,7 +40,7 @@ def test_the_numbers_are_those_of_one_process(results, case):
 
     The processes begin with other weights, and with dropout those of a group have to draw the same numbers.
     """
-    expected = results(case, "single")
+    expected = results(alone(case), "single")
     for rank in ranks(case):
         close(expected, results(case, rank), 1e-5)
     assert len(set(expected["losses"])) == len(expected["losses"]) == 4
@@ -86,7 +67,7 @@ def test_float16_scales_its_losses_and_leaves_out_the_same_steps_everywhere(resu
 
 @pytest.mark.parametrize("case", [*PAIR, *GRID, *LANGUAGE_MODELS])
 def test_a_batch_counts_once_however_many_processes_get_it(results, case):
-    expected = results(case, "single")
+    expected = results(alone(case), "single")
     for rank in ranks(case):
         for name in ("predicted", "max_steps", "tokens", "flos", "batch", "best"):
             assert results(case, rank)[name] == expected[name], name
@@ -96,7 +77,7 @@ def test_a_batch_counts_once_however_many_processes_get_it(results, case):
 @pytest.mark.parametrize(("case", "share"), [("sequence", 0.55), ("method", 0.65), ("grid", 0.3), ("grid_fsdp", 0.3)])
 def test_each_process_has_a_part_of_the_parameters(results, case, share):
     sizes = [results(case, rank)["local_numel"] for rank in ranks(case)]
-    assert results(case, "single")["local_numel"] == PARAMETERS
+    assert results(alone(case), "single")["local_numel"] == PARAMETERS
     assert max(sizes) < share * PARAMETERS
     assert sum(sizes) >= PARAMETERS
 
@@ -104,9 +85,9 @@ def test_each_process_has_a_part_of_the_parameters(results, case, share):
 @pytest.mark.parametrize("case", [*PAIR, *GRID, *LANGUAGE_MODELS])
 def test_saved_models_are_whole(results, case):
     """The same names, shapes and values as those of one process; only the first process wrote them."""
-    results(case, "single")
-    same_model(results.folder / "single" / alone(case) / "saved", results.folder / "split" / case / "saved")
-    assert results(case)["saved"] == results(case, "single")["saved"]
+    results(alone(case), "single")
+    same_model(results.folder / "single" / alone(case) / "saved", results.folder / "shared" / case / "saved")
+    assert results(case)["saved"] == results(alone(case), "single")["saved"]
     assert all(results(case, rank)["saved"] is None for rank in ranks(case)[1:])
 
 
@@ -114,10 +95,8 @@ def test_saved_models_are_whole(results, case):
 def test_a_stopped_training_goes_on_as_if_never_stopped(results, case):
     """From the middle of a pass, in a model with other first weights; the best model is loaded at the end."""
     for rank in ranks(case):
-        straight, resumed = results(case, rank), results(case, rank)["resumed"]
-        for name in (*NUMBERS, "tokens", "best"):
-            assert resumed[name] == straight[name], name
-    here = results.folder / "split" / case
+        goes_on(results(case, rank), (*NUMBERS, "tokens", "best"))
+    here = results.folder / "shared" / case
     left, right = (load_file(path / "saved" / "model.safetensors") for path in (here, here / "cut"))
     assert all(torch.equal(left[name], right[name]) for name in left)
 
@@ -126,9 +105,4 @@ def test_a_stopped_training_goes_on_as_if_never_stopped(results, case):
 def test_checkpoints_have_the_form_of_one_process(results, case):
     """Whole tensors by the same numbers, so that a training can go on with any number of processes."""
     name = "checkpoint-4/optimizer.pt"
-    expected = torch.load(results.folder / "single" / alone(case) / name, weights_only=True)
-    found = torch.load(results.folder / "split" / case / name, weights_only=True)
-    assert found["state"].keys() == expected["state"].keys()
-    for index, values in expected["state"].items():
-        for key in ("exp_avg", "exp_avg_sq"):
-            torch.testing.assert_close(found["state"][index][key].cpu(), values[key].cpu(), rtol=1e-4, atol=1e-5)
+    same_optimizer(results.folder / "single" / alone(case) / name, results.folder / "shared" / case / name)
