@@ -18,8 +18,6 @@ from ..common.libraries import is_instance
 from ..common.suggestions import did_you_mean
 from ..internals.torch_names import wrap_in_checkpoint
 
-__all__ = ["checkpoint_activations", "enable_activation_checkpointing", "find_layers"]
-
 logger = logging.getLogger(__name__)
 
 _CONTAINERS = (nn.ModuleList, nn.Sequential, nn.ModuleDict)

@@ -49,8 +49,8 @@ def require_generate(model: Any) -> None:
     """
     if not callable(getattr(model, "generate", None)):
         raise TypeError(
-            f"predict_with_generate=True, but {type(model).__name__} has no method generate. Give it one that takes "
-            "the columns of a batch and returns token ids, or set predict_with_generate=False."
+            f"{type(model).__name__} has no method generate. Give it one that takes the columns of a batch and returns "
+            "token ids, or evaluate without it (predict_with_generate=False)."
         )
 
 

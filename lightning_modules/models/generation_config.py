@@ -15,8 +15,6 @@ from ..common.libraries import loaded
 from ..common.suggestions import did_you_mean
 from . import inspection
 
-_WHOLE_NUMBERS = ("max_length", "max_new_tokens", "num_beams", "num_return_sequences")
-
 
 def read_generation_config(given: Any, kind: type | None = None) -> Any:
     """As `transformers.Seq2SeqTrainer.load_generation_config`, for any class of generation configs.
@@ -45,7 +43,7 @@ def read_generation_config(given: Any, kind: type | None = None) -> Any:
     except ValueError as error:  # a class may refuse the settings in its constructor
         config, faults = None, str(error)
     if faults:
-        raise ValueError(f"generation_config={_shown(given)} cannot be used. Mend it before training:\n{faults}")
+        raise ValueError(f"generation_config={str(given)!r:.100} cannot be used. Mend it before training:\n{faults}")
     return config
 
 
@@ -185,15 +183,4 @@ def _faults(config: Any) -> str:
             validate(**inspection.accepted_arguments(validate, strict=True))
         except ValueError as error:
             return str(error)
-        return ""
-    numbers = {name: setting(config, name) for name in _WHOLE_NUMBERS}
-    return "\n".join(
-        f"{name}={value!r} must be a whole number of at least 1."
-        for name, value in numbers.items()
-        if value is not None and (type(value) is bool or not isinstance(value, int) or value < 1)
-    )
-
-
-def _shown(given: Any) -> str:
-    text = " ".join((repr(str(given)) if isinstance(given, Path) else repr(given)).split())
-    return text if len(text) < 100 else f"{text[:97]}..."
+    return ""

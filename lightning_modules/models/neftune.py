@@ -8,8 +8,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-__all__ = ["neftune_hook"]
-
 
 def neftune_hook(model: nn.Module, noise_alpha: float) -> RemovableHandle:
     """As `transformers.integrations.neftune.activate_neftune`: noise on the embeddings of a model in training mode.

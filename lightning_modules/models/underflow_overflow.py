@@ -14,33 +14,6 @@ from torch import nn
 
 logger = logging.getLogger(__name__)
 
-__all__ = ["DebugUnderflowOverflow", "Frame", "Reading"]
-
-
-@dataclass(frozen=True)
-class Reading:
-    """Range of one tensor, or the kind of another value."""
-
-    name: str
-    """A parameter's name, `input[0]`, `input.mask` for a keyword, `output`, `output.logits` and the like."""
-    low: float | None
-    """Smallest absolute value; None if the value is no tensor, or has no elements."""
-    high: float | None
-    """Largest absolute value, NaN if one of the values is."""
-    kind: str
-    """Dtype of the tensor, or the type of another value."""
-    counts: bool = True
-    """False for keyword inputs, as masks among them hold infinities on purpose."""
-
-    @property
-    def at_fault(self) -> bool:
-        """Return whether any element is infinite or NaN."""
-        return self.counts and self.high is not None and not math.isfinite(self.high)
-
-    def __str__(self) -> str:
-        low, high = ("" if value is None else f"{value:.2e}" for value in (self.low, self.high))
-        return f"{low:>9} {high:>9}  {self.name} ({self.kind})"
-
 
 @dataclass(frozen=True)
 class Frame:
@@ -48,15 +21,17 @@ class Frame:
 
     batch: int
     module: str
-    readings: tuple[Reading, ...]
+    ranges: dict[str, tuple[float, float]]
+    """Smallest and largest absolute value by name: a parameter, `input[0]`, `input.mask` for a keyword, `output`."""
 
     @property
     def faults(self) -> list[str]:
-        """Return names of the readings with infinite or NaN elements."""
-        return [reading.name for reading in self.readings if reading.at_fault]
+        """Return the names with infinite or NaN elements; not of inputs by keyword, such as masks, which may be so."""
+        return [n for n, (_, high) in self.ranges.items() if not math.isfinite(high) and not n.startswith("input.")]
 
     def __str__(self) -> str:
-        return "\n".join([f"{'':21}{self.module}", *map(str, self.readings)])
+        lines = [f"{low:>9.2e} {high:>9.2e}  {name}" for name, (low, high) in self.ranges.items()]
+        return "\n".join([f"{'':21}{self.module}", *lines])
 
 
 class DebugUnderflowOverflow:
@@ -115,8 +90,11 @@ class DebugUnderflowOverflow:
         return "\n".join([f"{'abs min':>9} {'abs max':>9}", *map(str, self.frames)])
 
     def _look(self, module: nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> None:
+        values: dict[str, torch.Tensor] = {**dict(module.named_parameters(recurse=False))}
+        for name, value in (("input", tuple(args)), ("input", kwargs), ("output", output)):
+            values.update(_leaves(name, value))
         title = f"{self._names[module]}, {type(module).__name__}"
-        frame = Frame(self.batch_number, title, _read(module, args, kwargs, output))
+        frame = Frame(self.batch_number, title, {name: _range(value) for name, value in values.items()})
         self.frames.append(frame)
         if frame.batch in self.trace_batch_nums:
             logger.warning("Batch %s\n%s", frame.batch, frame)
@@ -124,7 +102,9 @@ class DebugUnderflowOverflow:
             self._end_with(frame)
         if module is self.model:
             self.batch_number += 1
-            self._end_after_last_batch()
+            last = self.abort_after_batch_num
+            if last is not None and self.batch_number > last:
+                raise ValueError(f"DebugUnderflowOverflow: batch {last} is done, and abort_after_batch_num={last}.")
 
     def _end_with(self, frame: Frame) -> None:
         logger.error(
@@ -139,67 +119,23 @@ class DebugUnderflowOverflow:
             "place of fp16, or lower what grows: the learning rate, or the inputs."
         )
 
-    def _end_after_last_batch(self) -> None:
-        last = self.abort_after_batch_num
-        if last is not None and self.batch_number > last:
-            raise ValueError(f"DebugUnderflowOverflow: batch {last} is done, and abort_after_batch_num={last}.")
 
-
-def _read(module: nn.Module, args: Any, kwargs: Mapping[str, Any], output: Any) -> tuple[Reading, ...]:
-    found: list[tuple[str, Any, bool]] = [(name, value, True) for name, value in module.named_parameters(recurse=False)]
-    for index, value in enumerate(args):
-        found += [(name, leaf, True) for name, leaf in _leaves(f"input[{index}]", value)]
-    for key, value in kwargs.items():
-        found += [(name, leaf, False) for name, leaf in _leaves(f"input.{key}", value)]
-    found += [(name, leaf, True) for name, leaf in _leaves("output", output)]
-    ranges = iter(_ranges([leaf for _, leaf, _ in found if _has_range(leaf)]))
-    readings = []
-    for name, leaf, counts in found:
-        low, high = next(ranges) if _has_range(leaf) else (None, None)
-        readings.append(Reading(name, low, high, _kind(leaf), counts))
-    return tuple(readings)
-
-
-def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the leaves of nested tuples, lists and mappings with their paths."""
+def _leaves(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the dense tensors with elements in nested tuples, lists and mappings, with their paths."""
     if isinstance(value, Mapping):
         for key, part in value.items():
             yield from _leaves(f"{name}.{key}", part)
     elif isinstance(value, (tuple, list)):
         for index, part in enumerate(value):
             yield from _leaves(f"{name}[{index}]", part)
-    else:
+    elif isinstance(value, torch.Tensor) and value.numel() and value.layout is torch.strided:
         yield name, value
 
 
-def _ranges(tensors: list[torch.Tensor]) -> list[list[float]]:
-    """Return smallest and largest absolute value of each, with one device synchronisation."""
-    if not tensors:
-        return []
-    exact = torch.float32 if tensors[0].device.type == "mps" else torch.float64
-    sizes = [_size(tensor) for tensor in tensors]
-    pairs = [torch.stack((size.amin(), size.amax())).to(tensors[0].device, exact) for size in sizes]
-    return torch.stack(pairs).tolist()
-
-
-def _size(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the absolute values, in a dtype that can be compared."""
-    tensor = tensor.detach()
-    if tensor.is_complex():
-        return tensor.abs()
-    if not tensor.is_floating_point():
-        return tensor.to(torch.int64).abs()
-    return (tensor.float() if tensor.itemsize < 2 else tensor).abs()
-
-
-def _has_range(leaf: Any) -> bool:
-    return isinstance(leaf, torch.Tensor) and leaf.numel() > 0 and leaf.layout is torch.strided
-
-
-def _kind(leaf: Any) -> str:
-    if not isinstance(leaf, torch.Tensor):
-        return "None" if leaf is None else f"{type(leaf).__name__}, no tensor"
-    form = str(leaf.dtype).removeprefix("torch.")
-    if leaf.layout is not torch.strided:
-        return f"{form}, not dense"
-    return form if leaf.numel() else f"{form}, empty"
+def _range(tensor: torch.Tensor) -> tuple[float, float]:
+    """Return smallest and largest absolute value."""
+    values = tensor.detach()
+    if not (values.is_complex() or (values.is_floating_point() and values.itemsize > 1)):
+        values = values.float()
+    low, high = torch.stack(torch.aminmax(values.abs())).tolist()
+    return low, high

@@ -1,7 +1,6 @@
 """Facts read from a model equal those that the reference reads."""
 
 import functools
-import inspect
 import sys
 import types
 
@@ -161,33 +160,6 @@ FUNCTIONS = [
 def test_arguments_are_given_to_those_who_take_them(function, expected):
     assert inspection.accepted_arguments(function, **ITEMS) == expected
     assert inspection.accepted_arguments(function) == {}
-
-
-def test_some_of_several_arguments():
-    def function(a, b, *, c):
-        return None
-
-    assert inspection.accepted_arguments(function, b=1, c=2, d=3) == {"b": 1, "c": 2}
-
-
-def test_the_signature_is_looked_up_once(monkeypatch):
-    """This is asked at every step."""
-    looked_up = []
-    original = inspect.signature
-
-    def counting(function, **options):
-        looked_up.append(function)
-        return original(function, **options)
-
-    monkeypatch.setattr(inspect, "signature", counting)
-
-    class Fresh:
-        def step(self, model, num_items_in_batch=None):
-            return None
-
-    for _ in range(3):
-        assert inspection.accepted_arguments(Fresh().step, **ITEMS) == ITEMS
-    assert len(looked_up) == 1
 
 
 def test_the_class_of_a_model_that_fully_shard_has_renamed():

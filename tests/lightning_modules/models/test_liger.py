@@ -64,19 +64,6 @@ def test_it_is_asked_before_anything_looks_at_the_forward_pass(tmp_path, liger, 
     assert seen == [1]
 
 
-def test_each_model_once(tmp_path, liger):
-    """`model_init` makes a new one for each training; the same one stays as it is."""
-    made = trainer(tmp_path, model_init=gpt2, use_liger_kernel=True, train_dataset=tokens(), eval_dataset=tokens(4))
-    made.train()
-    made.train()
-    assert len({id(call["model"]) for call in liger}) == len(liger) == 2
-    liger.clear()
-    made = trainer(tmp_path, model=gpt2(), use_liger_kernel=True, train_dataset=tokens(), eval_dataset=tokens(4))
-    made.train()
-    made.train()
-    assert len(liger) == 1
-
-
 def test_an_adapter_is_looked_under(tmp_path, liger, monkeypatch):
     """Liger is for the model inside; a module of the name of PEFT is enough to see that."""
 
@@ -106,11 +93,6 @@ def test_other_models_are_left_alone_with_a_warning(tmp_path, liger, caplog):
     assert liger == []
     assert "use_liger_kernel=True has no effect" in caplog.text
     assert "Tiny" in caplog.text
-
-
-def test_off_by_default(tmp_path, liger):
-    trainer(tmp_path, model=gpt2(), train_dataset=tokens(), liger_kernel_config={"rope": True}, max_steps=1).train()
-    assert liger == []
 
 
 def test_without_the_package_it_says_how_to_install_it(tmp_path, monkeypatch):

@@ -64,11 +64,6 @@ def test_loss_is_read(outputs):
     assert read_loss(outputs) is LOSS
 
 
-def test_a_bare_loss_is_read():
-    loss = torch.ones(3, requires_grad=True).sum()
-    assert read_loss(loss) is loss
-
-
 def test_a_vector_starts_with_the_loss_where_that_is_asked_for():
     """A module of Lightning's may return the logits of one class so; a matrix is never a loss."""
     vector = torch.tensor([2.0, 3.0, 4.0])
@@ -106,20 +101,11 @@ def test_predictions_of_a_model_without_labels(outputs):
     assert identical(split_outputs(outputs, [], has_loss=False), (LOGITS, HIDDEN))
 
 
-def test_a_bare_loss_has_no_predictions():
-    assert identical(split_outputs(LOSS, [], has_loss=True), ())
-
-
 @pytest.mark.parametrize("name", [name for name in FORMS if not re.match("tuple|named|list|model", name)])
 def test_ignored_keys_are_left_out(name):
     assert identical(split_outputs(FORMS[name], ["hidden"], has_loss=True), (LOGITS,))
     assert identical(split_outputs(FORMS[name], ["hidden", "logits"], has_loss=True), ())
     assert identical(split_outputs(FORMS[name], ("no such name",), has_loss=True), (LOGITS, HIDDEN))
-
-
-def test_ignored_keys_are_left_out_without_loss():
-    assert identical(split_outputs(WITHOUT_LOSS["dict"], ["hidden"], has_loss=False), (LOGITS,))
-    assert identical(split_outputs(WITHOUT_LOSS["model output"], ["hidden_states"], has_loss=False), (LOGITS,))
 
 
 def test_loss_is_a_prediction_when_there_were_no_labels():
@@ -158,13 +144,6 @@ def test_missing_loss_is_explained(outputs, returned):
     assert "when they are given `labels`" in message
 
 
-def test_message_without_inputs():
-    with pytest.raises(ValueError, match="did not return a loss") as error:
-        read_loss({"logits": LOGITS})
-    assert "It was given" not in str(error.value)
-    assert EXPECTED in str(error.value)
-
-
 @pytest.mark.parametrize(
     ("outputs", "kind"),
     [
@@ -181,12 +160,6 @@ def test_loss_that_is_no_tensor_is_explained(outputs, kind):
         TypeError, match=rf"returned is a {kind} \(.*backward\(\) needs a torch.Tensor. Return the loss"
     ):
         read_loss(outputs)
-
-
-def test_long_values_are_cut_in_the_message():
-    with pytest.raises(TypeError) as error:
-        read_loss({"loss": list(range(1000))})
-    assert len(str(error.value)) < 400
 
 
 @pytest.mark.parametrize("loss", [torch.ones((), requires_grad=True), torch.ones(1, requires_grad=True) * 2])

@@ -3,6 +3,7 @@
 import logging
 import math
 import pickle
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -58,57 +59,39 @@ def log(caplog):
     return caplog
 
 
-def readings(frame):
-    return {reading.name: (reading.low, reading.high, reading.kind) for reading in frame.readings}
-
-
 def test_a_sound_model_is_watched_and_nothing_is_said(log):
+    """Weights, inputs and outputs of each module, by smallest and largest absolute value; nothing is disturbed."""
     model = Model(SOUND)
     expected = model(X)
     watch = DebugUnderflowOverflow(model)
     for _ in range(2):
-        assert torch.equal(model(X)["logits"], expected["logits"])
-    assert log.text == ""
-    assert watch.batch_number == 2
+        out = model(X)
+        assert torch.equal(out["logits"], expected["logits"])
+    assert (log.text, watch.batch_number) == ("", 2)
     assert [(frame.batch, frame.module) for frame in watch.frames] == [
         (batch, name.format("Tanh")) for batch in (0, 1) for name in EIGHT
     ]
-
-
-def test_the_numbers_of_a_frame():
-    """The module's own weights, what went in, what came out: smallest and largest absolute value."""
-    model = Model(SOUND)
-    watch = DebugUnderflowOverflow(model)
-    out = model(X)
     first = model.blocks[0].first
-
-    def extent(tensor):
-        return tensor.abs().min().item(), tensor.abs().max().item(), "float32"
-
-    assert readings(watch.frames[0]) == {
-        "weight": extent(first.weight),
-        "bias": extent(first.bias),
-        "input[0]": (1.0, 1.0, "float32"),
-        "output": extent(first(X)),
-    }
-    assert readings(watch.frames[6])["output.logits"] == extent(out["logits"])
-    assert readings(watch.frames[6])["output.loss"] == extent(out["loss"])
+    values = {"weight": first.weight, "bias": first.bias, "input[0]": X, "output": first(X)}
+    extents = {name: (value.abs().min().item(), value.abs().max().item()) for name, value in values.items()}
+    assert watch.frames[0].ranges == extents
+    assert watch.frames[6].ranges["output.loss"] == (out["loss"].abs().item(),) * 2
 
 
-def test_the_logarithm_of_a_negative_number(log):
+@pytest.mark.parametrize("kept", [1, 3, 100])
+def test_the_logarithm_of_a_negative_number(log, kept):
     """In float32; the report ends with the layer, and the numbers before it are finite."""
     model = Model(Logarithm())
-    watch = DebugUnderflowOverflow(model)
+    watch = DebugUnderflowOverflow(model, max_frames_to_save=kept)
     with pytest.raises(ValueError, match=r"inf or NaN in output of blocks\.1\.last, Logarithm \(batch 0\)"):
         model(X)
     *before, last = watch.frames
-    assert [frame.module for frame in before] == EIGHT[:4]
+    assert [frame.module for frame in watch.frames] == [name.format("Logarithm") for name in EIGHT[:5]][-kept:]
     assert not any(frame.faults for frame in before)
     assert last.faults == ["output"]
-    assert math.isnan(readings(last)["output"][1])
     (record,) = log.records
     assert record.levelno == logging.ERROR
-    for text in (*EIGHT[:4], "blocks.1.last, Logarithm", "nan  output (float32)", "abs min", "last 5 forward passes"):
+    for text in ("blocks.1.last, Logarithm", "nan  output", "abs min", f"last {min(kept, 5)} forward passes"):
         assert text in record.getMessage()
 
 
@@ -119,25 +102,19 @@ def test_an_overflow_in_half_precision(dtype, found):
     with torch.no_grad():
         model[1].weight.fill_(300.0)
         model[0].weight.fill_(75.0)
-    with DebugUnderflowOverflow(model):
-        if not found:
-            model(X.to(dtype))
-            return
-        with pytest.raises(ValueError, match=r"inf or NaN in output of 1, Linear"):
-            model(X.to(dtype))
+    failing = pytest.raises(ValueError, match=r"inf or NaN in output of 1, Linear") if found else nullcontext()
+    with DebugUnderflowOverflow(model), failing:
+        model(X.to(dtype))
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("where", ["weight", "input"])
+@pytest.mark.parametrize("bad", [math.nan, -math.inf])
+@pytest.mark.parametrize("where", ["weight", "input[0]"])
 def test_what_goes_in_is_looked_at_too(where, bad):
     model, x = nn.Linear(4, 4), X.clone()
-    (x if where == "input" else model.weight.data)[0, 0] = bad
-    with (
-        DebugUnderflowOverflow(model),
-        pytest.raises(ValueError, match=r"inf or NaN in .*of the whole model, Linear") as e,
-    ):
+    (x if where == "input[0]" else model.weight.data)[0, 0] = bad
+    with DebugUnderflowOverflow(model), pytest.raises(ValueError, match=r"inf or NaN in .*Linear") as error:
         model(x)
-    assert ("input[0]" if where == "input" else "weight") in str(e.value)
+    assert where in str(error.value)
 
 
 class Takes(nn.Module):
@@ -147,25 +124,24 @@ class Takes(nn.Module):
         return args[0] if args else kwargs
 
 
-def frame_of(*args, **kwargs):
+def ranges_of(*args, **kwargs):
     model = Takes()
     watch = DebugUnderflowOverflow(model)
     model(*args, **kwargs)
-    return readings(watch.frames[-1])
+    return watch.frames[-1].ranges
 
 
 def test_all_kinds_of_values():
-    nested = (torch.tensor([3, -7]), [torch.tensor([True, False]), None], {"a": "text", "b": torch.tensor(1 + 1j)})
-    found = frame_of(nested)
-    assert found["input[0][0]"] == found["output[0]"] == (3.0, 7.0, "int64")
-    assert found["output[1][0]"] == (0.0, 1.0, "bool")
-    assert found["output[1][1]"] == (None, None, "None")
-    assert found["output[2].a"] == (None, None, "str, no tensor")
-    assert found["output[2].b"][0] == pytest.approx(math.sqrt(2))
-    assert frame_of(torch.zeros(0))["output"] == (None, None, "float32, empty")
-    assert frame_of(torch.eye(2).to_sparse())["output"] == (None, None, "float32, not dense")
-    assert frame_of(torch.tensor([1e300, 1e-300], dtype=torch.float64))["output"] == (1e-300, 1e300, "float64")
-    assert frame_of(torch.tensor([2.0, 4.0]).to(torch.float8_e4m3fn))["output"] == (2.0, 4.0, "float8_e4m3fn")
+    nested = (torch.tensor([3, -7]), [torch.tensor([True, False]), None], {"a": "text", "b": torch.tensor(3 + 4j)})
+    assert {name: found for name, found in ranges_of(nested).items() if name.startswith("output")} == {
+        "output[0]": (3.0, 7.0),
+        "output[1][0]": (0.0, 1.0),
+        "output[2].b": (5.0, 5.0),
+    }
+    for empty in (torch.zeros(0), torch.eye(2).to_sparse()):
+        assert ranges_of(empty) == {}
+    assert ranges_of(torch.tensor([1e300, 1e-300], dtype=torch.float64))["output"] == (1e-300, 1e300)
+    assert ranges_of(torch.tensor([2.0, 4.0]).to(torch.float8_e4m3fn))["output"] == (2.0, 4.0)
 
 
 def test_masks_may_be_infinite():
@@ -175,25 +151,9 @@ def test_masks_may_be_infinite():
     model.forward = lambda x, mask: x
     watch = DebugUnderflowOverflow(model)
     model(X, mask=mask)
-    assert readings(watch.frames[-1])["input.mask"] == (0.0, math.inf, "float32")
+    assert watch.frames[-1].ranges["input.mask"] == (0.0, math.inf)
     with pytest.raises(ValueError, match=r"output\.mask"):
-        frame_of(mask=mask)
-
-
-@pytest.mark.parametrize("kept", [1, 3, 100])
-def test_how_many_frames_are_kept(log, kept):
-    model = Model(Logarithm())
-    watch = DebugUnderflowOverflow(model, max_frames_to_save=kept)
-    with pytest.raises(ValueError, match="Logarithm"):
-        model(X)
-    assert [frame.module for frame in watch.frames] == [name.format("Logarithm") for name in EIGHT[:5]][-kept:]
-    assert f"last {min(kept, 5)} forward" in log.text
-
-
-@pytest.mark.parametrize("kept", [0, -1])
-def test_a_report_needs_a_frame(kept):
-    with pytest.raises(ValueError, match=f"max_frames_to_save={kept}"):
-        DebugUnderflowOverflow(nn.Linear(1, 1), kept)
+        ranges_of(mask=mask)
 
 
 def test_batches_are_traced(log):
@@ -235,20 +195,6 @@ def test_it_can_be_taken_off(how):
     assert not any(module._forward_hooks for module in model.modules())
     assert model(X)["logits"].isnan().any()
     assert not watch.frames
-
-
-def test_a_shared_module_is_looked_at_once_a_pass():
-    """Under the first of its names. The reference reports it twice."""
-    layer = nn.Linear(4, 4)
-    model = nn.Sequential(layer, nn.Tanh(), layer)
-    watch = DebugUnderflowOverflow(model)
-    model(X)
-    assert [frame.module for frame in watch.frames] == [
-        "0, Linear",
-        "1, Tanh",
-        "0, Linear",
-        "the whole model, Sequential",
-    ]
 
 
 def test_a_model_that_is_watched_can_be_copied_and_pickled():
