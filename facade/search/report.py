@@ -9,7 +9,6 @@ import logging
 import os
 import warnings
 from collections import Counter
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +51,8 @@ def write_report(study: Any, folder: str | os.PathLike[str]) -> Path:
 def table(study: Any) -> list[dict[str, Any]]:
     """Return a row for each trial: number, state, why it failed, objectives, values, seconds, files, parameters."""
     several = len(study.directions) > 1
-    goals = goals_of(study)
+    words = [one.name.lower() for one in study.directions]
+    goals = [f"{word} {name}" for word, name in zip(words, objectives_of(study), strict=True)]
     objectives = {f"objective_{index}" if several else "objective": goal for index, goal in enumerate(goals)}
     rows, places = [], places_of(study)
     trials = study.get_trials(deepcopy=False)
@@ -68,12 +68,6 @@ def table(study: Any) -> list[dict[str, Any]]:
         row |= {"seconds": seconds, "reports": reports, **places.get(trial.number, {})}
         rows.append(row | {f"parameter {name}" if name in row else name: it for name, it in trial.params.items()})
     return rows
-
-
-def goals_of(study: Any) -> list[str]:
-    """Describe each objective, such as `maximize accuracy`."""
-    words = [one.name.lower() for one in study.directions]
-    return [f"{word} {name}" for word, name in zip(words, objectives_of(study), strict=True)]
 
 
 def objectives_of(study: Any) -> list[str]:
@@ -163,63 +157,29 @@ def _write(path: Path, text: str) -> None:
     os.replace(beside, path)
 
 
-_FUNCTIONS = {
-    "history": "plot_optimization_history",
-    "importances": "plot_param_importances",
-    "slices": "plot_slice",
-    "parallel_coordinates": "plot_parallel_coordinate",
-}
-"""Functions that show a single objective."""
-_MOST_FOR_A_FRONT = 3
-
-
-@dataclass(frozen=True)
-class Plot:
-    """A picture of a study."""
-
-    name: str
-    """Its name in the log."""
-    function: str
-    """The function of optuna that draws it."""
-    options: dict[str, Any] = field(default_factory=dict)
-    """Its arguments beside the study."""
-
-
-def plots_of(study: Any) -> list[Plot]:
-    """Return the pictures of a study: those of each objective, and the trade-offs between several."""
-    if not any(trial.state.name == "COMPLETE" for trial in study.get_trials(deepcopy=False)):
-        return []  # optuna would draw empty axes
-    count = len(study.directions)
-    if count == 1:
-        named = {"target_name": study.metric_names[0]} if study.metric_names else {}
-        single = [Plot(name, function, named) for name, function in _FUNCTIONS.items()]
-        return [*single, Plot("intermediate_values", "plot_intermediate_values")]
-    front = [Plot("pareto_front", "plot_pareto_front")] if count <= _MOST_FOR_A_FRONT else []
-    return front + [
-        Plot(f"{name}_{index}", function, _objective(index, objective))
-        for index, objective in enumerate(objectives_of(study))
-        for name, function in _FUNCTIONS.items()
-    ]
-
-
-def _objective(index: int, name: str) -> dict[str, Any]:
-    return {"target": lambda trial: trial.values[index], "target_name": name}
+_OF_AN_OBJECTIVE = ("optimization_history", "param_importances", "slice", "parallel_coordinate")
+"""Pictures of optuna that show one objective."""
 
 
 def interactive(study: Any) -> str | None:
-    """Return a page with all of them by plotly, which needs no network; None without plotly, or if nothing is drawn."""
-    if not is_installed("plotly"):
+    """Return a page with optuna's pictures by plotly, which needs no network; None without plotly or pictures."""
+    if not is_installed("plotly") or not _completed(study):
         return None
     from optuna import visualization
 
+    goals = objectives_of(study)
+    calls: list[tuple[str, dict[str, Any]]] = [("pareto_front" if len(goals) > 1 else "intermediate_values", {})]
+    for index, goal in enumerate(goals):
+        options = {"target": lambda trial, index=index: trial.values[index], "target_name": goal}
+        calls += [(name, options) for name in _OF_AN_OBJECTIVE]
     parts: list[str] = []
-    for plot in plots_of(study):
+    for name, options in calls:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
-                figure = getattr(visualization, plot.function)(study, **plot.options)
-            except Exception as error:
-                logger.info("No %s: %s", plot.name, error)
+                figure = getattr(visualization, f"plot_{name}")(study, **options)
+            except Exception as error:  # too few trials, or more than three objectives
+                logger.info("No %s: %s", name, error)
                 continue
         parts.append(figure.to_html(full_html=False, include_plotlyjs=not parts))  # the library once
     return "<!doctype html><meta charset='utf-8'>" + "\n".join(parts) if parts else None

@@ -139,18 +139,12 @@ def _require_journal(path: str) -> None:
 def _explained(address: str) -> Iterator[None]:
     try:
         yield
-    except ImportError as error:
-        raise ImportError(
-            f"storage={shown(address)!r} needs a driver of the database that is not installed ({error}). Install the "
-            "one that the address names: psycopg[binary] for postgresql+psycopg://, psycopg2-binary for "
-            "postgresql+psycopg2://, pymysql for mysql+pymysql://."
-        ) from error
     except StorageError:
         raise
     except Exception as error:
         reason = str(getattr(error, "orig", None) or error).partition("\n")[0]
         raise StorageError(
             f"storage={shown(address)!r} cannot be reached: {reason or type(error).__name__}. For sqlite:/// the "
-            "folder has to exist (a relative path has three slashes, an absolute one four); a server has to run and "
-            "to let this user in. Nothing was begun."
+            "folder has to exist (a relative path has three slashes, an absolute one four); a server has to run, its "
+            "driver to be installed, and to let this user in. Nothing was begun."
         ) from error

@@ -11,8 +11,6 @@ from ..common.suggestions import did_you_mean
 from ..internals.lightning_import import Callback
 from .channel import FAILURE, Channel, OtherProcessError, Outcome
 
-__all__ = ["OptunaPruningCallback", "SharedTrial", "optimize_together"]
-
 Objective = Callable[[Any], Any]
 _UNITS = ("steps", "epochs")
 

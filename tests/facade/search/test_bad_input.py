@@ -11,7 +11,6 @@ from small_searches import searcher, space
 from tiny import files, tiny, trainer
 
 from lightrainer.facade.search.hyperparameter_search import MissingBackendError
-from lightrainer.facade.search.report import table
 from lightrainer.facade.search.storages import StorageError, shown
 from lightrainer.facade.search.trial_folders import checked_name
 
@@ -135,11 +134,6 @@ def test_objectives(tmp_path, objective, error, match):
     assert files(tmp_path) == []
 
 
-def test_one_number_where_there_are_two_directions(tmp_path):
-    with pytest.raises(ValueError, match="gives 1 value, but direction has 2"):
-        searcher(tmp_path).hyperparameter_search(space, n_trials=1, direction=["minimize", "maximize"])
-
-
 def test_a_value_that_is_no_number_is_a_failed_trial(tmp_path, caplog):
     """One bad rate must not end the search; if all are bad, that is said."""
     made = searcher(tmp_path)
@@ -153,18 +147,6 @@ def test_a_value_that_is_no_number_is_a_failed_trial(tmp_path, caplog):
     with pytest.raises(ValueError, match=r"(?s)2 fail.*trial 0: .* nan.*trial 1: .* nan"):
         made.hyperparameter_search(space, lambda metrics: math.nan, n_trials=2)
     assert made.train().global_step == 4
-
-
-def test_a_caught_exception_is_the_reason_of_its_trial(tmp_path, caplog):
-    def fragile(trial):
-        if trial.number == 0:
-            raise ArithmeticError("too large\nfor anybody")
-        return space(trial)
-
-    made = searcher(tmp_path)
-    made.hyperparameter_search(fragile, n_trials=2, catch=ArithmeticError)
-    assert [row["failure"] for row in table(made.study)] == ["ArithmeticError: too large", None]
-    assert "trial 0: ArithmeticError: too large" in caplog.text
 
 
 def test_no_trial_was_completed(tmp_path):

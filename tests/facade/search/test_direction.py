@@ -59,12 +59,6 @@ def test_accuracy_is_maximized_and_every_output_says_so(tmp_path, caplog):
     assert "maximize accuracy" in (tmp_path / "search" / "report.html").read_text()
 
 
-def test_what_is_asked_for_is_done(tmp_path):
-    made = rated(tmp_path)
-    best = search(made, "accuracy", direction="minimize")
-    assert best.objective == min(trial.params["learning_rate"] for trial in made.study.trials)
-
-
 def test_several_metrics_have_a_direction_each(tmp_path):
     made = rated(tmp_path)
     search(made, ["loss", "accuracy"])
@@ -98,11 +92,3 @@ def test_pruners_compare_what_is_reported_under_the_unit(tmp_path, caplog, unit,
     assert first | second == reported
     warned = "varies per_device_train_batch_size, and MedianPruner compares trials at the same optimizer step"
     assert caplog.text.count(warned) == (1 if unit == "steps" else 0)
-
-
-def test_who_prunes_nothing_is_not_warned(tmp_path, caplog):
-    import optuna
-
-    made = searcher(tmp_path)
-    made.hyperparameter_search(batches, n_trials=1, pruner=optuna.pruners.NopPruner())
-    assert "optimizer step" not in caplog.text

@@ -103,5 +103,5 @@ def test_a_database_that_is_not_there_is_said_without_the_password(server, tmp_p
 
 def test_a_driver_that_is_missing_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "psycopg2", None)
-    with pytest.raises(ImportError, match=r"psycopg2.*pip|psycopg2-binary"):
+    with pytest.raises(StorageError, match=r"psycopg2.*driver"):
         searcher(tmp_path).hyperparameter_search(space, n_trials=1, storage="postgresql+psycopg2://a@127.0.0.1:1/b")

@@ -113,13 +113,6 @@ def test_values_of_any_kind_are_drawn(tmp_path):
     assert not re.search("<b>(?!\\d)|<odd>|[MLHV ](inf|nan)", page.partition("All trials")[0].partition("<main>")[2])
 
 
-def test_a_study_with_nothing_in_it_says_so(tmp_path):
-    page = write_report(studied(["minimize"], trials=0), tmp_path).read_text()
-    assert "No trial was completed." in page
-    assert "<svg" not in page
-    assert not (tmp_path / "plots.html").exists()
-
-
 @pytest.mark.parametrize("name", ["study.db", "study.log"])
 def test_the_dashboard_shows_the_storage(tmp_path, name):
     """The app that `optuna-dashboard` serves, asked as its page asks it."""

@@ -7,11 +7,10 @@ import optuna
 import pytest
 from tiny import arguments
 
-from lightrainer import TrainingArguments
 from lightrainer.facade.arguments.trial_values import apply
 from lightrainer.facade.search.samplers import make_pruner, make_sampler
 from lightrainer.facade.search.trial_folders import RunFolders, TrialShortNamer
-from lightrainer.tools.sweep.space import EXAMPLE, check_values, grid, read_space, suggest
+from lightrainer.tools.sweep.space import grid, read_space, suggest
 
 
 @pytest.mark.parametrize(
@@ -101,11 +100,6 @@ def test_a_retry_has_the_folder_of_what_it_retries():
     assert [same.name(Numbered(1)), same.name(Numbered(2)), same.name(Numbered(1))] == ["same", "same-2", "same"]
 
 
-def test_no_two_trials_share_a_folder():
-    named = RunFolders(lambda trial: ("a-2", "a", "a")[trial.number])
-    assert [named.name(Numbered(number)) for number in range(3)] == ["a-2", "a", "a-2-2"]
-
-
 SPACE = """
 learning_rate: {low: 1e-5, high: 1e-2, log: true}
 num_train_epochs: {low: 1, high: 4}
@@ -155,11 +149,6 @@ def test_quoted_texts_of_a_space_stay_texts(tmp_path, name):
     assert read_space(tmp_path / name)[0].choices == tuple(texts)
 
 
-def test_numbers_of_a_space_are_numbers(tmp_path):
-    (tmp_path / "space.yaml").write_text("rate: [1e-5, -1E3, 1.5e2, .5e+1, 3, 0.5, 1e5x]")
-    assert read_space(tmp_path / "space.yaml")[0].choices == (1e-5, -1000.0, 150.0, 5.0, 3, 0.5, "1e5x")
-
-
 CONDITIONAL = """
 kind: [a, b, c]
 rate: {low: 0.1, high: 0.3, step: 0.1, when: {kind: [a, b]}}
@@ -180,17 +169,6 @@ def test_parameters_beside_certain_values_only(tmp_path):
     assert len(points) == 3 + (2 + 2) + 2
     assert {"kind": "b", "rate": 0.1, "depth": 2, "seed": 7} in points
     assert {"kind": "b", "rate": pytest.approx(0.3), "seed": 7} in points
-
-
-def test_a_grid_needs_steps(tmp_path):
-    (tmp_path / "space.yaml").write_text("rate: {low: 0.1, high: 0.3}")
-    with pytest.raises(ValueError, match="--sampler grid: rate has no step"):
-        grid(read_space(tmp_path / "space.yaml"))
-
-
-def test_the_space_of_the_help_can_be(tmp_path):
-    (tmp_path / "space.yaml").write_text(EXAMPLE)
-    check_values(read_space(tmp_path / "space.yaml"), TrainingArguments)
 
 
 @pytest.mark.parametrize(

@@ -85,11 +85,6 @@ def test_a_value_that_was_not_logged():
         study.optimize(lambda trial: fit(trial, "vall_loss"), n_trials=1)
 
 
-def test_a_trial_is_not_needed_where_nobody_asks():
-    """As in every process but the first."""
-    assert fit(None) > 0
-
-
 def test_in_one_process_it_is_the_study_itself():
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
     best = optimize_together(
