@@ -113,20 +113,6 @@ def _warn_of_precision(model: Any, args: TFTrainingArguments) -> None:
         )
 
 
-def explain_graph_only(error: RuntimeError) -> None:
-    """Say what to do instead of `tf.gradients`, which legacy overrides of `training_step` call; others pass.
-
-    Raises:
-        NotImplementedError: that is what the error is about.
-    """
-    if "tf.gradients" in str(error):
-        raise NotImplementedError(
-            "training_step calls tf.gradients, which works in graphs only, and overrides are called outside of them. "
-            "Compute the loss in a tape: `with tf.GradientTape() as tape: loss = ...`, and return "
-            "tape.gradient(loss, self.model.trainable_variables)."
-        ) from error
-
-
 def build(module: KerasModule, datasets: Iterable[Any], collator: PairCollator) -> None:
     """Make the weights of a model, from the first of several datasets that there is.
 

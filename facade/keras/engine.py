@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
@@ -28,58 +28,9 @@ from ..evaluation.results import EvalLoopOutput, PredictionOutput
 from ..trainer import Trainer
 from ..trainer.steps import empty_cache_if_due
 from .arguments import TFTrainingArguments
-from .totals import Total
 
 _NO_DECAY = re.compile("LayerNorm|layer_norm|bias")
 """Parameters without weight decay, as `TFTrainer` names them."""
-
-
-class KerasSteps(Protocol):
-    """What the engine calls of a `TFTrainer`."""
-
-    train_loss: Total
-    eval_loss: Total
-    num_train_examples: int | None
-    steps_per_epoch: int
-    total_train_batch_size: int
-
-    def get_train_tfdataset(self) -> Any:
-        """See `TFTrainer`, as for the others."""
-        ...
-
-    def get_eval_tfdataset(self, eval_dataset: Any = None) -> tuple[Any, int, int]:
-        """See there."""
-        ...
-
-    def get_test_tfdataset(self, test_dataset: Any) -> tuple[Any, int, int]:
-        """See there."""
-        ...
-
-    def create_optimizer_and_scheduler(self, num_training_steps: int) -> None:
-        """See there."""
-        ...
-
-    def distributed_training_steps(self, batch: tuple[Any, Any]) -> None:
-        """See there."""
-        ...
-
-    def distributed_prediction_steps(self, batch: tuple[Any, Any]) -> Any:
-        """See there."""
-        ...
-
-    def prediction_loop(
-        self, dataset: Any, steps: int, num_examples: int, description: str, prediction_loss_only: bool | None = None
-    ) -> PredictionOutput:
-        """See there."""
-        ...
-
-    def evaluate(self, eval_dataset: Any = None) -> dict[str, float]:
-        """See there."""
-        ...
-
-    def log(self, logs: dict[str, float]) -> None:
-        """See there."""
-        ...
 
 
 class KerasEngine(Trainer):
@@ -96,7 +47,7 @@ class KerasEngine(Trainer):
     model: Any  # a KerasModule
     args: TFTrainingArguments
 
-    def __init__(self, steps: KerasSteps, **kwargs: Any) -> None:
+    def __init__(self, steps: Any, **kwargs: Any) -> None:
         self.steps = steps
         self.instances: Any = None
         self._constrained: Any = None

@@ -23,7 +23,7 @@ from ...lightning_modules.keras.tensorflow_data import is_tensorflow_dataset, re
 from ...lightning_modules.keras.wrapping import wrap_keras_model
 from ..evaluation.results import PredictionOutput, TrainOutput
 from .arguments import TFTrainingArguments
-from .checks import build, check_dataset, check_parameters, check_steps, explain_graph_only, is_overridden
+from .checks import build, check_dataset, check_parameters, check_steps, is_overridden
 from .engine import KerasEngine
 from .totals import Total
 
@@ -255,11 +255,7 @@ class TFTrainer:
         overridden = is_overridden(self, TFTrainer, "training_step")
         if overridden:
             self._engine.model.push()
-        try:
-            gradients = self.training_step(features, labels, nb_instances_in_global_batch)
-        except RuntimeError as error:
-            explain_graph_only(error)
-            raise
+        gradients = self.training_step(features, labels, nb_instances_in_global_batch)
         if overridden:
             self._engine.take_gradients(gradients, added=not self._backward_ran)
         if not self._engine.is_in_train:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -54,25 +54,15 @@ class KerasAdam(torch.optim.AdamW):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        for settings, groups in self._alike():
-            tensors: _Tensors = ([], [], [], [], [], [])
-            for group in groups:
-                for parameter in group["params"]:
-                    if parameter.grad is None:
-                        parameter.grad = torch.zeros_like(parameter)
-                self._init_group(group, *tensors)
-            adamw(*tensors, fused=True, amsgrad=False, maximize=False, **settings)
-        return loss
-
-    def _alike(self) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
-        """Count a step, and yield groups that take it together; one call of small tensors costs as much as two."""
-        alike: list[tuple[dict[str, Any], list[dict[str, Any]]]] = []
         for group in self.param_groups:
             group["steps"] += 1
-            settings = self._settings(group)
-            found = next((groups for known, groups in alike if known == settings), None)
-            alike.append((settings, [group])) if found is None else found.append(group)
-        yield from alike
+            tensors: _Tensors = ([], [], [], [], [], [])
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
+            self._init_group(group, *tensors)
+            adamw(*tensors, fused=True, amsgrad=False, maximize=False, **self._settings(group))
+        return loss
 
     @staticmethod
     def _settings(group: dict[str, Any]) -> dict[str, Any]:

@@ -34,13 +34,6 @@ class InATape(TFTrainer):
         return tape.gradient(loss, self.model.trainable_variables)
 
 
-class InAGraph(TFTrainer):
-    def training_step(self, features, labels, nb_instances_in_global_batch):
-        each, _ = self.run_model(features, labels, True)
-        each /= tf.cast(nb_instances_in_global_batch, each.dtype)
-        return tf.gradients(each, self.model.trainable_variables)
-
-
 @pytest.mark.parametrize("parts", [1, 2])
 def test_a_step_in_a_tape_is_that_of_the_trainer(tmp_path, parts):
     """Also where an embedding has a gradient of its rows only, and statistics move."""
@@ -56,16 +49,6 @@ def test_a_step_in_a_tape_is_that_of_the_trainer(tmp_path, parts):
     assert furthest(weights(ours), weights(theirs)) < 2e-6
     assert furthest(weights(ours), weights(network())) > 1e-2
     assert one.evaluate()["eval_loss"] == pytest.approx(two.evaluate()["eval_loss"], abs=1e-6)
-
-
-def test_gradients_of_a_graph_are_refused_before_anything_changes(tmp_path):
-    model = network()
-    made = trainer(tmp_path, cls=InAGraph, model=model, train_dataset=DATA, eval_dataset=DATA)
-    with pytest.raises(NotImplementedError, match=r"tf\.gradients.*tape\.gradient\(loss, self\.model\.trainable"):
-        made.train()
-    assert made.global_step == 0
-    trained = [variable.numpy() for variable in model.trainable_variables]
-    assert furthest(trained, [variable.numpy() for variable in network().trainable_variables]) == 0
 
 
 def test_a_precision_that_the_model_was_not_made_in_is_warned_of(tmp_path, caplog):

@@ -140,26 +140,3 @@ def test_the_steps_of_the_optimizer_are_in_its_state():
         first.grad = torch.full((2,), 0.3 - 0.1 * number)
         after.step()
     assert torch.equal(whole, first)
-
-
-def test_groups_of_the_same_settings_are_stepped_together_as_if_each_were_alone():
-    def trained(of_two_decays):
-        torch.manual_seed(0)
-        parameters = [torch.nn.Parameter(torch.randn(3)) for _ in range(3)]
-        groups = [
-            {"params": [one], "weight_decay": decay} for one, decay in zip(parameters, of_two_decays, strict=True)
-        ]
-        alone = [KerasAdam([group], lr=0.1) for group in groups]
-        together = KerasAdam([{**group, "params": [group["params"][0].detach().clone()]} for group in groups], lr=0.1)
-        for number in range(3):
-            for group, other in zip(groups, together.param_groups, strict=True):
-                group["params"][0].grad = torch.full((3,), 0.5 - number)
-                other["params"][0].grad = torch.full((3,), 0.5 - number)
-            for optimizer in (*alone, together):
-                optimizer.step()
-        return torch.stack(parameters), torch.stack([group["params"][0] for group in together.param_groups])
-
-    same, different = trained((0.1, 0.1, 0.1)), trained((0.1, 0.0, 0.1))
-    assert torch.equal(*same)
-    assert torch.equal(*different)
-    assert not torch.equal(same[1], different[1])
