@@ -16,48 +16,25 @@ from .names import CONFIG_FILE
 
 logger = logging.getLogger(__name__)
 
-_BERT = {
-    "unk_token": "[UNK]",
-    "sep_token": "[SEP]",
-    "pad_token": "[PAD]",
-    "cls_token": "[CLS]",
-    "mask_token": "[MASK]",
-}
-_ALBERT = {**_BERT, "bos_token": "[CLS]", "eos_token": "[SEP]", "unk_token": "<unk>", "pad_token": "<pad>"}
-_DEBERTA = {**_BERT, "bos_token": "[CLS]", "eos_token": "[SEP]"}
-_ROBERTA = {
-    "bos_token": "<s>",
-    "eos_token": "</s>",
-    "sep_token": "</s>",
-    "cls_token": "<s>",
-    "unk_token": "<unk>",
-    "pad_token": "<pad>",
-    "mask_token": "<mask>",
-}
-_GPT2: dict[str, str] = dict.fromkeys(("unk_token", "bos_token", "eos_token"), "<|endoftext|>")
-_T5 = {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
-_LLAMA = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
-_GEMMA = {
-    "unk_token": "<unk>",
-    "bos_token": "<bos>",
-    "eos_token": "<eos>",
-    "pad_token": "<pad>",
-    "mask_token": "<mask>",
-}
-_XLNET = {**_LLAMA, "sep_token": "<sep>", "pad_token": "<pad>", "cls_token": "<cls>", "mask_token": "<mask>"}
+
+def _tokens(**tokens: str) -> dict[str, Any]:
+    return {f"{name}_token": token for name, token in tokens.items()}
+
+
+_BERT = _tokens(unk="[UNK]", sep="[SEP]", pad="[PAD]", cls="[CLS]", mask="[MASK]")
+_ALBERT = {**_BERT, **_tokens(bos="[CLS]", eos="[SEP]", unk="<unk>", pad="<pad>")}
+_DEBERTA = {**_BERT, **_tokens(bos="[CLS]", eos="[SEP]")}
+_ROBERTA = _tokens(bos="<s>", eos="</s>", sep="</s>", cls="<s>", unk="<unk>", pad="<pad>", mask="<mask>")
+_GPT2 = _tokens(unk="<|endoftext|>", bos="<|endoftext|>", eos="<|endoftext|>")
+_T5 = _tokens(eos="</s>", unk="<unk>", pad="<pad>")
+_LLAMA = _tokens(unk="<unk>", bos="<s>", eos="</s>")
+_GEMMA = _tokens(unk="<unk>", bos="<bos>", eos="<eos>", pad="<pad>", mask="<mask>")
+_XLNET = {**_LLAMA, **_tokens(sep="<sep>", pad="<pad>", cls="<cls>", mask="<mask>")}
 _COHERE = {
-    "unk_token": "<UNK>",
-    "bos_token": "<BOS_TOKEN>",
-    "eos_token": "<|END_OF_TURN_TOKEN|>",
-    "pad_token": "<PAD>",
-    "cls_token": "<CLS>",
-    "sep_token": "<SEP>",
-    "mask_token": "<MASK_TOKEN>",
+    **_tokens(unk="<UNK>", bos="<BOS_TOKEN>", eos="<|END_OF_TURN_TOKEN|>", pad="<PAD>"),
+    **_tokens(cls="<CLS>", sep="<SEP>", mask="<MASK_TOKEN>"),
 }
-_CLIP: dict[str, Any] = {
-    **dict.fromkeys(("unk_token", "eos_token", "pad_token"), "<|endoftext|>"),
-    "bos_token": "<|startoftext|>",
-}
+_CLIP = {**_GPT2, **_tokens(bos="<|startoftext|>", pad="<|endoftext|>")}
 
 _TYPES_SECOND = {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]}
 _TYPES_LAST = {"model_input_names": ["input_ids", "attention_mask", "token_type_ids"]}

@@ -99,25 +99,6 @@ class Chat(Calls):
             encoded.convert_to_tensors(return_tensors)
         return encoded if return_dict else encoded["input_ids"]
 
-    def encode_message_with_chat_template(
-        self, message: dict[str, str], conversation_history: list[dict[str, str]] | None = None, **kwargs: Any
-    ) -> list[int]:
-        """As the method of `PreTrainedTokenizerBase`: the ids that one more message adds to a chat.
-
-        Args:
-            message: the new one.
-            conversation_history: those before.
-            kwargs: those of `apply_chat_template`, but for `add_generation_prompt`.
-        """
-        if "add_generation_prompt" in kwargs:
-            raise ValueError("`add_generation_prompt` is not for a single message: add the prompt for the whole chat.")
-        before = list(conversation_history or [])
-        options = {**kwargs, "add_generation_prompt": False, "tokenize": True, "return_dict": False}
-        tokens = self.apply_chat_template([*before, message], **options)
-        known = self.apply_chat_template(before, **options) if before else []
-        same = zip(known, tokens, strict=False)
-        return tokens[next((index for index, (a, b) in enumerate(same) if a != b), min(len(known), len(tokens))) :]
-
     def get_chat_template(self, chat_template: str | None = None, tools: list[Any] | None = None) -> str:
         """As the method of `PreTrainedTokenizerBase`: the template that is applied.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from tokenizers import Tokenizer, processors
@@ -16,7 +15,6 @@ from .files import TokenizerFiles, arguments_of, files_of
 from .names import NO_LIMIT, AddedToken
 from .padding import Padding, check_side
 from .saving import Saving
-from .training import trained
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -214,41 +212,6 @@ class PreTrainedTokenizerFast(PreTrainedTokenizerBase):
         """Tokens that the texts of a pair may have together, beside special ones."""
         return self.model_max_length - self.num_special_tokens_to_add(pair=True)
 
-    def train_new_from_iterator(
-        self,
-        text_iterator: Iterable[Any],
-        vocab_size: int,
-        length: int | None = None,
-        new_special_tokens: list[str | AddedToken] | None = None,
-        special_tokens_map: dict[str, str] | None = None,
-        **kwargs: Any,
-    ) -> Self:
-        """As `PreTrainedTokenizerFast.train_new_from_iterator`: the same tokenizer with a vocabulary of other texts.
-
-        Args:
-            text_iterator: texts, or lists of texts.
-            vocab_size: number of tokens.
-            length: number of texts, for the progress bar.
-            new_special_tokens: beside those that there are.
-            special_tokens_map: special tokens with their new names.
-            kwargs: of the trainer in the `tokenizers` library.
-
-        Raises:
-            ValueError: the model cannot be trained.
-        """
-        renamed, new = special_tokens_map or {}, list(new_special_tokens or [])
-        settings = self.init_kwargs.copy()
-        added = settings.pop("added_tokens_decoder", None) or {}
-        settings["added_tokens_decoder"] = {index: token for index, token in added.items() if str(token) not in renamed}
-        for name in PreTrainedTokenizerBase.SPECIAL_TOKENS_ATTRIBUTES:
-            token = self._special_tokens_map.get(name)
-            if token is not None:
-                settings[name] = _renamed(token, renamed)
-        if extra := [*self.extra_special_tokens, *new]:
-            settings["extra_special_tokens"] = extra
-        backend = trained(self._tokenizer, text_iterator, vocab_size, length, new, renamed, kwargs)
-        return type(self)(**settings, tokenizer_object=backend)
-
     def __repr__(self) -> str:
         added = "\n\t".join(f"{index}: {token!r}," for index, token in self.added_tokens_decoder.items())
         return (
@@ -333,11 +296,3 @@ def _templates(value: Any) -> Any:
     fits = value is None or all(isinstance(text, str) for text in texts)
     _require(fits, "chat_template", value, "a template, or several by name")
     return value
-
-
-def _renamed(token: str | AddedToken, renamed: dict[str, str]) -> str | AddedToken:
-    text = renamed.get(str(token), str(token))
-    if isinstance(token, str):
-        return text
-    flags = {flag: getattr(token, flag) for flag in ("single_word", "lstrip", "rstrip", "normalized")}
-    return AddedToken(text, **flags, special=True)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tokenizers import AddedToken
+from tokenizers import AddedToken as AddedToken
 
 from ..common.suggestions import ExplicitEnum
-
-__all__ = ["AddedToken", "CharSpan", "PaddingStrategy", "TensorType", "TokenSpan", "TruncationStrategy"]
 
 TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILE = "tokenizer_config.json"

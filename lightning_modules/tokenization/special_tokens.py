@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -198,10 +199,8 @@ class SpecialTokens:
 
 def _without_id(name: str) -> tuple[str, bool]:
     """`pad_token_id` is the id of `pad_token`."""
-    for ending in ("_ids", "_id"):
-        if name.endswith(ending):
-            return name.removesuffix(ending), True
-    return name, False
+    token = re.sub("_ids?$", "", name)
+    return token, token != name
 
 
 def _token_or_none(name: str, token: Any, error: type[Exception] = TypeError) -> str | AddedToken | None:

@@ -108,7 +108,7 @@ def test_to_the_hub(hub, tmp_path):
 
 
 def test_it_is_all_done_without_transformers(tmp_path):
-    """In a process in which it cannot be imported: made, trained, saved, loaded, called, padded, chatted."""
+    """In a process in which it cannot be imported: made, saved, loaded, called, padded, chatted."""
     script = Path(__file__).parent / "without_transformers.py"
     done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

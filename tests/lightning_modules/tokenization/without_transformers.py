@@ -30,7 +30,6 @@ backend.train_from_iterator(
     texts, trainers.BpeTrainer(special_tokens=["<pad>", "<unk>", "<mask>"], show_progress=False)
 )
 made = PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="<pad>", unk_token="<unk>", mask_token="<mask>")
-made = made.train_new_from_iterator(texts, 60, show_progress=False)
 made.chat_template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
 made.save_pretrained("folder")
 made = AutoTokenizer.from_pretrained("folder")

@@ -1,6 +1,5 @@
-"""New vocabularies, several threads, worker processes, and what is said of wrong calls."""
+"""Several threads, worker processes, encodings, and what is said of wrong calls."""
 
-import json
 import logging
 import sys
 import threading
@@ -10,48 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
-from comparing import assert_same
-from kinds import KINDS, NAMED, backend, both, corpus
-from tokenizers import AddedToken, Tokenizer, models, processors
+from kinds import NAMED, backend, both, corpus
+from tokenizers import Tokenizer, models
 from torch.utils.data import DataLoader
 
 from lightrainer import BatchEncoding, DataCollatorWithPadding, PreTrainedTokenizerFast
 
 TEXTS = ["another text to learn from", "words, and more words!", "日本語 text 123"] * 4
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_new_vocabulary_equals_the_reference(kind):
-    """To the id, where training is deterministic: WordPiece and Unigram break ties at random, and differ every time."""
-    mine, theirs = both(kind, model_max_length=30)
-    for asked in (
-        {},
-        {"new_special_tokens": ["<x>", AddedToken("<y>", lstrip=True)]},
-        {"special_tokens_map": {"[MASK]": "<mask>", "[SEP]": "</s>", "[UNK]": "<unk>"}},
-    ):
-        made = [each.train_new_from_iterator(iter(TEXTS), 300, show_progress=False, **asked) for each in (mine, theirs)]
-        parts = [json.loads(each.backend_tokenizer.to_str()) for each in made]
-        if kind in ("WordPiece", "Unigram"):
-            for part in parts:
-                part["model"].pop("vocab")
-        else:
-            assert_same(made[0](TEXTS[:3], padding=True), made[1](TEXTS[:3], padding=True))
-        assert parts[0] == parts[1]
-        assert made[0].special_tokens_map == made[1].special_tokens_map
-        assert made[0].added_tokens_decoder == made[1].added_tokens_decoder
-        assert made[0].init_kwargs.keys() - {"added_tokens_decoder"} == made[1].init_kwargs.keys()
-        assert made[0].get_vocab() != mine.get_vocab()
-
-
-def test_what_cannot_be_trained_is_said():
-    mine = both("WordPiece")[0]
-    inside = backend("WordLevel")
-    inside.add_tokens(["<sep>"])
-    inside.post_processor = processors.BertProcessing(("<sep>", inside.token_to_id("<sep>")), ("[CLS]", 2))
-    made = PreTrainedTokenizerFast(tokenizer_object=inside)
-    with pytest.raises(ValueError, match=r"puts '<sep>' around texts, but the new vocabulary does not have it"):
-        made.train_new_from_iterator(TEXTS, 50, show_progress=False)
-    assert isinstance(mine.train_new_from_iterator([TEXTS], 100, show_progress=False), PreTrainedTokenizerFast)
 
 
 # --- threads and processes
