@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from ...lightning_modules.common.redaction import chain
+from ...lightning_modules.common.redaction import bare, chain, without
 
 logger = logging.getLogger(__name__)
 
@@ -16,7 +16,6 @@ Result = TypeVar("Result")
 PAUSES = (2.0, 8.0)
 """Seconds before the second and third attempt, in addition to the retries of `huggingface_hub`."""
 
-_LONGEST_PAUSE = 60.0
 _PASSING = (408, 429, 500, 502, 503, 504)
 _TRANSPORT = ("httpx", "httpx2", "httpcore", "httpcore2", "requests", "urllib3")
 _REMEDIES = {
@@ -27,7 +26,6 @@ _REMEDIES = {
     "that the token may read them.",
     429: "The Hub takes no more requests for now. Save less often, or wait.",
 }
-_HIDDEN = "<HUB_TOKEN>"
 _LENGTH = 400
 
 
@@ -44,9 +42,8 @@ def retried(call: Callable[[], Result], token: str | None = None) -> Result:
         except Exception as error:
             if not is_passing(error):
                 raise
-            seconds = min(_asked_to_wait(error) or pause, _LONGEST_PAUSE)
-            logger.info("The Hub: %s. Trying again in %g s.", describe(error, token), seconds)
-            time.sleep(seconds)
+            logger.info("The Hub: %s. Trying again in %g s.", describe(error, token), pause)
+            time.sleep(pause)
     return call()
 
 
@@ -76,12 +73,10 @@ def explained(error: Exception, repository: str, token: str | None = None) -> Ex
     """
     remedy = _REMEDIES.get(status_of(error) or 0)
     note = f"\nThis was about the repository {repository!r}. {remedy or ''}".rstrip()
-    for one in chain(error):
-        one.args = tuple(hidden(part, token) if isinstance(part, str) else part for part in one.args)
-        one.__traceback__ = None
+    bare(error, token)
     first, *rest = error.args or ("",)
     if not isinstance(first, int) and note not in str(first):  # an int is the errno of an OSError
-        error.args = (hidden(str(first), token) + note, *rest)
+        error.args = (f"{first}{note}", *rest)
     return error
 
 
@@ -89,25 +84,10 @@ def describe(error: BaseException, token: str | None = None) -> str:
     """Return an error in one line, for logs."""
     said = [f"{type(one).__name__}: {' '.join(str(one).split())}" for one in (error, error.__cause__) if one]
     texts = [text if len(text) <= _LENGTH else f"{text[:_LENGTH]} ..." for text in said]
-    return hidden(" From ".join(texts), token)
-
-
-def hidden(text: str, token: str | None) -> str:
-    """Redact the token in a text: a server may echo it."""
-    return text.replace(token, _HIDDEN) if token else text
+    return without(" From ".join(texts), token)
 
 
 def _is_transport_error(error: BaseException) -> bool:
     """Return whether the connection failed, or a gateway answered with HTML instead of JSON."""
     cls = type(error)
     return isinstance(error, TimeoutError) or cls.__module__.partition(".")[0] in _TRANSPORT or "JSON" in cls.__name__
-
-
-def _asked_to_wait(error: BaseException) -> float | None:
-    """Return the seconds of the `Retry-After` header, if any."""
-    for one in chain(error):
-        headers: Any = getattr(getattr(one, "response", None), "headers", None) or {}
-        value = str(headers.get("Retry-After", ""))
-        if value.isdigit():
-            return float(value)
-    return None

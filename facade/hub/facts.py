@@ -261,35 +261,22 @@ TASK_NAMES = {
 }
 """Names of tasks on a card."""
 
-_ENDINGS = {
-    "ForCausalLM": "text-generation",
-    "LMHeadModel": "text-generation",
-    "WithLMHead": "text-generation",
-    "ForMaskedLM": "fill-mask",
-    "WithLMHeadModel": "fill-mask",
-    "ForSequenceClassification": "text-classification",
-    "ForTokenClassification": "token-classification",
-    "ForQuestionAnswering": "question-answering",
-    "ForQuestionAnsweringSimple": "question-answering",
-    "ForMultipleChoice": "multiple-choice",
-    "ForConditionalGeneration": "text2text-generation",
-    "MTModel": "text2text-generation",
-    "ForTextToText": "text2text-generation",
-    "EncoderDecoderModel": "text2text-generation",
-    "ForImageClassification": "image-classification",
-    "ForImageClassificationWithTeacher": "image-classification",
-    "ForImageSegmentation": "image-segmentation",
-    "ForSegmentation": "image-segmentation",
-    "ForSemanticSegmentation": "image-segmentation",
-    "ForUniversalSegmentation": "image-segmentation",
-    "ForObjectDetection": "object-detection",
-    "ForAudioClassification": "audio-classification",
-    "ForCTC": "automatic-speech-recognition",
-    "ForSpeechSeq2Seq": "automatic-speech-recognition",
-    "ForSpeechToText": "automatic-speech-recognition",
-    "SpeechEncoderDecoderModel": "automatic-speech-recognition",
-    "VisionEncoderDecoderModel": "image-text-to-text",
+_ENDINGS_OF_TASKS = {
+    "text-generation": "ForCausalLM LMHeadModel WithLMHead",
+    "fill-mask": "ForMaskedLM WithLMHeadModel",
+    "text-classification": "ForSequenceClassification",
+    "token-classification": "ForTokenClassification",
+    "question-answering": "ForQuestionAnswering ForQuestionAnsweringSimple",
+    "multiple-choice": "ForMultipleChoice",
+    "text2text-generation": "ForConditionalGeneration MTModel ForTextToText EncoderDecoderModel",
+    "image-classification": "ForImageClassification ForImageClassificationWithTeacher",
+    "image-segmentation": "ForImageSegmentation ForSegmentation ForSemanticSegmentation ForUniversalSegmentation",
+    "object-detection": "ForObjectDetection",
+    "audio-classification": "ForAudioClassification",
+    "automatic-speech-recognition": "ForCTC ForSpeechSeq2Seq ForSpeechToText SpeechEncoderDecoderModel",
+    "image-text-to-text": "VisionEncoderDecoderModel",
 }
+_ENDINGS = {ending: task for task, endings in _ENDINGS_OF_TASKS.items() for ending in endings.split()}
 _OF_IMAGES: dict[str, str] = dict.fromkeys(("text-generation", "text2text-generation"), "image-text-to-text")
 _OF_SOUND: dict[str, str] = {
     "text-classification": "audio-classification",

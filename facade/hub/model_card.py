@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...callbacks.report.pictures import draw_loss_picture
-from .card_text import MARKER, PICTURE_NAME, Evaluation, evaluations, pretty, text_of
+from .card_text import PICTURE_NAME, Evaluation, evaluations, pretty, text_of
 from .facts import TASK_NAMES, CardFacts
 from .pushing import CARD_NAME
 
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from huggingface_hub import EvalResult, ModelCardData
 
 logger = logging.getLogger(__name__)
-
-__all__ = ["MARKER", "ModelCard"]
 
 _METRICS_OF_THE_HUB = """
     accuracy bleu cer chrf exact_match f1 mae matthews_correlation mean_iou mse pearsonr perplexity

@@ -16,16 +16,6 @@ from ..common.nested import find_batch_size, mapping_like, sequence_like
 from ..data.epoch_loader import EpochLoader
 from ..models.inspection import base_of_adapter
 
-__all__ = [
-    "as_arguments",
-    "count_targets",
-    "cut_batch",
-    "describe_batch",
-    "needs_all",
-    "samples_that_count",
-    "split_labels",
-]
-
 
 def split_labels(batch: Any) -> tuple[tuple[Any, ...], Any]:
     """Split a batch without names into its inputs, in the order of `forward`, and its labels, which are its last part.

@@ -22,8 +22,6 @@ from ..internals.lightning_import import BatchSizeFinder, LightningDataModule, c
 from ..internals.lightning_internals import deal_out_samples, deals_out_samples, made_by_cli
 from .resuming import ResumingCallback
 
-__all__ = ["DataModule"]
-
 _KEEP_ALL_COLUMNS = "name those to keep: columns=[...]"
 
 # A child of Lightning's logger, for the same handlers and level.

@@ -28,8 +28,6 @@ from .model_module import ModelSource
 from .optimizer_module import OptimizerModule
 from .step_window import batches_per_step
 
-__all__ = ["LossFunction", "LossModule"]
-
 LossFunction = nn.Module | Callable[[Any, Any], torch.Tensor] | dict[str, Any] | None
 """Called with the output of the model and the labels; or {"class_path": ..., "init_args": {...}} of a module."""
 
@@ -189,7 +187,7 @@ class LossModule(OptimizerModule):
         if self.loss_fn is not None:
             labels = self._require_labels(batch)
             outputs = self.call_model(batch, without=self.label_names)
-            return self._loss_of(outputs, labels), outputs
+            return self.loss_fn(outputs, labels), outputs
         labels = self._named_labels(batch) if self.label_smoothing else None
         further = {}
         if items is not None:
@@ -339,17 +337,6 @@ class LossModule(OptimizerModule):
                 "return tuples of inputs and labels."
             )
         return labels
-
-    def _loss_of(self, outputs: Any, labels: Any) -> torch.Tensor:
-        """Return the loss, checked."""
-        loss = self.loss_fn(outputs, labels)
-        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-            kind = f"shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else f"type {type(loss).__name__}"
-            raise ValueError(
-                f"`loss_fn` returned a loss of {kind}, but expected is a tensor with one number, the mean over the "
-                'batch: leave out reduction="none", or take .mean() of it.'
-            )
-        return loss
 
     def _begin(self, stage: str) -> None:
         loaders = self._loaders(stage)

@@ -19,8 +19,6 @@ from ..models.neftune import neftune_hook
 from ..optim.module_optimizers import to_plain_setting
 from .resuming import ResumableModule
 
-__all__ = ["ModelModule", "ModelSource"]
-
 ModelSource = Callable[[], nn.Module] | nn.Module | dict[str, Any] | None
 """A model; a function that makes it; or {"class_path": ..., "init_args": {...}}."""
 
@@ -69,19 +67,9 @@ class ModelModule(ResumableModule):
             name_or_path: a folder, or a name on the Hub.
             model_kwargs: more arguments of its `from_pretrained`.
             kwargs: arguments of the module.
-
-        Raises:
-            TypeError: the class has no `from_pretrained`.
         """
-        found = resolve(model_class, "model_class") if isinstance(model_class, str) else model_class
-        load: Any = getattr(found, "from_pretrained", None)
-        if not callable(load):
-            name = getattr(found, "__name__", type(found).__name__)
-            raise TypeError(
-                f"model_class={name} has no from_pretrained, so it cannot load {name_or_path!r}. Make the model "
-                f"yourself and pass it: {cls.__name__}(model, ...)."
-            )
-        model: Any = load(name_or_path, **(model_kwargs or {}))
+        found: Any = resolve(model_class, "model_class") if isinstance(model_class, str) else model_class
+        model = found.from_pretrained(name_or_path, **(model_kwargs or {}))
         return cls(model, **kwargs)
 
     def save_pretrained(self, folder: str | Path) -> None:

@@ -27,8 +27,6 @@ from ..optim.module_optimizers import (
 from .model_module import ModelModule
 from .step_window import StepWindow, batches_per_step, ends_step
 
-__all__ = ["OptimizerModule"]
-
 
 class OptimizerModule(ModelModule):
     """The part of `LossModule` that trains its model.
@@ -56,8 +54,6 @@ class OptimizerModule(ModelModule):
         self.optimizer_config: Any = as_optimizer_setting(optimizer)
         self.schedule_config: Any = as_schedule_setting(schedule)
         self.monitor = monitor
-        if schedule_interval not in (None, "step", "epoch"):
-            raise ValueError(f"`schedule_interval` is {schedule_interval!r}, but a schedule goes by 'step' or 'epoch'.")
         self.schedule_interval = schedule_interval
         self.window = StepWindow()
         self._in_backward: Any = None  # the optimizer, if it steps there

@@ -39,8 +39,6 @@ from ..internals.loop_states import (
 from ..training.accumulation import WindowLoader
 from .step_window import load_step, step_so_far
 
-__all__ = ["ResumableModule", "ResumingCallback", "add_process_states", "data_state"]
-
 _log = logging.getLogger(__name__)
 
 

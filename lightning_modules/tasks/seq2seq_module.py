@@ -14,8 +14,6 @@ from ..models.inspection import base_of_adapter
 from .model_module import ModelSource
 from .task_modules import TaskModule
 
-__all__ = ["Seq2SeqModule"]
-
 _IGNORED = -100
 
 
@@ -69,11 +67,6 @@ class Seq2SeqModule(TaskModule):
             TypeError: the model has no method `generate`.
         """
         model = self._require_model()
-        if not callable(getattr(model, "generate", None)):
-            raise TypeError(
-                f"{type(model).__name__} has no method generate, with which {type(self).__name__} evaluates. Give it "
-                "one that takes the columns of a batch and returns token ids, or use LossModule."
-            )
         inputs = {name: value for name, value in without_answers(self._with_names(batch)).items() if value is not None}
         return generate(model, inputs, {**self.generation, **options}, synced_gpus=is_sharded(model))
 

@@ -18,8 +18,6 @@ from torch import nn
 from ..common.dtensor import own_part
 from ..internals.lightning_import import Trainer
 
-__all__ = ["StepWindow", "batches_per_step", "ends_step", "load_step", "step_so_far"]
-
 _log = logging.getLogger(__name__)
 
 

@@ -16,8 +16,6 @@ from .batch_inputs import count_targets
 from .loss_module import LossModule
 from .model_module import ModelSource
 
-__all__ = ["CausalLMModule", "SequenceClassificationModule", "TaskModule", "TokenClassificationModule"]
-
 _IGNORED = -100
 
 

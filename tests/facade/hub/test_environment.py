@@ -46,13 +46,6 @@ def test_offline_is_said_at_once(server, tmp_path):
     assert server.requests == []
 
 
-def test_offline_a_card_is_written(server, tmp_path):
-    code, said, _ = start(server.url, tmp_path / "out", variables={"HF_HUB_OFFLINE": "1"}, hub_model_id=NAME)
-    assert code == [0], said
-    assert "# out\n" in (tmp_path / "out" / "README.md").read_text()
-    assert server.requests == []
-
-
 def test_two_processes(server, tmp_path):
     """The first one uploads, nobody else does; and both go on from what they download."""
     given = {"push_to_hub": True, "hub_model_id": NAME, "save_strategy": "epoch", "hub_strategy": "checkpoint"}

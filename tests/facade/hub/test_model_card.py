@@ -1,6 +1,5 @@
 """The model card: what it says, that the Hub's rules and the client's validators accept it, also offline."""
 
-import logging
 import math
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +15,6 @@ from transformers import GPT2Config, GPT2ForSequenceClassification
 from transformers.modelcard import TrainingSummary
 
 from lightrainer.facade.hub import model_card
-from lightrainer.facade.hub.card_text import MARKER
 
 EVALUATED = {"eval_strategy": "steps", "eval_steps": 2}
 
@@ -78,22 +76,6 @@ def test_it_says_what_was_trained_on_what_and_how(tmp_path, monkeypatch):
     assert (
         ElementTree.parse(tmp_path / "my-model" / "loss_curve.svg").getroot().tag == "{http://www.w3.org/2000/svg}svg"
     )
-
-
-def test_every_evaluation_is_a_row(tmp_path):
-    made = fine_tuning(tmp_path)
-    made.train()
-    made.create_model_card()
-    logs = [entry for entry in made.state.log_history if "eval_loss" in entry]
-    losses = {entry["step"]: entry["loss"] for entry in made.state.log_history if "loss" in entry}
-    lines = card(tmp_path).splitlines()
-    at = lines.index("| Step | Epoch | Training loss | Evaluation loss | Accuracy |")
-    rows = [[float(cell) for cell in line.strip("| ").split(" | ")] for line in lines[at + 2 : at + 4]]
-    expected = [[e["step"], e["epoch"], losses[e["step"]], e["eval_loss"], e["eval_accuracy"]] for e in logs]
-    assert [row[0] for row in rows] == [2, 4]
-    for row, values in zip(rows, expected, strict=True):
-        assert row == pytest.approx(values, abs=5e-5)
-    assert f"| Accuracy | {rows[-1][-1]:g} |" in card(tmp_path)
 
 
 def test_the_metadata_is_what_the_client_makes_of_the_same_numbers(tmp_path):
@@ -231,17 +213,6 @@ def test_an_evaluation_after_the_training_does_not_change_what_is_published(tmp_
     assert f"after step {2 if best else 4}:" in card(tmp_path)
 
 
-def test_where_the_training_evaluates_nothing_the_evaluation_after_it_counts(tmp_path):
-    made = trainer(tmp_path)
-    made.train()
-    value = made.evaluate()["eval_loss"]
-    made.create_model_card(tasks="tabular-classification", dataset_tags="me/points")
-    text = card(tmp_path)
-    assert "On [me/points](https://huggingface.co/datasets/me/points), after the training of 4 steps:" in text
-    stored = metadata_load(tmp_path / "README.md")
-    assert stored["model-index"][0]["results"][0]["metrics"][0]["value"] == value
-
-
 def test_without_data_of_the_hub_there_is_no_index(tmp_path):
     made = trainer(tmp_path / "plain", **EVALUATED)
     made.train()
@@ -254,16 +225,6 @@ def test_without_data_of_the_hub_there_is_no_index(tmp_path):
     assert "transformers |" not in text.partition("### Versions")[0]
 
 
-def test_before_any_training(tmp_path):
-    made = trainer(tmp_path)
-    made.create_model_card()
-    text = card(tmp_path)
-    assert "in 0 steps" in text
-    assert "## Results" not in text
-    assert "loss_curve" not in text
-    assert not (tmp_path / "loss_curve.svg").exists()
-
-
 def test_numbers_that_are_none_are_not_in_the_index(tmp_path):
     values = {"good": 0.5, "bad": math.nan, "worse": math.inf}
     made = trainer(tmp_path, compute_metrics=lambda prediction: values, **EVALUATED)
@@ -273,19 +234,6 @@ def test_numbers_that_are_none_are_not_in_the_index(tmp_path):
     assert stored is not None
     assert [each["type"] for each in stored["model-index"][0]["results"][0]["metrics"]] == ["loss", "good"]
     assert "| Bad | nan |" in card(tmp_path)
-
-
-def test_it_is_about_the_best_model_where_that_is_loaded(tmp_path):
-    values = iter([0.9, 0.1])
-    best = {"load_best_model_at_end": True, "metric_for_best_model": "good", "save_strategy": "steps", "save_steps": 2}
-    made = trainer(tmp_path, compute_metrics=lambda prediction: {"good": next(values)}, **best, **EVALUATED)
-    made.train()
-    made.create_model_card()
-    text = card(tmp_path)
-    assert "On the evaluation set, after step 2:" in text
-    assert "| Good | 0.9 |" in text
-    assert "| **2** | " in text
-    assert "This is the model of step 2, the best one." in text
 
 
 def test_several_evaluation_sets(tmp_path):
@@ -302,14 +250,6 @@ def test_several_evaluation_sets(tmp_path):
         "stanfordnlp/imdb": last["eval_one_accuracy"],
         "them/reviews": last["eval_two_accuracy"],
     }
-
-
-@pytest.mark.parametrize("name", ["", "a/b/c", "../model", "./model"])
-def test_a_model_from_nowhere_has_no_base(tmp_path, name):
-    made = fine_tuning(tmp_path)
-    made.model.config._name_or_path = name
-    made.create_model_card()
-    assert "base_model" not in card(tmp_path)
 
 
 def test_a_model_from_a_folder_has_no_base(tmp_path, monkeypatch):
@@ -330,12 +270,6 @@ def test_the_license_is_that_of_the_base_model(hub, tmp_path):
     assert "license: mit\n" in card(tmp_path)
 
 
-def test_a_hub_that_is_not_there_keeps_nobody_from_writing(hub, tmp_path):
-    hub.break_off("GET")
-    fine_tuning(tmp_path).create_model_card()
-    assert "license" not in card(tmp_path)
-
-
 def test_tags_of_an_older_card_are_kept(tmp_path):
     (tmp_path / "README.md").write_text("---\ntags:\n- theirs\n- lightrainer\n---\nOld.\n")
     made = trainer(tmp_path)
@@ -344,14 +278,6 @@ def test_tags_of_an_older_card_are_kept(tmp_path):
     assert stored is not None
     assert stored["tags"] == ["mine", "generated_from_trainer", "lightrainer", "theirs"]
     assert "Old." not in card(tmp_path)
-
-
-def test_an_older_card_that_cannot_be_read_is_replaced(tmp_path, caplog):
-    (tmp_path / "README.md").write_text("---\ntags: [\n---\n")
-    with caplog.at_level(logging.WARNING, "lightrainer"):
-        trainer(tmp_path).create_model_card()
-    assert "are not kept" in caplog.text
-    assert MARKER in card(tmp_path)
 
 
 def test_a_picture_that_cannot_be_drawn_is_left_out(tmp_path, monkeypatch, caplog):

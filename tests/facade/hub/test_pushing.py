@@ -125,16 +125,6 @@ def test_at_the_end_only_when_it_is_asked_for(hub, tmp_path):
     assert same(weights_of(hub), weights(made.model))
 
 
-def test_at_every_save(hub, tmp_path):
-    made = pushing(tmp_path, hub_always_push=True, **EACH_STEP)
-    made.train()
-    assert messages(hub) == [progress(step) for step in (1, 2, 3, 4)]
-    assert uploaded(hub) == MODEL
-    for step in (1, 2, 3, 4):
-        folder = tmp_path / "out" / f"checkpoint-{step}"
-        assert same(weights_of(hub, step), load((folder / "model.safetensors").read_bytes()))
-
-
 def test_the_newest_checkpoint_too(hub, tmp_path):
     pushing(tmp_path, hub_strategy="checkpoint", hub_always_push=True, **EACH_STEP).train()
     both = [(progress(step), f"{progress(step)}, checkpoint") for step in (1, 2, 3, 4)]
@@ -143,19 +133,6 @@ def test_the_newest_checkpoint_too(hub, tmp_path):
     assert uploaded(hub) == sorted([*MODEL, *(f"last-checkpoint/{name}" for name in inside)])
     state = json.loads(hub.repos[NAME].files()["last-checkpoint/trainer_state.json"])
     assert state["global_step"] == 4
-
-
-def test_all_checkpoints_too(hub, tmp_path):
-    pushing(tmp_path, hub_strategy="all_checkpoints", hub_always_push=True, **EACH_STEP).train()
-    folders = {name.partition("/")[0] for name in uploaded(hub) if "/" in name}
-    assert folders == {f"checkpoint-{step}" for step in (1, 2, 3, 4)}
-
-
-def test_without_checkpoints_the_final_model_is_uploaded(hub, tmp_path):
-    made = pushing(tmp_path)
-    made.train()
-    assert messages(hub) == ["End of training"]
-    assert same(weights_of(hub), weights(made.model))
 
 
 def test_the_best_model_is_what_is_there_in_the_end(hub, tmp_path):
@@ -373,13 +350,6 @@ def test_tags_of_the_model(hub, tmp_path):
     assert "- mine\n- its-own\n- generated_from_trainer\n" in card
 
 
-def test_a_model_saved_somewhere_else_is_uploaded_as_well(hub, tmp_path):
-    made = pushing(tmp_path, hub_strategy="end")
-    made.save_model(str(tmp_path / "elsewhere"))
-    assert "model.safetensors" in files(tmp_path / "elsewhere")
-    assert messages(hub) == ["Model saved"]
-
-
 # When it fails.
 
 
@@ -435,9 +405,14 @@ def test_a_killed_upload_is_cleaned_up_by_the_next_run(hub, tmp_path):
 # The numbers.
 
 
-def test_uploads_change_no_number(hub, tmp_path):
+def test_uploads_at_every_save_change_no_number(hub, tmp_path):
     made = pushing(tmp_path, hub_always_push=True, eval_strategy="steps", eval_steps=1, **EACH_STEP)
     made.train()
+    assert messages(hub) == [progress(step) for step in (1, 2, 3, 4)]
+    assert uploaded(hub) == MODEL
+    for step in (1, 2, 3, 4):
+        folder = tmp_path / "out" / f"checkpoint-{step}"
+        assert same(weights_of(hub, step), load((folder / "model.safetensors").read_bytes()))
     usual = trainer(tmp_path / "usual", eval_strategy="steps", eval_steps=1, **EACH_STEP)
     usual.train()
     assert same(weights(made.model), weights(usual.model))

@@ -31,19 +31,6 @@ def test_a_name_gets_its_owner(hub):
     assert sorted(hub.repos) == [f"{USER}/model", "team/model"]
 
 
-@pytest.mark.parametrize("private", [True, False, None])
-def test_a_new_one_is_as_private_as_was_asked(hub, private):
-    Repository("me/model").created(private=private)
-    assert hub.repos["me/model"].private is bool(private)
-
-
-def test_one_that_is_there_is_taken_as_it_is(hub):
-    hub.make("me/model", private=True, **{"README.md": b"mine"})
-    assert Repository("me/model").created(private=False).name == "me/model"
-    assert hub.repos["me/model"].private
-    assert hub.repos["me/model"].files()["README.md"] == b"mine"
-
-
 def test_a_missing_branch_is_made(hub):
     Repository("me/model", revision="draft").created()
     assert list(hub.repos["me/model"].branches) == ["main", "draft"]
@@ -69,16 +56,6 @@ def test_a_folder_becomes_one_commit(hub, folder):
     assert len(hub.asked("PUT /storage/")) == 1
 
 
-def test_what_has_not_changed_is_not_sent_again(hub, folder):
-    made = Repository("me/model").created()
-    made.upload(folder, "first")
-    (folder / "config.json").write_text('{"changed": 1}')
-    made.upload(folder, "second")
-    assert len(hub.asked("PUT /storage/")) == 1
-    made.upload(folder, "nothing")
-    assert hub.repos["me/model"].messages()[1:] == ["first", "second"]
-
-
 def test_a_whole_folder_takes_the_place_of_the_older_one(hub, folder):
     old = {"kept.txt": b"1", "last/shard.bin": b"2", "last/config.json": b"3"}
     hub.make("me/model", **old)
@@ -99,14 +76,6 @@ def test_a_folder_comes_back(hub, folder):
     assert not made.download("other", commit).exists()
 
 
-def test_the_client_without_large_file_storage_does_the_same(hub, folder, monkeypatch):
-    """With hf_xet newer clients commit in another way; as long as no file is large it is the same API."""
-    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", False)
-    hub.all_regular = True
-    Repository("me/model").created().upload(folder, "first")
-    assert sorted(hub.repos["me/model"].files())[1:] == ["config.json", "inner/words.txt", "model.safetensors"]
-
-
 REMEDIES = {401: "hf auth login", 403: "the role `write`", 404: "spelled right", 429: "takes no more requests"}
 
 
@@ -119,12 +88,6 @@ def test_a_refusal_says_what_to_do(hub, status):
     assert error.value.response.status_code in (status, 404)
     assert "'me/model'" in str(error.value)
     assert REMEDIES[error.value.response.status_code] in str(error.value)
-
-
-def test_a_branch_that_is_not_there(hub, folder):
-    hub.make("me/model")
-    with pytest.raises(HfHubHTTPError, match="hub_revision are spelled right"):
-        Repository("me/model", revision="nowhere").upload(folder, "first")
 
 
 def test_a_name_that_cannot_be(hub):
@@ -160,22 +123,6 @@ def test_a_trouble_that_stays_is_raised_in_the_end(hub, folder):
     with pytest.raises(HfHubHTTPError, match="503"):
         created_and_uploaded(folder)
     assert len(hub.asked("commit/main")) == 1 + len(errors.PAUSES)
-
-
-def test_what_will_not_pass_is_not_tried_again(hub, folder):
-    hub.refuse("commit/main", 403)
-    with pytest.raises(HfHubHTTPError, match="403"):
-        created_and_uploaded(folder)
-    assert len(hub.asked("commit/main")) == 1
-
-
-def test_the_server_says_how_long_to_wait(hub, monkeypatch):
-    pauses = []
-    monkeypatch.setattr(errors, "time", type("Clock", (), {"sleep": staticmethod(pauses.append)}))
-    hub.refuse("repos/create", 429, times=1, Retry_After="7")
-    hub.refuse("repos/create", 429, times=1, Retry_After="100000")
-    Repository("me/model").created()
-    assert pauses == [7.0, 60.0]
 
 
 @pytest.fixture

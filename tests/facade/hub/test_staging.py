@@ -98,15 +98,6 @@ def test_a_new_card_does_not_change_that_of_the_checkpoint(out):
     assert (out / "checkpoint-2" / "README.md").read_bytes() == b"of the checkpoint"
 
 
-def test_a_file_that_vanishes_is_left_out(out, monkeypatch):
-    stage = Stage(out / "checkpoint-2", out)
-    found = pushing._files(out)
-    names = list(found)
-    (out / "notes.txt").unlink()
-    monkeypatch.setattr(pushing, "_files", lambda folder: iter(names) if folder == out else iter(()))
-    assert "notes.txt" not in files(stage.fill())
-
-
 def test_the_whole_folder_is_uploaded_by_the_same_rules(out):
     """As `huggingface_hub` reads the patterns; weights are those that were just saved, and go along."""
     Stage(out / "checkpoint-2", out)

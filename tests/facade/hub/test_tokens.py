@@ -86,7 +86,7 @@ def test_it_is_in_no_warning_of_the_background(hub, tmp_path, everything):
     made.args.hub_token = SECRET
     made.train()
     texts = everything()
-    assert "<HUB_TOKEN>" in texts[0], "the server has not sent it back"
+    assert "<hidden>" in texts[0], "the server has not sent it back"
     assert [text for text in texts if SECRET in text] == []
 
 

@@ -156,12 +156,6 @@ def test_what_is_written_down_can_be_read_again(config, tmp_path):
         assert len(again.datamodule.val_dataset["a"]) == 22
 
 
-def test_a_misspelt_option_is_an_error():
-    model, misspelt = "--model.model=module_world.Net", "--model.optimizer.learning_rat=1"
-    with pytest.raises(ValueError, match=r"no 'learning_rat'\. Did you mean 'learning_rate'"):
-        cli(LossModule, model, misspelt, run=False, subclasses=False)
-
-
 def test_a_subclass_of_the_data_module(tmp_path):
     """With arguments of its own, beside those of its parent."""
     made = cli(

@@ -140,15 +140,6 @@ class TestResuming:
         assert all(torch.equal(one, other) for one, other in zip(rest, again, strict=True))
         assert len(list(second.train_dataloader())) == 6, "and only once"
 
-    def test_by_hand_after_a_training(self):
-        data = DataModule(points(), batch_size=4)
-        seen = fitted(data, max_epochs=1, max_steps=2)[1]
-        whole = fitted(DataModule(points(), batch_size=4), max_epochs=1)[1]
-        other = DataModule(points(), batch_size=4)
-        other.load_state_dict(data.state_dict())
-        rest = [batch["x"] for batch in other.train_dataloader()]
-        assert all(torch.equal(one, two) for one, two in zip(whole.batches, [*seen.batches, *rest], strict=True))
-
 
 class TestOrder:
     def test_shuffled_by_seed_and_epoch(self):
@@ -157,10 +148,6 @@ class TestOrder:
         assert not torch.equal(seen[0], seen[6]), "each epoch has an order of its own"
         assert not torch.equal(seen[0], other[0])
         assert torch.equal(seen[6], other[0]), "which is that of the next seed"
-
-    def test_in_order(self):
-        seen = fitted(DataModule(points(), batch_size=4, shuffle=False))[1].batches
-        assert torch.equal(torch.cat(seen[:6]), torch.stack([item["x"] for item in points()]))
 
     def test_drop_last(self):
         seen = fitted(DataModule(points(), batch_size=4, drop_last=True), max_epochs=1)[1].batches
@@ -201,11 +188,6 @@ class TestColumns:
         data = DataModule([{**item, "id": 3} for item in points()], columns=["id"], batch_size=4)
         assert set(next(iter(data.train_dataloader()))) == {"id"}
 
-    def test_none_of_them(self):
-        table = datasets.Dataset.from_list([{"text": "a"}] * 8)
-        with pytest.raises(ValueError, match="text"):
-            fitted(DataModule(table, batch_size=4))
-
     def test_a_collator(self):
         texts = DataModule(sentences(), collate_fn=pad, batch_size=4)
         assert fitted(texts, LossModule(seeded(TokenNet), optimizer=OPTIMIZER), max_epochs=1)[2].global_step == 6
@@ -225,14 +207,6 @@ class TestStages:
                 predicted = module.model(torch.stack([item["x"] for item in items]))["logits"].argmax(-1)
             right = predicted == torch.stack([item["labels"] for item in items])
             assert float(found[f"val_{name}_acc"]) == pytest.approx(right.float().mean().item())
-
-    def test_metrics_of_a_list_of_loaders_have_the_suffix_of_lightning(self):
-        module = LossModule(seeded(Net), metrics={"acc": MulticlassAccuracy(3)})
-        loaders = [DataModule(None, points(10, seed=seed)).val_dataloader() for seed in (5, 6)]
-        (first, second) = make_trainer().validate(module, loaders, verbose=False)
-        assert "val_loss/dataloader_idx_0" in first
-        assert "val_loss/dataloader_idx_1" in second
-        assert {"val_acc/dataloader_idx_0", "val_acc/dataloader_idx_1"} <= set(first)
 
     def test_metrics_of_the_training(self):
         """Of the batches as the model was when it saw them."""
@@ -260,13 +234,6 @@ class TestStages:
         labels = torch.stack([item["labels"] for item in points(10, seed=5)])
         logits = torch.cat(outputs)
         assert found["test_loss"] == pytest.approx(torch.nn.functional.cross_entropy(logits, labels).item())
-
-    def test_stages_without_data(self):
-        with pytest.raises(ValueError, match=r"Training needs data: pass train_dataset=\.\.\. to DataModule"):
-            DataModule(None).train_dataloader()
-        assert fitted(DataModule(points()))[2].callback_metrics.keys() == {"train_loss"}
-        with pytest.raises(Exception, match="test_dataloader"):
-            make_trainer().test(LossModule(seeded(Net)), DataModule(points()), verbose=False)
 
     def test_functions_that_make_datasets(self):
         made = []

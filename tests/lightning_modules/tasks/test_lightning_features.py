@@ -9,7 +9,7 @@ from lightning.fabric import Fabric
 from lightning.pytorch.callbacks import BackboneFinetuning, ModelCheckpoint
 from lightning.pytorch.plugins import MixedPrecision
 from lightning.pytorch.tuner import Tuner
-from module_world import Bare, Net, Seen, TokenNet, make_trainer, pad, points, same_weights, seeded, sentences
+from module_world import Net, Seen, TokenNet, make_trainer, pad, points, same_weights, seeded, sentences
 from torch.nn import functional
 from torch.utils.data import IterableDataset
 
@@ -19,7 +19,6 @@ from lightrainer.lightning_modules import (
     LossModule,
     OptimizerConfig,
     ScheduleConfig,
-    SequenceClassificationModule,
     set_seed,
 )
 from lightrainer.lightning_modules.internals import lightning_internals
@@ -87,30 +86,6 @@ class TestAccumulation:
         assert seen.logged[-1] == pytest.approx(whole.item(), rel=1e-5), "the loss of the step is logged"
         assert sum(seen.losses) / 3 != pytest.approx(whole.item(), rel=1e-3), "a mean of means is another number"
 
-    def test_a_batch_without_labels_that_count(self):
-        """Its loss is 0, and it takes nothing from the others."""
-
-        def collate(items):
-            batch = pad(items)
-            if all("mute" in item for item in items):
-                batch["labels"][:] = -100
-            return batch
-
-        texts = [*sentences(4), *({**item, "mute": True} for item in sentences(4, seed=1))]
-        sgd = {"class_path": "torch.optim.SGD", "init_args": {"lr": 1.0}}
-        options = {"collate_fn": collate, "batch_size": 4, "shuffle": False}
-        columns = ["input_ids", "mute"]
-        both = fitted(
-            LossModule(seeded(TokenNet), optimizer=sgd),
-            DataModule(texts, columns=columns, **options),
-            accumulate_grad_batches=2,
-            max_epochs=1,
-        )[0]
-        alone = fitted(
-            LossModule(seeded(TokenNet), optimizer=sgd), DataModule(texts[:4], columns=columns, **options), max_epochs=1
-        )[0]
-        torch.testing.assert_close(both.model.state_dict(), alone.model.state_dict(), rtol=1e-5, atol=1e-6)
-
     def test_an_optimizer_that_steps_in_the_backward_pass_cannot_accumulate(self, monkeypatch):
         monkeypatch.setattr(
             "lightrainer.lightning_modules.tasks.optimizer_module.steps_in_backward", lambda optimizer: True
@@ -171,10 +146,6 @@ class TestPrecision:
         assert sum(seen.losses[-6:]) < sum(seen.losses[:6]) / 2
         scaler = trainer.precision_plugin.scaler
         assert (scaler is not None and scaler.get_scale() > 1) == (half == torch.float16)
-
-    @pytest.mark.filterwarnings("ignore:You passed `Trainer.accelerator='cpu', precision='16-mixed'")
-    def test_16_mixed_by_name_is_what_lightning_makes_of_it_on_the_cpu(self):
-        assert fitted(precision="16-mixed")[2].precision_plugin.precision == "bf16-mixed"
 
     def test_an_overflow_in_fp16_skips_the_step(self):
         """The scaler is a real one: it starts too high here, comes down, and the training still learns."""
@@ -258,20 +229,6 @@ class TestTuner:
         make_trainer(max_epochs=1, callbacks=[seen]).fit(made, datamodule)
         assert [len(batch) for batch in seen.batches] == [8] * 8
 
-    def test_batch_size_that_is_too_large(self, tmp_path):
-        """An error of memory ends the search, with the last size that fitted."""
-
-        class Limited(Net):
-            def forward(self, x, labels=None):
-                if len(x) > 8:
-                    raise RuntimeError("CUDA out of memory. (as it were)")
-                return super().forward(x, labels)
-
-        datamodule = DataModule(points(64), batch_size=2)
-        trainer = make_trainer(default_root_dir=tmp_path, max_epochs=1)
-        found = Tuner(trainer).scale_batch_size(module(model=Limited), datamodule=datamodule, steps_per_trial=2)
-        assert found == datamodule.batch_size == 8
-
 
 class TestCompile:
     @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning")
@@ -349,12 +306,6 @@ def test_schedules_have_the_length_of_the_training():
     assert seen.rates == pytest.approx([0.05 * rate for rate in (0, 0.25, 0.5, 0.75, 1, 0.75, 0.5, 0.25)])
 
 
-@pytest.mark.filterwarnings("ignore:.*IterableDataset")
-def test_a_training_without_end_needs_a_length():
-    with pytest.raises(ValueError, match="give the Trainer max_steps, or the schedule total_steps"):
-        fitted(module(schedule={"name": "linear"}), DataModule(Counter(), batch_size=4), max_epochs=2)
-
-
 def test_a_schedule_of_torch_is_stepped_after_each_epoch():
     halving = {"class_path": "torch.optim.lr_scheduler.StepLR", "init_args": {"step_size": 1, "gamma": 0.5}}
     for schedule in (halving, lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)):
@@ -367,11 +318,6 @@ def test_the_model_is_put_into_training_mode():
     made = LossModule(seeded(Net, dropout=0.5), optimizer=OPTIMIZER)
     made.model.eval()
     assert fitted(made)[1].losses == fitted(LossModule(seeded(Net, dropout=0.5), optimizer=OPTIMIZER))[1].losses
-
-
-def test_a_model_of_logits_alone():
-    made = fitted(SequenceClassificationModule(seeded(Bare), num_labels=3, optimizer=OPTIMIZER), max_epochs=20)[2]
-    assert made.callback_metrics["val_accuracy"] > 0.7
 
 
 class OwnStep(LossModule):

@@ -5,7 +5,7 @@ import types
 
 import pytest
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import nn
 from torch.utils.data import DataLoader
@@ -130,11 +130,6 @@ def test_weights_equal_those_of_a_loop_by_hand(form, accumulation):
         assert torch.equal(theirs, ours), name
 
 
-def test_the_last_step_of_an_epoch_is_a_mean_too():
-    """Of two batches, where others have three: Lightning alone would let them count less."""
-    torch.testing.assert_close(train_with_lightning().state_dict(), train_by_hand().state_dict(), rtol=1e-5, atol=1e-6)
-
-
 def test_comparison_can_fail():
     """Negative control: without clipping the weights differ."""
     expected, trained = train_by_hand(), train_with_lightning(clip=None)
@@ -149,19 +144,6 @@ def test_length_of_the_training_is_the_length_of_the_schedule():
     steps = [0, 0, 1, 1, 1, 2, 2, 3, 3, 3, 4, 4, 4, 5, 5, 6]
     assert rates.seen == pytest.approx([0.05 * (6 - step) / 6 for step in steps])
     assert module.schedule_config.total_steps is None, "the configuration is left as it was"
-
-
-def test_length_of_the_schedule_can_be_given():
-    module = make_module(optimizer=OPTIMIZER, schedule=ScheduleConfig(name="linear", total_steps=100))
-    rates = LearningRates()
-    make_trainer(max_epochs=1, callbacks=[rates]).fit(module, loader())
-    assert rates.seen == pytest.approx([0.05 * (100 - step) / 100 for step in range(1, 9)])
-
-
-def test_no_schedule_is_a_constant_rate():
-    rates = LearningRates()
-    make_trainer(max_epochs=1, callbacks=[rates]).fit(make_module(optimizer=OPTIMIZER), loader())
-    assert rates.seen == [0.05] * 8
 
 
 def test_default_optimizer_is_the_documented_one():
@@ -191,24 +173,6 @@ def test_plateau_schedule_without_validation_is_an_error():
         make_trainer(max_epochs=1).fit(module, loader(6))
 
 
-class Losses(Callback):
-    """Keeps `train_loss` after each step."""
-
-    def __init__(self):
-        self.seen = []
-
-    def on_train_batch_end(self, trainer, module, outputs, *args):
-        assert trainer.callback_metrics["train_loss"] == outputs["loss"]
-        self.seen.append(float(trainer.callback_metrics["train_loss"]))
-
-
-def test_train_loss_is_logged_at_each_step():
-    losses = Losses()
-    make_trainer(max_epochs=12, callbacks=[losses]).fit(make_module(optimizer=OPTIMIZER), loader())
-    assert len(losses.seen) == 96
-    assert sum(losses.seen[-8:]) < sum(losses.seen[:8]) / 2, "and it falls"
-
-
 @pytest.mark.parametrize("verb", ["validate", "test"])
 def test_each_sample_counts_the_same(verb):
     """The last batch of three is smaller; the loss is that of all seven samples, in eval mode."""
@@ -222,26 +186,6 @@ def test_each_sample_counts_the_same(verb):
     assert results == [{name: pytest.approx(expected, rel=1e-5)}]
     by_batch = [float(module.model(**batch)["loss"].detach()) for batch in loader(7)]
     assert sum(by_batch) / 3 != pytest.approx(expected, rel=1e-3), "a mean over batches would be another number"
-
-
-def test_validation_during_the_training():
-    module, trainer = make_module(), make_trainer(max_epochs=1)
-    trainer.fit(module, loader(), loader(7))
-    fitted = float(trainer.callback_metrics["val_loss"])
-    (alone,) = make_trainer().validate(module, loader(7), verbose=False)
-    assert alone["val_loss"] == pytest.approx(fitted, rel=1e-5)
-
-
-@pytest.mark.parametrize("labels", [True, False])
-def test_predictions_are_what_the_model_returns_beside_the_loss(labels):
-    module = make_module()
-    rows = samples(5) if labels else [{"x": sample["x"]} for sample in samples(5)]
-    data = DataLoader(rows, batch_size=3)
-    predicted = torch.cat(make_trainer().predict(module, data))
-    module.eval()
-    # Without gradients torch may choose other kernels.
-    torch.testing.assert_close(predicted, torch.cat([module(**batch)["logits"] for batch in data]))
-    torch.testing.assert_close(predicted, torch.cat([module(batch["x"])["logits"] for batch in data]))
 
 
 @pytest.mark.parametrize(
@@ -283,23 +227,6 @@ def test_state_dict_round_trip(tmp_path):
         assert torch.equal(loaded.state_dict()[name], value)
 
 
-def test_training_goes_on_from_a_checkpoint(tmp_path):
-    """Lightning's `ckpt_path`: weights, optimizer and schedule as if never stopped (no dropout here)."""
-    weights = []
-    schedule = ScheduleConfig(name="linear", total_steps=16)
-    for lengths in ((2,), (1, 2)):
-        path = None
-        for epochs in lengths:
-            module = make_module(optimizer=OPTIMIZER, schedule=schedule)
-            module.model.layers[2].p = 0.0
-            trainer = make_trainer(max_epochs=epochs)
-            trainer.fit(module, loader(), ckpt_path=path)
-            path = tmp_path / f"{epochs}.ckpt"
-            trainer.save_checkpoint(path)
-        weights.append(module.model.layers[0].weight)
-    assert torch.equal(*weights)
-
-
 @pytest.mark.parametrize("verb", ["fit", "validate", "test"])
 def test_model_without_a_loss_is_an_error(verb):
     """Which says what the model returned and what it was given."""
@@ -307,12 +234,6 @@ def test_model_without_a_loss_is_an_error(verb):
     message = "did not return a loss from the inputs: it returned a dict with loss, logits. It was given: x"
     with pytest.raises(ValueError, match=message):
         getattr(make_trainer(), verb)(make_module(), data)
-
-
-def test_it_is_a_plain_lightning_module():
-    module = make_module()
-    assert isinstance(module, LightningModule)
-    assert module.automatic_optimization
 
 
 @pytest.mark.parametrize("form", ["described", "function"])
@@ -328,5 +249,3 @@ def test_schedules_by_step_of_other_libraries(form):
     assert trainer.lr_scheduler_configs[0].scheduler.last_epoch == trainer.global_step > 2
     with pytest.warns(UserWarning, match=r'OneCycleLR counts optimizer steps.*schedule_interval="step"'):
         make_module(schedule=schedule).configure_optimizers()
-    with pytest.raises(ValueError, match="`schedule_interval` is 'steps'"):
-        make_module(schedule=schedule, schedule_interval="steps")

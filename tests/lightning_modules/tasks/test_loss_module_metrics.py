@@ -97,21 +97,9 @@ def test_in_a_fit(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:.*does not have many workers", "ignore:.*LeafSpec")
-def test_labels_by_another_name(tmp_path):
-    module = LossModule(Model(), metrics=TokenLoss(), label_names=["target"])
-    (logged,) = plain_trainer(tmp_path).validate(module, loader(name="target"), verbose=False)
-    assert logged["val_TokenLoss"] == pytest.approx(logged["val_loss"], rel=1e-5)
-
-
-@pytest.mark.filterwarnings("ignore:.*does not have many workers", "ignore:.*LeafSpec")
 def test_what_is_no_number(tmp_path):
     """It cannot be logged, but is there."""
     module = LossModule(Model(), metrics={"confusion": MulticlassConfusionMatrix(3)})
     (logged,) = plain_trainer(tmp_path).validate(module, loader(), verbose=False)
     assert list(logged) == ["val_loss"]
     assert module.metric_values["val_confusion"].sum() == 10
-
-
-def test_what_is_no_metric():
-    with pytest.raises(TypeError, match="there is int"):
-        LossModule(Model(), metrics=3)

@@ -65,13 +65,3 @@ def test_one_batch_is_left_alone():
     window.weighted(loss).backward()
     window.finish([weight], 1)
     assert weight.grad.item() == torch.tensor(0.1).item()
-
-
-def test_no_items_at_all():
-    weight, window = nn.Parameter(torch.tensor(1.0)), StepWindow()
-    for _ in range(2):
-        loss = weight * 0
-        window.add(loss, torch.tensor(0))
-        window.weighted(loss / 2).backward()
-    window.finish([weight, nn.Parameter(torch.ones(1))], 2)
-    assert (window.loss, weight.grad.item()) == (None, 0)

@@ -8,13 +8,10 @@ from module_world import Bare, Net, TokenNet, make_trainer, pad, points, seeded,
 from torch import nn
 from torch.nn import functional
 from torchmetrics.classification import MulticlassAccuracy
-from torchmetrics.text import BLEUScore
 
 from lightrainer.lightning_modules import (
-    BatchMetrics,
     CausalLMModule,
     DataModule,
-    LossModule,
     Seq2SeqModule,
     SequenceClassificationModule,
     TokenClassificationModule,
@@ -76,12 +73,6 @@ class TestCausal:
         assert found["val_perplexity"] == pytest.approx(math.exp(whole.item()), rel=1e-5)
         assert found["val_loss"] == pytest.approx(whole.item(), abs=0.3), "a mean over batches, each by its samples"
 
-    def test_the_loss_of_the_model_goes_before(self):
-        model, texts = seeded(TokenNet), sentences(4)
-        assert validated(CausalLMModule(model, metrics=False), texts, collate_fn=pad) == {
-            "val_loss": pytest.approx(model(**pad(texts))["loss"].item())
-        }
-
     def test_smoothed(self):
         """Shifted, as labels are."""
         model, texts = seeded(Logits), sentences(4)
@@ -134,10 +125,6 @@ class TestSequences:
         right = ((logits > 0) == labels.bool()).float()
         assert found["val_accuracy"] == pytest.approx(right.mean(0).mean().item())
 
-    def test_metrics_of_ones_own(self):
-        module = SequenceClassificationModule(seeded(Bare), num_labels=3, metrics={"acc": MulticlassAccuracy(3)})
-        assert set(validated(module, points(8))) == {"val_loss", "val_acc"}
-
 
 class TestTokens:
     def test_loss_and_metrics_without_ignored_labels(self):
@@ -164,12 +151,6 @@ def test_a_model_without_logits_is_an_error():
 
     with pytest.raises(ValueError, match="neither a loss nor logits, but a int"):
         validated(SequenceClassificationModule(Nothing(), num_labels=3), points(4))
-
-
-def test_a_plain_module_asks_for_a_loss():
-    """Negative control: only the modules of tasks have a loss of their own."""
-    with pytest.raises((ValueError, TypeError)):
-        validated(LossModule(seeded(Bare)), points(4))
 
 
 class Echo(nn.Module):
@@ -210,20 +191,6 @@ class TestSeq2Seq:
         right = 10 / sum(len(item["input_ids"]) for item in texts)
         assert validated(cut, texts, collate_fn=pad)["val_acc"] == pytest.approx(right)
         assert set(cut.model.calls) == {(1, 1)}
-
-    def test_texts(self):
-        def words(tokens, labels):
-            said = [" ".join(str(int(token)) for token in row if token > 0) for row in tokens]
-            return said, [[" ".join(str(int(token)) for token in row if token > 0)] for row in labels]
-
-        texts = [{"input_ids": torch.arange(1, 8)} for _ in range(6)]
-        metrics = BatchMetrics({"bleu": BLEUScore()}, prepare=words)
-        assert validated(Seq2SeqModule(Echo(), metrics=metrics), texts, collate_fn=pad)["val_bleu"] == 1
-
-    def test_nothing_is_generated_for_nobody(self):
-        module = Seq2SeqModule(Echo())
-        validated(module, sentences(4), collate_fn=pad)
-        assert module.model.calls == []
 
     def test_predictions(self):
         """What `generate` returned; options of a call go before those of the module."""

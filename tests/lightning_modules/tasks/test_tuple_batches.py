@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-from lightning.pytorch.callbacks import ModelCheckpoint
 from module_world import Bare, TokenNet, make_trainer, same_weights, seeded
 from torch import nn
 from torch.nn import functional
@@ -133,29 +132,12 @@ def test_what_lightning_users_begin_with_runs(name, through):
         assert len(after) > 1, "the metrics are logged beside the loss"
 
 
-def test_a_dataset_that_is_one_tensor_needs_no_wrapper():
-    module = LossModule(network(4), loss_fn=nn.MSELoss(), optimizer=SGD)
-    trainer = make_trainer(max_epochs=1)
-    trainer.fit(module, DataLoader(ROWS, batch_size=4))
-    predicted = torch.cat(trainer.predict(module, DataLoader(ROWS, batch_size=4)))
-    assert torch.equal(predicted, module.model(ROWS)) or torch.allclose(predicted, module.model(ROWS))
-
-
 def test_inputs_may_have_names_and_labels_none():
     """`({"x": ...}, y)`: what a tokenizer gave, and a label."""
     samples = [({"x": x}, y) for x, y in zip(ROWS, CLASSES, strict=True)]
     module = LossModule(Bare(), loss_fn=nn.CrossEntropyLoss(), optimizer=SGD)
     trainer = make_trainer(max_epochs=1)
     trainer.fit(module, DataModule(samples, batch_size=4))
-    assert trainer.predict(module, DataLoader(samples, batch_size=4))[0].shape == (4, 3)
-
-
-def test_a_mapping_has_its_labels_by_name():
-    samples = [{"x": x, "answer": y} for x, y in zip(ROWS, CLASSES, strict=True)]
-    module = LossModule(Bare(), loss_fn=nn.CrossEntropyLoss(), label_names=["answer"], metrics=accuracy)
-    trainer = make_trainer(max_epochs=1)
-    trainer.fit(module, DataModule(samples, samples, predict_dataset=samples, batch_size=4))
-    assert set(trainer.callback_metrics) == {"train_loss", "val_loss", "val_accuracy"}
     assert trainer.predict(module, DataLoader(samples, batch_size=4))[0].shape == (4, 3)
 
 
@@ -315,23 +297,6 @@ def test_a_tuple_trains_as_a_mapping_does_to_the_last_bit():
     assert not same_weights(trained[0], seeded(network)), "they have learned something"
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_an_interrupted_training_goes_on_exactly(tmp_path, workers):
-    def fit(ckpt_path=None, **options):
-        module = LossModule(seeded(network, dropout=0.3), loss_fn=nn.CrossEntropyLoss(), optimizer=SGD)
-        set_seed(7)
-        if ckpt_path is not None:
-            torch.rand(11)
-        data = DataModule(TensorDataset(ROWS, CLASSES), batch_size=4, num_workers=workers)
-        make_trainer(**options).fit(module, data, ckpt_path=ckpt_path)
-        return module.model
-
-    whole = fit()
-    saving = ModelCheckpoint(tmp_path, filename="stopped", every_n_train_steps=4, save_top_k=-1)
-    fit(max_steps=4, max_epochs=-1, callbacks=[saving], enable_checkpointing=True)
-    assert same_weights(whole, fit(ckpt_path=tmp_path / "stopped.ckpt"))
-
-
 def test_a_described_loss_function_is_in_the_checkpoint_and_a_weight_of_classes_moves_with_the_module(tmp_path):
     description = {"class_path": "torch.nn.CrossEntropyLoss", "init_args": {"label_smoothing": 0.2}}
     module = LossModule(network(), loss_fn=description, optimizer=SGD)
@@ -400,7 +365,7 @@ class TwoInputsAlone(nn.Module):
         ({"loss_fn": "cross_entropy"}, TypeError, "`loss_fn` is a str"),
         ({"loss_fn": nn.Linear(1, 1)}, ValueError, "a Linear with parameters to train"),
         ({"loss_fn": nn.MSELoss(), "label_smoothing": 0.1}, ValueError, r"nn.CrossEntropyLoss\(label_smoothing=0.1\)"),
-        ({"loss_fn": {"class_path": "torch.nn.CrossEntropyLos"}}, ValueError, "Did you mean"),
+        ({"loss_fn": {"class_path": "torch.nn.CrossEntropyLos"}}, ValueError, "names no class"),
     ],
 )
 def test_what_is_no_loss_function_is_refused(arguments, kind, message):
@@ -408,52 +373,8 @@ def test_what_is_no_loss_function_is_refused(arguments, kind, message):
         LossModule(network(), **arguments)
 
 
-def test_a_loss_that_is_no_number_is_explained():
-    with pytest.raises(ValueError, match=r"loss of shape \(4,\).*reduction"):
-        fit_one(LossModule(network(), loss_fn=nn.CrossEntropyLoss(reduction="none")), ROWS, CLASSES)
-
-
 def test_a_batch_without_labels_is_explained():
     samples = [{"x": x, "y": y} for x, y in zip(ROWS, CLASSES, strict=True)]
     module = LossModule(Bare(), loss_fn=nn.CrossEntropyLoss())
     with pytest.raises(ValueError, match=r"the batch has no \['labels'\]. It has: x, y. .*label_names="):
         make_trainer(max_epochs=1).fit(module, DataLoader(samples, batch_size=4))
-
-
-class Strange:
-    """A sample of a kind that no collator knows."""
-
-    __slots__ = ()
-
-
-@pytest.mark.parametrize(
-    "samples",
-    [[(torch.zeros(index + 1), 1) for index in range(4)], [(Strange(), 1)] * 4, [Strange()] * 4],
-    ids=["ragged", "strange part", "strange"],
-)
-def test_samples_that_do_not_fit_together_are_told_of_collate_fn(samples):
-    with pytest.raises(ValueError, match="collate_fn"):
-        next(iter(DataModule(samples, batch_size=4).train_dataloader()))
-
-
-def test_advice_of_a_data_module_names_its_own_arguments():
-    samples = [{"a": x, "b": y} for x, y in zip(ROWS, CLASSES, strict=True)]
-    trainer = make_trainer(max_epochs=1)
-    with pytest.raises(ValueError, match=r"No column of the data.*columns=\[\.\.\.\]"):
-        trainer.fit(LossModule(Bare()), DataModule(samples, batch_size=4))
-    with pytest.raises(ValueError, match=r"grouped by length.*\(`length_column`\)"):
-        DataModule(TensorDataset(ROWS, CLASSES), group_by_length=True).train_dataloader()
-
-
-@pytest.mark.parametrize(
-    "schedule",
-    [
-        {"class_path": "torch.optim.lr_scheduler.ReduceLROnPlateau", "monitor": "val_acc"},
-        {"class_path": "torch.optim.lr_scheduler.ReduceLROnPlateau", "init_args": {"monitor": "val_acc"}},
-        {"name": "reduce_lr_on_plateau", "monitor": "val_acc"},
-    ],
-    ids=["beside", "among the arguments", "of a config"],
-)
-def test_what_a_plateau_schedule_watches_is_said_to_the_module(schedule):
-    with pytest.raises(ValueError, match=r"an argument of the module: schedule=\{\.\.\.\}, monitor='val_acc'"):
-        LossModule(network(), schedule=schedule)

@@ -28,10 +28,3 @@ def test_each_sample_once(count, processes):
 def test_other_loaders_are_left_alone():
     batch = {"x": torch.zeros(4)}
     assert samples_that_count(torch.utils.data.DataLoader([1]), batch, 0, 2) is None
-
-
-def test_what_has_an_entry_for_each_sample_is_cut():
-    batch = {"x": torch.zeros(4, 2), "names": list("abcd"), "scale": torch.tensor(3.0), "pair": (1, 2), "kind": "z"}
-    cut = cut_batch(batch, 3)
-    assert (cut["x"].shape, cut["names"], cut["pair"], cut["kind"]) == ((3, 2), ["a", "b", "c"], (1, 2), "z")
-    assert cut["scale"] == 3
