@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
+import pydoc
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from .suggestions import did_you_mean
-
-__all__ = ["build_described", "is_description", "resolve"]
 
 _CONSTRUCTORS = ("from_pretrained", "from_config", "_from_config")
 
@@ -52,32 +50,13 @@ def resolve(path: Any, argument: str) -> Any:
     Raises:
         ValueError: there is nothing of this name.
     """
-    parts = path.split(".") if isinstance(path, str) else []
-    for length in range(len(parts) - 1, 0, -1):
-        found: Any = _imported(".".join(parts[:length]))
-        if found is None:
-            continue
-        for part in parts[length:]:
-            if not hasattr(found, part):
-                where = getattr(found, "__name__", "it")
-                raise ValueError(
-                    f"`{argument}`: {path!r} cannot be found: {where} has no {part!r}.{did_you_mean(part, dir(found))}"
-                )
-            found = getattr(found, part)
-        return found
-    raise ValueError(
-        f"`{argument}`: {path!r} names no class. Write the module and the class, such as 'torch.nn.Linear'; the module "
-        "must be one that Python can import."
-    )
-
-
-def _imported(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
-            return None
-        raise  # the module exists, but one that it imports does not
+    found: Any = pydoc.locate(path) if isinstance(path, str) and "." in path else None
+    if found is None:
+        raise ValueError(
+            f"`{argument}`: {path!r} names no class. Write the module and the class, such as 'torch.nn.Linear'; the "
+            "module must be one that Python can import."
+        )
+    return found
 
 
 def _checked(found: Any, kind: type, path: str, argument: str) -> Callable[..., Any]:

@@ -7,8 +7,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-__all__ = ["read_json", "read_object"]
-
 
 def read_object(path: str | os.PathLike[str], what: str = "", keys: str = "names and values") -> dict[str, Any]:
     """Return the JSON object that a file holds.

@@ -6,8 +6,6 @@ import os
 import re
 from typing import Any, TypeAlias
 
-__all__ = ["StrPath", "remote_fault", "require_local"]
-
 StrPath: TypeAlias = str | os.PathLike[str]
 """Type of path arguments."""
 

@@ -12,8 +12,6 @@ import socket
 from functools import cache
 from pathlib import Path
 
-__all__ = ["is_gone", "owner_token"]
-
 
 def owner_token() -> str:
     """Return this process as `HOST-PID-START`, usable in a file name.

@@ -10,20 +10,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-__all__ = [
-    "Secret",
-    "SecretThing",
-    "bare",
-    "chain",
-    "hidden_values",
-    "is_secret_name",
-    "redacted",
-    "secret",
-    "secret_values",
-    "secret_words",
-    "shown_word",
-]
-
 HIDDEN = "<hidden>"
 _NAMES = ("token", "hub_token", "hf_token", "push_to_hub_token", "auth_token", "use_auth_token")
 _HUB_NAMES = ("hub_token", "push_to_hub_token")
@@ -108,7 +94,7 @@ def bare(error: BaseException, token: Any = None) -> None:
         token: the secret; whatever looks like one goes too.
     """
     for one in chain(error):
-        one.args = tuple(_without(part, token) if isinstance(part, str) else part for part in one.args)
+        one.args = tuple(without(part, token) if isinstance(part, str) else part for part in one.args)
         one.__traceback__ = None
 
 
@@ -121,7 +107,8 @@ def chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def _without(text: str, token: Any) -> str:
+def without(text: str, token: Any = None) -> str:
+    """Return the text without this token, and without what looks like one of the Hub."""
     return redacted(text.replace(token, HIDDEN) if token and isinstance(token, str) else text)
 
 
@@ -142,17 +129,5 @@ def _guarded(name: str, value: Any) -> Any:
 def _hidden(name: str, value: Any) -> Any:
     nested = type(value) in (list, tuple, dict, bytes)
     # A dataset may be a list: searching it takes long, and a message should not show it.
-    hides = nested and (is_secret_name(name) or len(value) > _READ or _holds_token(value))
+    hides = nested and (is_secret_name(name) or len(value) > _READ or _HUB_TOKEN.search(repr(value)))
     return SecretThing(value) if hides else _guarded(name, value)
-
-
-def _holds_token(value: Any) -> bool:
-    """Return whether the `repr` would show a token; tensors and numeric arrays, whose `repr` is slow, never do."""
-    if type(value) in (list, tuple):
-        return any(map(_holds_token, value))
-    if type(value) is dict:
-        return any(_holds_token(key) or _holds_token(item) for key, item in value.items())
-    dtype = getattr(value, "dtype", None)
-    if dtype is not None and getattr(dtype, "kind", "f") not in "OSUV":  # dtypes of torch have no kind
-        return False
-    return bool(_HUB_TOKEN.search(repr(value)))

@@ -16,15 +16,6 @@ import torch
 from .libraries import loaded
 from .torch_files import load_torch
 
-__all__ = [
-    "capture_rng_state",
-    "enable_full_determinism",
-    "load_rng_file",
-    "restore_rng_state",
-    "seed_worker",
-    "set_seed",
-]
-
 logger = logging.getLogger(__name__)
 
 _SEEDS = 2**32

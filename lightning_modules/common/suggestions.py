@@ -8,8 +8,6 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import Any
 
-__all__ = ["ExplicitEnum", "OptimizerNames", "SchedulerType", "did_you_mean", "nearest"]
-
 
 def did_you_mean(value: object, choices: Iterable[object]) -> str:
     """Return " Did you mean 'x'?" for the choice nearest to `value`, or an empty text where none is near.

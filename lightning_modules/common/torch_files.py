@@ -9,7 +9,7 @@ import io
 import os
 import pickle
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -75,20 +75,24 @@ def load_torch(
         FileNotFoundError: there is no such file.
         ValueError: the file is damaged, or holds objects other than tensors and plain values.
     """
-    import torch
-
     if not Path(path).is_file():
         raise FileNotFoundError(f"there is no file {path}")
     stand_ins = [(instead, name) for name, instead in (known or {}).items()]
+    return _load(path, path, stand_ins, map_location=map_location, mmap=mmap)
+
+
+def _load(source: Any, name: StrPath, stand_ins: Sequence[Any] = (), **options: Any) -> Any:
+    import torch
+
     try:
         with torch.serialization.safe_globals([*_numpy_globals(), *stand_ins]):
-            return torch.load(path, map_location=map_location, weights_only=True, mmap=mmap)
+            return torch.load(source, weights_only=True, **options)
     except pickle.UnpicklingError as error:
-        raise ValueError(_refusal(path, error)) from error
+        raise ValueError(_refusal(name, error)) from error
     except MemoryError:
         raise
     except Exception as error:  # a changed byte may raise any error
-        raise ValueError(f"{path} is damaged and cannot be read: {error}") from error
+        raise ValueError(f"{name} is damaged and cannot be read: {error}") from error
 
 
 def require_known_objects(path: StrPath, known: Collection[str] = ()) -> None:
@@ -153,15 +157,7 @@ def load_torch_bytes(content: bytes, name: str) -> Any:
     Raises:
         ValueError: they are damaged, or hold objects other than tensors and plain values.
     """
-    import torch
-
-    try:
-        with torch.serialization.safe_globals(_numpy_globals()):
-            return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise ValueError(_refusal(name, error)) from error
-    except (RuntimeError, EOFError, OSError) as error:
-        raise ValueError(f"{name} is damaged and cannot be read: {error}") from error
+    return _load(io.BytesIO(content), name, map_location="cpu")
 
 
 def _refusal_of_the_disk(path: StrPath, error: RuntimeError) -> OSError:

@@ -1,3 +1,4 @@
+# ruff: noqa: F401 - the other modules import these names from here
 """Imports of Lightning's names, without slow libraries that are not used.
 
 Lightning imports torchmetrics, which imports matplotlib and a third of `transformers` (where those are installed) for
@@ -17,7 +18,7 @@ from collections.abc import Iterator
 from importlib.machinery import ModuleSpec
 from typing import Any
 
-import torch  # noqa: F401 - first: it looks for the libraries by itself
+import torch  # first: it looks for the libraries by itself
 
 from ..common.libraries import is_installed, loaded
 from .compiler import DYNAMO, disable_dynamo
@@ -77,7 +78,7 @@ with deferring("transformers"), deferring("torchmetrics.utilities.plot"):
     import torchmetrics  # first, so that Lightning finds it loaded
 
 with deferring(DYNAMO, disable=disable_dynamo):
-    import lightning.pytorch  # noqa: F401 - all of what follows comes with it
+    import lightning.pytorch  # all of what follows comes with it
 
 from lightning.fabric.plugins import environments
 from lightning.fabric.plugins.environments.cluster_environment import ClusterEnvironment
@@ -115,40 +116,3 @@ def callbacks_of(trainer: Trainer) -> list[Callback]:
     """Return the callbacks of a Trainer; a connector sets the attribute, which Lightning's class does not declare."""
     connected: Any = trainer
     return connected.callbacks
-
-
-__all__ = [
-    "BaseAggregator",
-    "BatchSizeFinder",
-    "Callback",
-    "CheckpointIO",
-    "ClusterEnvironment",
-    "CombinedLoader",
-    "DDPStrategy",
-    "DeepSpeedPrecision",
-    "DeepSpeedStrategy",
-    "FSDPPrecision",
-    "FSDPStrategy",
-    "LightningDataModule",
-    "LightningModule",
-    "Logger",
-    "MixedPrecision",
-    "ModelCheckpoint",
-    "PassThroughProfiler",
-    "Precision",
-    "RunningStage",
-    "SLURMEnvironment",
-    "SingleDeviceStrategy",
-    "Strategy",
-    "TorchCheckpointIO",
-    "Trainer",
-    "TrainerFn",
-    "_EvaluationLoop",
-    "_given_hyperparameters",
-    "callbacks_of",
-    "classification",
-    "environments",
-    "isolate_rng",
-    "registry",
-    "torchmetrics",
-]

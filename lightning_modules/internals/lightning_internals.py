@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import logging
-import math
 import signal
 import warnings
 from collections.abc import Iterator
@@ -98,18 +96,7 @@ def combined(loader: Any, *, training: bool) -> CombinedLoader:
     """Return a loader in Lightning's collection of loaders, without torch's FutureWarning."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*LeafSpec", category=FutureWarning)
-        return CombinedLoader(loader, "max_size_cycle") if training else OneLoader(loader, "sequential")
-
-
-class OneLoader(CombinedLoader):
-    """Collection of one loader, without the search for the next loader at each batch."""
-
-    def __iter__(self) -> Any:
-        """Yield each batch with its number and that of its loader."""
-        super().__iter__()  # sets the length, and reads no batch yet
-        (loader,), limits = self.flattened, self.limits
-        limit = None if limits is None or math.isinf(limits[0]) else int(limits[0])
-        return zip(itertools.islice(loader, limit), itertools.count(), itertools.repeat(0))
+        return CombinedLoader(loader, "max_size_cycle" if training else "sequential")
 
 
 def evaluate_inside_fit(trainer: Trainer, loader: Any) -> None:

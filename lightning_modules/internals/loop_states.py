@@ -9,23 +9,6 @@ from typing import Any, NamedTuple
 from .lightning_import import Trainer
 from .lightning_internals import LOGGED_STEPS
 
-__all__ = [
-    "IN_WINDOWS",
-    "METRICS",
-    "PROCESS_STATES",
-    "Place",
-    "begin_epoch",
-    "begin_reading_anew",
-    "go_on_inside",
-    "leave_out_loaders",
-    "loops_at",
-    "place_from_state",
-    "place_in_loops",
-    "place_of",
-    "read_ahead",
-    "settle",
-]
-
 PROCESS_STATES = "lightrainer_processes"
 """Under this name a checkpoint holds, by rank, what `pack` makes of {"rng": generators, "data": position or None}."""
 

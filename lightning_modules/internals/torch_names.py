@@ -8,14 +8,6 @@ from typing import Any
 from torch import nn
 from torch.utils import _pytree
 
-__all__ = [
-    "default_store",
-    "mark_as_stepped",
-    "register_output",
-    "renames_what_it_loads",
-    "wrap_in_checkpoint",
-]
-
 
 def default_store() -> Any:
     """Return the store of the default process group, or None for MPI, which has none."""

@@ -20,11 +20,6 @@ def test_constant_has_the_references_name_and_value(name: str):
     assert {getattr(place, name) for place in places} == {getattr(file_names, name)}
 
 
-def test_random_states_are_named_by_rank():
-    assert file_names.rng_state_name() == "rng_state.pth"
-    assert file_names.rng_state_name(0) == "rng_state_0.pth"
-
-
 def test_importing_the_format_imports_nothing_heavy_of_its_own():
     code = (
         "import sys, lightrainer.lightning_modules.checkpoints.folders\n"

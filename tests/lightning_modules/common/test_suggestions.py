@@ -8,18 +8,11 @@ import pytest
 
 from lightrainer import TrainingArguments
 from lightrainer.lightning_modules.common.suggestions import (
-    ExplicitEnum,
     OptimizerNames,
     SchedulerType,
     did_you_mean,
     nearest,
 )
-
-
-def test_a_member_equals_its_text():
-    assert SchedulerType("cosine") is SchedulerType.COSINE
-    assert SchedulerType.COSINE == "cosine"
-    assert isinstance(SchedulerType.COSINE, ExplicitEnum)
 
 
 def test_an_unknown_value_is_answered_with_the_nearest_and_all_valid_ones():

@@ -12,7 +12,6 @@ import torch
 from lightning.fabric.utilities import registry
 from lightning.pytorch import Callback
 from lightning.pytorch.strategies import DDPStrategy, DeepSpeedStrategy
-from lightning.pytorch.utilities import CombinedLoader
 from plain_fit import Loader, Model, make_trainer, run
 
 from lightrainer.lightning_modules.internals import fast_path, lightning_internals
@@ -76,12 +75,6 @@ def test_quiet_restores_levels(monkeypatch, before):
         assert [logger.level for logger in loggers] == [before] * 2
 
 
-def test_warnings_are_not_announcements(heard):
-    with lightning_internals.quiet():
-        logging.getLogger("lightning.pytorch").warning("mind this")
-    assert heard == ["mind this"]
-
-
 class Brought(Callback):
     """Comes with a package."""
 
@@ -140,10 +133,6 @@ def test_released_module_can_be_used_again():
     assert float(module.weight.detach()) == pytest.approx(-0.4)
 
 
-def test_release_before_any_run():
-    lightning_internals.release(make_trainer())
-
-
 @pytest.mark.parametrize("training", [True, False])
 def test_combined_is_silent_and_holds_the_loader(recwarn, training):
     """In the mode that Lightning itself would take; warnings are errors in these tests, so it is silent in use too."""
@@ -152,16 +141,6 @@ def test_combined_is_silent_and_holds_the_loader(recwarn, training):
     assert (combined.flattened, combined._mode) == ([loader], "max_size_cycle" if training else "sequential")
     assert not recwarn.list
     run(make_trainer(), Model(), "fit" if training else "validate", loader)
-
-
-def test_plain_collection_warns():
-    """Negative control: this is what `combined` keeps quiet about."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        CombinedLoader(Loader(), "sequential")
-    if not caught:
-        pytest.skip("this torch has nothing to warn of")
-    assert "LeafSpec" in str(caught[0].message)
 
 
 class LeanModel(fast_path.FastModule):
@@ -236,33 +215,6 @@ def test_lean_precision_calls_the_hooks_of_callbacks(listening):
         assert hooks.seen == (["before backward", "after backward", "before step"] * 2 if listening else [])
         assert trainer.global_step == 2
     assert weights[0] == weights[1] != 0
-
-
-class Logs(Callback):
-    """Logs in every hook of a step, as callbacks may."""
-
-    def on_train_batch_start(self, trainer, module, batch, batch_idx):
-        module.log("before", float(batch_idx))
-
-    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
-        module.log("after", float(batch_idx), on_step=True, on_epoch=True)
-
-    def on_validation_batch_end(self, trainer, module, outputs, batch, batch_idx):
-        module.log("evaluated", float(batch_idx), batch_size=1)
-
-
-@pytest.mark.parametrize("verb", ["fit", "validate"])
-def test_callbacks_can_log_in_light_steps(verb):
-    """With callbacks `step_lightly` leaves nothing out."""
-    results = []
-    for light in (True, False):
-        trainer = make_trainer(callbacks=[Logs()])
-        if light:
-            fast_path.step_lightly(trainer)
-        run(trainer, LeanModel(), verb)
-        results.append({name: float(value) for name, value in trainer.callback_metrics.items()})
-    expected = {"before": 1.0, "after": 0.5, "after_step": 1.0, "after_epoch": 0.5}
-    assert results == [expected if verb == "fit" else {"evaluated": 0.5}] * 2
 
 
 def test_hooks_before_a_step_of_another_engine():

@@ -35,15 +35,6 @@ print(bert.AutoTokenizer.from_pretrained.__func__ is transformers.AutoTokenizer.
     assert last_line(program, tmp_path) == "True"
 
 
-def test_transformers_that_is_loaded_already_stays(tmp_path):
-    program = """
-import transformers
-import lightrainer.lightning_modules.internals.lightning_internals, sys
-print(sys.modules["transformers"] is transformers, hasattr(transformers, "__version__"))
-"""
-    assert last_line(program, tmp_path) == "True True"
-
-
 @pytest.fixture
 def installed(monkeypatch):
     """Says which version of Lightning is installed."""

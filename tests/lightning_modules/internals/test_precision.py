@@ -122,13 +122,6 @@ def test_a_forward_that_was_replaced_is_cast_and_put_back():
     assert model.forward is replaced
 
 
-def test_a_model_is_cast_inside_of_a_wrapper():
-    model = Model()
-    wrapper = nn.Sequential(model)
-    with casting(model, bfloat16):
-        assert torch.equal(wrapper(X)["hidden"], rounded(model, X))
-
-
 def step_of(scaler, optimizer, gradient, unscale=0):
     """One step with a gradient of so much before scaling."""
     (weight,) = optimizer.param_groups[0]["params"]
