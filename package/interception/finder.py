@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Mapping
-from importlib.abc import Loader
+from collections.abc import Callable
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from .modules import ServedModule, serve_top_level
+from .modules import ServedLoader, serve_top_level
 from .names import SERVED, TOP_LEVEL
 from .shadow import Shadow
 from .stand_in import package
@@ -87,22 +86,6 @@ def served_spec(name: str) -> ModuleSpec:
     spec = ModuleSpec(name, loader, origin=None if theirs is None else theirs.origin)
     spec.has_location = spec.origin is not None
     return spec
-
-
-class ServedLoader(Loader):
-    """Creates a served module, whose names are resolved on first access."""
-
-    def __init__(
-        self, ours: Mapping[str, str], theirs: Callable[[str], Any], their_names: Callable[[], list[str]] = list
-    ) -> None:
-        self._ours, self._theirs, self._their_names = ours, theirs, their_names
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """Return the module, empty."""
-        return ServedModule(spec.name, self._ours, self._theirs, self._their_names)
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Do nothing: names are resolved on access."""
 
 
 class _Afterwards:

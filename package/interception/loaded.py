@@ -10,8 +10,8 @@ from types import ModuleType
 from typing import Any
 
 from ..lightning_modules.common.libraries import loaded
-from .finder import LIBRARY, ServedLoader, served_spec
-from .modules import ServedModule, serve_top_level, stop_intercepting_top_level
+from .finder import LIBRARY, served_spec
+from .modules import ServedLoader, ServedModule, serve_top_level, stop_intercepting_top_level
 from .names import SERVED, TOP_LEVEL
 
 

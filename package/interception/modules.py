@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from importlib.abc import Loader
+from importlib.machinery import ModuleSpec
 from logging import getLogger
 from types import ModuleType
 from typing import Any
@@ -61,6 +63,22 @@ class ServedModule(ModuleType):
     def __dir__(self) -> list[str]:
         own = [name for name in self.__dict__ if name not in ("_ours", "_theirs", "_their_names")]
         return sorted({*own, *self._ours, *self._their_names()})
+
+
+class ServedLoader(Loader):
+    """Creates a served module, whose names are resolved on first access."""
+
+    def __init__(
+        self, ours: Mapping[str, str], theirs: Callable[[str], Any], their_names: Callable[[], list[str]] = list
+    ) -> None:
+        self._ours, self._theirs, self._their_names = ours, theirs, their_names
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """Return the module, empty."""
+        return ServedModule(spec.name, self._ours, self._theirs, self._their_names)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Do nothing: names are resolved on access."""
 
 
 def serve_top_level(module: ModuleType, top_level: Mapping[str, str]) -> None:

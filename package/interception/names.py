@@ -20,137 +20,113 @@ _STRATEGIES = "HubStrategy IntervalStrategy SaveStrategy SchedulerType"
 _FILES = ".lightning_modules.common.file_names"
 _ENUMS = ".facade.arguments.enums"
 
-SERVED: dict[str, dict[str, str]] = {
-    "trainer": targets(
-        {
-            ".facade": "Trainer TrainingArguments EvalPrediction EvalLoopOutput PredictionOutput TrainOutput",
-            ".callbacks": _CALLBACKS,
-            _ENUMS: "HPSearchBackend HubStrategy OptimizerNames ParallelMode SaveStrategy",
-            _FILES: "OPTIMIZER_NAME OPTIMIZER_NAME_BIN PREFIX_CHECKPOINT_DIR SCALER_NAME SCHEDULER_NAME "
-            "TRAINER_STATE_NAME TRAINING_ARGS_NAME",
-            ".lightning_modules": "enable_full_determinism get_last_checkpoint get_scheduler set_seed",
-        }
-    ),
-    "trainer_seq2seq": targets({".facade": "Seq2SeqTrainer Trainer"}),
-    "trainer_tf": targets({".facade.keras.trainer": "TFTrainer", ".facade.keras.arguments": "TFTrainingArguments"}),
-    "training_args": targets(
-        {
-            ".facade": "ParallelMode TrainingArguments",
-            ".facade.arguments.parallelism": "ParallelismConfig",
-            ".facade.arguments.accelerator": "AcceleratorConfig",
-            _ENUMS: f"DebugOption FSDPOption OptimizerNames {_STRATEGIES}",
-        }
-    ),
-    "training_args_seq2seq": targets({".facade": "Seq2SeqTrainingArguments TrainingArguments"}),
-    "training_args_tf": targets({".facade.keras.arguments": "TFTrainingArguments"}),
-    "trainer_callback": targets(
-        {
-            ".callbacks": _CALLBACKS,
-            _ENUMS: "IntervalStrategy SaveStrategy",
-            ".facade": "TrainingArguments",
-            ".lightning_modules.data.lengths": "has_length",
-        }
-    ),
-    "trainer_utils": targets(
-        {
-            ".facade": "EvalLoopOutput EvalPrediction PredictionOutput TrainOutput",
-            _ENUMS: f"FSDPOption HPSearchBackend {_STRATEGIES}",
-            ".lightning_modules": "RemoveColumnsCollator enable_full_determinism get_last_checkpoint set_seed",
-            ".lightning_modules.common.seeding": "seed_worker",
-            ".lightning_modules.data.lengths": "has_length",
-            ".facade.evaluation.metrics": "denumpify_detensorize speed_metrics",
-            _FILES: "PREFIX_CHECKPOINT_DIR",
-            ".facade.compat.checkpoints": "load_sharded_checkpoint",
-            ".lightning_modules.checkpoints": "rotate_checkpoints sort_checkpoints",
-            ".facade.search.hyperparameters": "BestRun default_compute_objective default_hp_space_optuna "
-            "default_hp_space_ray default_hp_space_wandb",
-            ".lightning_modules.models.inspection": "unwrap_peft_model=base_of_adapter",
-            ".lightning_modules.models.special_tokens": "align_special_tokens",
-            ".facade.compat.processes": "is_main_process",
-        }
-    ),
-    "trainer_pt_utils": targets(
-        {
-            ".facade.arguments.accelerator": "AcceleratorConfig",
-            ".facade.evaluation.metrics": "metrics_format",
-            ".facade.trainer": "log_metrics=Trainer.log_metrics save_metrics=Trainer.save_metrics "
-            "save_state=Trainer.save_state get_num_trainable_parameters=Trainer.get_num_trainable_parameters "
-            "get_learning_rates=Trainer.get_learning_rates get_optimizer_group=Trainer.get_optimizer_group",
-            ".lightning_modules": "LabelSmoother LengthGroupedSampler",
-            ".lightning_modules.data.lengths": "get_length_grouped_indices",
-            ".lightning_modules.common.nested": "find_batch_size nested_detach nested_numpify",
-            ".facade.compat.processes": "torch_distributed_zero_first",
-            ".lightning_modules.data.rebalancing": "BatchRebalanceSampler",
-        }
-    ),
-    "trainer_optimizer": targets(
-        {
-            _ENUMS: "OptimizerNames ParallelMode",
-            ".lightning_modules": "Adafactor",
-            ".lightning_modules.optim": "_parse_optim_args=parse_optimizer_args",
-        }
-    ),
-    "trainer_jit_checkpoint": targets(
-        {
-            ".callbacks": "JITCheckpointCallback TrainerCallback",
-            ".callbacks.jit_checkpoint": "CheckpointManager",
-            _FILES: "PREFIX_CHECKPOINT_DIR",
-        }
-    ),
-    "hyperparameter_search": targets(
-        {
-            _ENUMS: "HPSearchBackend",
-            ".facade.search.hyperparameters": "default_hp_space_optuna default_hp_space_ray default_hp_space_wandb",
-        }
-    ),
-    "integrations.deepspeed": targets(
-        {
-            ".facade.arguments.hf_deepspeed": "HfDeepSpeedConfig HfTrainerDeepSpeedConfig deepspeed_config "
-            "is_deepspeed_available "
-            "is_deepspeed_zero3_enabled set_hf_deepspeed_config unset_hf_deepspeed_config",
-        }
-    ),
-    "integrations.integration_utils": targets(
-        {
-            ".callbacks": "AzureMLCallback ClearMLCallback CodeCarbonCallback CometCallback DVCLiveCallback "
-            "DagsHubCallback FlyteCallback MLflowCallback ProgressCallback SwanLabCallback TensorBoardCallback "
-            "TrackioCallback TrainerCallback WandbCallback rewrite_logs "
-            "get_available_reporting_integrations=available_reporting_integrations",
-            ".callbacks.loggers.availability": "is_azureml_available is_clearml_available is_codecarbon_available "
-            "is_comet_available is_dagshub_available is_dvclive_available is_flyte_deck_standard_available "
-            "is_flytekit_available is_mlflow_available is_swanlab_available is_tensorboard_available "
-            "is_trackio_available is_wandb_available",
-            _FILES: "PREFIX_CHECKPOINT_DIR",
-            ".facade.search.hyperparameters": "BestRun",
-            _ENUMS: "IntervalStrategy ParallelMode",
-        }
-    ),
-    "optimization": targets(
-        {
-            ".lightning_modules": "Adafactor AdafactorSchedule get_adafactor_schedule get_constant_schedule "
-            "get_constant_schedule_with_warmup get_cosine_schedule_with_warmup "
-            "get_cosine_with_hard_restarts_schedule_with_warmup get_inverse_sqrt_schedule "
-            "get_linear_schedule_with_warmup get_polynomial_decay_schedule_with_warmup get_wsd_schedule",
-            ".lightning_modules.optim.schedules": "get_cosine_with_min_lr_schedule_with_warmup "
-            "get_cosine_with_min_lr_schedule_with_warmup_lr_rate get_greedy_schedule get_reduce_on_plateau_schedule "
-            "get_scheduler TYPE_TO_SCHEDULER_FUNCTION=SCHEDULES",
-            ".lightning_modules.optim.greedy": "GreedyLR StreamingAverage",
-            _ENUMS: "SchedulerType",
-        }
-    ),
-    "hf_argparser": targets(
-        {
-            ".facade": "HfArg HfArgumentParser",
-            ".facade.parser.options": "string_to_bool=to_bool",
-        }
-    ),
-    "debug_utils": targets(
-        {
-            _ENUMS: "DebugOption",
-            ".lightning_modules": "DebugUnderflowOverflow",
-        }
-    ),
+_SERVED: dict[str, dict[str, str]] = {
+    "trainer": {
+        ".facade": "Trainer TrainingArguments EvalPrediction EvalLoopOutput PredictionOutput TrainOutput",
+        ".callbacks": _CALLBACKS,
+        _ENUMS: "HPSearchBackend HubStrategy OptimizerNames ParallelMode SaveStrategy",
+        _FILES: "OPTIMIZER_NAME OPTIMIZER_NAME_BIN PREFIX_CHECKPOINT_DIR SCALER_NAME SCHEDULER_NAME "
+        "TRAINER_STATE_NAME TRAINING_ARGS_NAME",
+        ".lightning_modules": "enable_full_determinism get_last_checkpoint get_scheduler set_seed",
+    },
+    "trainer_seq2seq": {".facade": "Seq2SeqTrainer Trainer"},
+    "trainer_tf": {".facade.keras.trainer": "TFTrainer", ".facade.keras.arguments": "TFTrainingArguments"},
+    "training_args": {
+        ".facade": "ParallelMode TrainingArguments",
+        ".facade.arguments.parallelism": "ParallelismConfig",
+        ".facade.arguments.accelerator": "AcceleratorConfig",
+        _ENUMS: f"DebugOption FSDPOption OptimizerNames {_STRATEGIES}",
+    },
+    "training_args_seq2seq": {".facade": "Seq2SeqTrainingArguments TrainingArguments"},
+    "training_args_tf": {".facade.keras.arguments": "TFTrainingArguments"},
+    "trainer_callback": {
+        ".callbacks": _CALLBACKS,
+        _ENUMS: "IntervalStrategy SaveStrategy",
+        ".facade": "TrainingArguments",
+        ".lightning_modules.data.lengths": "has_length",
+    },
+    "trainer_utils": {
+        ".facade": "EvalLoopOutput EvalPrediction PredictionOutput TrainOutput",
+        _ENUMS: f"FSDPOption HPSearchBackend {_STRATEGIES}",
+        ".lightning_modules": "RemoveColumnsCollator enable_full_determinism get_last_checkpoint set_seed",
+        ".lightning_modules.common.seeding": "seed_worker",
+        ".lightning_modules.data.lengths": "has_length",
+        ".facade.evaluation.metrics": "denumpify_detensorize speed_metrics",
+        _FILES: "PREFIX_CHECKPOINT_DIR",
+        ".facade.compat.checkpoints": "load_sharded_checkpoint",
+        ".lightning_modules.checkpoints": "rotate_checkpoints sort_checkpoints",
+        ".facade.search.hyperparameters": "BestRun default_compute_objective default_hp_space_optuna "
+        "default_hp_space_ray default_hp_space_wandb",
+        ".lightning_modules.models.inspection": "unwrap_peft_model=base_of_adapter",
+        ".lightning_modules.models.special_tokens": "align_special_tokens",
+        ".facade.compat.processes": "is_main_process",
+    },
+    "trainer_pt_utils": {
+        ".facade.arguments.accelerator": "AcceleratorConfig",
+        ".facade.evaluation.metrics": "metrics_format",
+        ".facade.trainer": "log_metrics=Trainer.log_metrics save_metrics=Trainer.save_metrics "
+        "save_state=Trainer.save_state get_num_trainable_parameters=Trainer.get_num_trainable_parameters "
+        "get_learning_rates=Trainer.get_learning_rates get_optimizer_group=Trainer.get_optimizer_group",
+        ".lightning_modules": "LabelSmoother LengthGroupedSampler",
+        ".lightning_modules.data.lengths": "get_length_grouped_indices",
+        ".lightning_modules.common.nested": "find_batch_size nested_detach nested_numpify",
+        ".facade.compat.processes": "torch_distributed_zero_first",
+        ".lightning_modules.data.rebalancing": "BatchRebalanceSampler",
+    },
+    "trainer_optimizer": {
+        _ENUMS: "OptimizerNames ParallelMode",
+        ".lightning_modules": "Adafactor",
+        ".lightning_modules.optim": "_parse_optim_args=parse_optimizer_args",
+    },
+    "trainer_jit_checkpoint": {
+        ".callbacks": "JITCheckpointCallback TrainerCallback",
+        ".callbacks.jit_checkpoint": "CheckpointManager",
+        _FILES: "PREFIX_CHECKPOINT_DIR",
+    },
+    "hyperparameter_search": {
+        _ENUMS: "HPSearchBackend",
+        ".facade.search.hyperparameters": "default_hp_space_optuna default_hp_space_ray default_hp_space_wandb",
+    },
+    "integrations.deepspeed": {
+        ".facade.arguments.hf_deepspeed": "HfDeepSpeedConfig HfTrainerDeepSpeedConfig deepspeed_config "
+        "is_deepspeed_available "
+        "is_deepspeed_zero3_enabled set_hf_deepspeed_config unset_hf_deepspeed_config",
+    },
+    "integrations.integration_utils": {
+        ".callbacks": "AzureMLCallback ClearMLCallback CodeCarbonCallback CometCallback DVCLiveCallback "
+        "DagsHubCallback FlyteCallback MLflowCallback ProgressCallback SwanLabCallback TensorBoardCallback "
+        "TrackioCallback TrainerCallback WandbCallback rewrite_logs "
+        "get_available_reporting_integrations=available_reporting_integrations",
+        ".callbacks.loggers.availability": "is_azureml_available is_clearml_available is_codecarbon_available "
+        "is_comet_available is_dagshub_available is_dvclive_available is_flyte_deck_standard_available "
+        "is_flytekit_available is_mlflow_available is_swanlab_available is_tensorboard_available "
+        "is_trackio_available is_wandb_available",
+        _FILES: "PREFIX_CHECKPOINT_DIR",
+        ".facade.search.hyperparameters": "BestRun",
+        _ENUMS: "IntervalStrategy ParallelMode",
+    },
+    "optimization": {
+        ".lightning_modules": "Adafactor AdafactorSchedule get_adafactor_schedule get_constant_schedule "
+        "get_constant_schedule_with_warmup get_cosine_schedule_with_warmup "
+        "get_cosine_with_hard_restarts_schedule_with_warmup get_inverse_sqrt_schedule "
+        "get_linear_schedule_with_warmup get_polynomial_decay_schedule_with_warmup get_wsd_schedule",
+        ".lightning_modules.optim.schedules": "get_cosine_with_min_lr_schedule_with_warmup "
+        "get_cosine_with_min_lr_schedule_with_warmup_lr_rate get_greedy_schedule get_reduce_on_plateau_schedule "
+        "get_scheduler TYPE_TO_SCHEDULER_FUNCTION=SCHEDULES",
+        ".lightning_modules.optim.greedy": "GreedyLR StreamingAverage",
+        _ENUMS: "SchedulerType",
+    },
+    "hf_argparser": {
+        ".facade": "HfArg HfArgumentParser",
+        ".facade.parser.options": "string_to_bool=to_bool",
+    },
+    "debug_utils": {
+        _ENUMS: "DebugOption",
+        ".lightning_modules": "DebugUnderflowOverflow",
+    },
 }
+
+SERVED = {module: targets(homes) for module, homes in _SERVED.items()}
 """Served names of each module, named below `transformers`, with their targets."""
 
 _TOP_LEVEL = {

@@ -40,9 +40,8 @@ class Shadow:
         return getattr(self._loaded(self._spec), name)
 
     def names(self) -> list[str]:
-        """Return its public names, read from the source."""
-        source = None if self._spec is None else source_of(self._spec)
-        return [] if source is None else sorted(name for name in defined(ast.parse(source)) if name[0] != "_")
+        """Return its public names."""
+        return [] if self._spec is None else [name for name in dir(self._loaded(self._spec)) if name[0] != "_"]
 
     def _loaded(self, spec: ModuleSpec) -> ModuleType:
         # As in any circular import, an access while it runs sees the names defined so far.
@@ -79,23 +78,9 @@ def source_of(spec: ModuleSpec) -> str | None:
     return None if read is None else read(spec.name)
 
 
-def defined(tree: ast.AST) -> set[str]:
-    """Return the names that a module defines or imports, also inside `if` and `try`."""
-    found: set[str] = set()
-    for node in getattr(tree, "body", []):
-        found |= _names(node)
-        if isinstance(node, (ast.If, ast.Try, ast.With)):
-            blocks = [node, *getattr(node, "handlers", [])]
-            blocks += [ast.Module(getattr(node, part, []), []) for part in ("orelse", "finalbody")]
-            found |= set().union(*map(defined, blocks))
-    return found
-
-
 def _names(node: ast.AST) -> set[str]:
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         return {node.name}
-    if isinstance(node, (ast.Import, ast.ImportFrom)):
-        return {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
     targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
     return {target.id for target in targets if isinstance(target, ast.Name)}
 

@@ -161,6 +161,7 @@ assert os.path.realpath(__file__).startswith(os.getcwd())
 
 def test_a_working_folder_that_is_too_large_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(runs, "LIMIT", 2000)
+    monkeypatch.setattr(runs, "_share_blocks", lambda source, target: False)
     source = tmp_path / "mine"
     (source / "data").mkdir(parents=True)
     for name in ("data/first", "data/second", "small"):

@@ -31,7 +31,6 @@ _CALLED_OTHERWISE = {
 def _library(module: str) -> Callable[[], bool]:
     """Return a function that tells if a library is installed, without importing it."""
 
-    @functools.lru_cache(None)
     def available() -> bool:
         return is_installed(module)
 
@@ -84,22 +83,17 @@ def is_torch_bf16_available() -> bool:
     return is_torch_bf16_gpu_available() or is_torch_bf16_cpu_available()
 
 
-def is_torch_fp16_available_on_device(device: str) -> bool:
-    """As `transformers.utils.is_torch_fp16_available_on_device`: True if it multiplies matrices of that type."""
-    return _multiplies(device, "float16")
-
-
-def is_torch_bf16_available_on_device(device: str) -> bool:
-    """As `transformers.utils.is_torch_bf16_available_on_device`: True if it multiplies matrices of that type."""
-    return _multiplies(device, "bfloat16")
-
-
 def _multiplies(device: str, dtype: str) -> bool:
     try:
         matrix = _torch().zeros(2, 2, dtype=getattr(_torch(), dtype)).to(device)
         return bool((matrix @ matrix).isfinite().all())
     except Exception:
         return False
+
+
+# As in `transformers.utils`: True if the device multiplies matrices of that type.
+is_torch_fp16_available_on_device = functools.partial(_multiplies, dtype="float16")
+is_torch_bf16_available_on_device = functools.partial(_multiplies, dtype="bfloat16")
 
 
 def is_torch_tf32_available() -> bool:
@@ -117,9 +111,7 @@ def is_sagemaker_dp_enabled() -> bool:
     return False
 
 
-def is_sagemaker_mp_enabled() -> bool:
-    """As `transformers.utils.is_sagemaker_mp_enabled`: False, it is not supported."""
-    return False
+is_sagemaker_mp_enabled = is_sagemaker_dp_enabled
 
 
 def is_offline_mode() -> bool:

@@ -31,55 +31,47 @@ _LOGGING = (
 )
 _LEVELS = "CRITICAL DEBUG ERROR FATAL INFO NOTSET WARN WARNING"
 _CHECKS = {f"{_HERE}.availability": _AVAILABLE, ".callbacks.progress_notebook": "is_in_notebook"}
-_UTILS = targets(
-    {
-        **_CHECKS,
-        f"{_HERE}.versions": "check_min_version send_example_telemetry",
-        ".lightning_modules.tokenization.names": _STRATEGIES,
-        ".facade.arguments.enums": "ExplicitEnum",
-        ".lightning_modules.common.file_names": _FILES,
-        ".lightning_modules.models.model_output": "ModelOutput",
-        ".lightning_modules.models.inspection": "can_return_loss find_labels",
-    }
-)
+_UTILS = {
+    **_CHECKS,
+    f"{_HERE}.versions": "check_min_version send_example_telemetry",
+    ".lightning_modules.tokenization.names": _STRATEGIES,
+    ".facade.arguments.enums": "ExplicitEnum",
+    ".lightning_modules.common.file_names": _FILES,
+    ".lightning_modules.models.model_output": "ModelOutput",
+    ".lightning_modules.models.inspection": "can_return_loss find_labels",
+}
 
-_MORE: dict[str, dict[str, str]] = {
+_HOMES: dict[str, dict[str, str]] = {
     "": {},
     "data": {},
-    "data.data_collator": targets(
-        {".lightning_modules": _COLLATORS, ".lightning_modules.data.collators": "DataCollatorMixin"}
-    ),
-    "debug_utils": targets({".facade.arguments.enums": "ExplicitEnum"}),
-    "integrations.integration_utils": targets(
-        {".callbacks": "get_reporting_integration_callbacks=reporting_callbacks"}
-    ),
+    "data.data_collator": {".lightning_modules": _COLLATORS, ".lightning_modules.data.collators": "DataCollatorMixin"},
+    "debug_utils": {".facade.arguments.enums": "ExplicitEnum"},
+    "integrations.integration_utils": {".callbacks": "get_reporting_integration_callbacks=reporting_callbacks"},
     "file_utils": _UTILS,
     "models": {},
-    "models.auto": targets({".lightning_modules.tokenization": "AutoTokenizer"}),
-    "models.auto.tokenization_auto": targets({".lightning_modules.tokenization": "AutoTokenizer"}),
-    "tokenization_utils_base": targets(
-        {
-            ".lightning_modules.tokenization": "AddedToken BatchEncoding CharSpan PreTrainedTokenizerBase TokenSpan "
-            "TruncationStrategy",
-            ".lightning_modules.tokenization.names": _STRATEGIES,
-        }
-    ),
-    "tokenization_utils_fast": targets({".lightning_modules.tokenization": "PreTrainedTokenizerFast"}),
-    "tokenization_utils_tokenizers": targets({".lightning_modules.tokenization": "PreTrainedTokenizerFast"}),
-    "trainer_utils": targets({".facade.arguments.enums": "ExplicitEnum"}),
-    "utils": {**_UTILS, "logging": "transformers.utils.logging:"},
-    "utils.generic": targets(
-        {
-            ".lightning_modules.tokenization.names": _STRATEGIES,
-            ".facade.arguments.enums": "ExplicitEnum",
-            ".lightning_modules.models.model_output": "ModelOutput",
-            ".lightning_modules.models.inspection": "can_return_loss find_labels",
-        }
-    ),
-    "utils.import_utils": targets(_CHECKS),
-    "utils.logging": targets({f"{_HERE}.logging": _LOGGING, "logging": _LEVELS}),
-    "utils.versions": targets({f"{_HERE}.versions": "require_version require_version_core"}),
+    "models.auto": {".lightning_modules.tokenization": "AutoTokenizer"},
+    "models.auto.tokenization_auto": {".lightning_modules.tokenization": "AutoTokenizer"},
+    "tokenization_utils_base": {
+        ".lightning_modules.tokenization": "AddedToken BatchEncoding CharSpan PreTrainedTokenizerBase TokenSpan "
+        "TruncationStrategy",
+        ".lightning_modules.tokenization.names": _STRATEGIES,
+    },
+    "tokenization_utils_fast": {".lightning_modules.tokenization": "PreTrainedTokenizerFast"},
+    "tokenization_utils_tokenizers": {".lightning_modules.tokenization": "PreTrainedTokenizerFast"},
+    "trainer_utils": {".facade.arguments.enums": "ExplicitEnum"},
+    "utils": _UTILS,
+    "utils.generic": {
+        ".lightning_modules.tokenization.names": _STRATEGIES,
+        ".facade.arguments.enums": "ExplicitEnum",
+        ".lightning_modules.models.model_output": "ModelOutput",
+        ".lightning_modules.models.inspection": "can_return_loss find_labels",
+    },
+    "utils.import_utils": _CHECKS,
+    "utils.logging": {f"{_HERE}.logging": _LOGGING, "logging": _LEVELS},
+    "utils.versions": {f"{_HERE}.versions": "require_version require_version_core"},
 }
+_MORE = {module: targets(homes) for module, homes in _HOMES.items()}
+_MORE["utils"]["logging"] = "transformers.utils.logging:"
 
 _TOP_LEVEL = {
     "data.data_collator": _COLLATORS,

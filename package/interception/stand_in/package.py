@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from importlib import import_module
-from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from ..modules import ServedModule
+from ..modules import ServedLoader, ServedModule
 from .availability_of_itself import asked_whether_it_is_there
 from .names import STAND_IN
 
@@ -52,7 +50,11 @@ def find(inside: str) -> ModuleSpec | None:
         # `from transformers import BertModel` comes here too, as "BertModel".
         raise ModuleNotFoundError(refusal(f"{LIBRARY}.{inside}"), name=LIBRARY)
     name = f"{LIBRARY}.{inside}" if inside else LIBRARY
-    return ModuleSpec(name, _Loader(STAND_IN[inside]), is_package=True)
+
+    def nothing(asked: str) -> Any:
+        raise AttributeError(refusal(f"{name}.{asked}"))
+
+    return ModuleSpec(name, _Loader(STAND_IN[inside], nothing), is_package=True)
 
 
 def refusal(name: str) -> str:
@@ -63,15 +65,9 @@ def refusal(name: str) -> str:
     )
 
 
-class _Loader(Loader):
-    def __init__(self, ours: Mapping[str, str]) -> None:
-        self._ours = ours
-
+class _Loader(ServedLoader):
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        def nothing(name: str) -> Any:
-            raise AttributeError(refusal(f"{spec.name}.{name}"))
-
-        return StandIn(spec.name, self._ours, nothing)
+        return StandIn(spec.name, self._ours, self._theirs)
 
     def exec_module(self, module: ModuleType) -> None:
         if module.__name__ != LIBRARY:

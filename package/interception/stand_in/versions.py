@@ -38,18 +38,12 @@ def require_version(requirement: str, hint: str | None = None) -> None:
     from packaging.requirements import Requirement
 
     wanted = Requirement(requirement)
-    more = f" {hint}" if hint else ""
     if wanted.name == "python":
         found = ".".join(map(str, sys.version_info[:3]))
     else:
-        try:
-            found = importlib.metadata.version(wanted.name)
-        except importlib.metadata.PackageNotFoundError:
-            raise importlib.metadata.PackageNotFoundError(
-                f"{requirement} is required and not installed: pip install '{requirement}'.{more}"
-            ) from None
+        found = importlib.metadata.version(wanted.name)
     if not wanted.specifier.contains(found, prereleases=True):
-        raise ImportError(f"{requirement} is required, but {wanted.name} is {found}.{more}")
+        raise ImportError(f"{requirement} is required, but {wanted.name} is {found}. {hint or ''}")
 
 
 def require_version_core(requirement: str) -> None:
