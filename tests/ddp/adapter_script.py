@@ -2,14 +2,11 @@
 
     torchrun --nproc_per_node=2 adapter_script.py OUTPUT_FOLDER STRATEGY...
 
-One adapter and its head are trained, the other one is a reference. Every rank writes what it saw of each to
-`OUTPUT_FOLDER/STRATEGY-rank<rank>.json`.
+One adapter and its head are trained, the other one is a reference. See `short_runs.train_cases`.
 """
 
-import json
 import os
 import sys
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +17,7 @@ if "BESIDE" in os.environ:  # the folder of DeepSpeed
 import peft
 import torch
 from shard_script import STRATEGIES, Model
-from short_runs import samples, seen, short_trainer
+from short_runs import samples, seen, short_trainer, train_cases
 from torch import nn
 
 import lightrainer
@@ -68,18 +65,5 @@ def told(trainer: lightrainer.Trainer, folder: Path) -> dict[str, Any]:
     return {**seen(trainer, folder), "active": model.active_adapters, "trained": trained}
 
 
-def main(folder: Path, strategies: list[str]) -> None:
-    warnings.filterwarnings("ignore")
-    for strategy in strategies:
-        trainer = trainer_of(folder / strategy, strategy)
-        trainer.train()
-        found = told(trainer, folder / strategy)
-        trainer_of(folder / f"{strategy}-cut", strategy, stop=3).train()
-        resumed = trainer_of(folder / f"{strategy}-cut", strategy, seed=99)
-        resumed.train(resume_from_checkpoint=True)
-        found["resumed"] = told(resumed, folder / f"{strategy}-cut")
-        (folder / f"{strategy}-rank{os.environ.get('RANK', '0')}.json").write_text(json.dumps(found))
-
-
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2:])
+    train_cases(Path(sys.argv[1]), sys.argv[2:], trainer_of, told, resumed=STRATEGIES, evaluates=False)

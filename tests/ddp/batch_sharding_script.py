@@ -10,11 +10,13 @@ import hashlib
 import importlib
 import json
 import os
+import random
 import sys
 import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy
 import torch
 from torch import nn
 from torch.nn import functional
@@ -73,7 +75,7 @@ class Indexed(Dataset):
     def __getitem__(self, index):
         self.reads.append(index)
         x = self.features[index]
-        noise = 0.1 * torch.randn(8) if self.noisy else 0.0
+        noise = 0.1 * torch.randn(8) + numpy.random.rand() + random.random() if self.noisy else 0.0
         ids = list(range(1 + index % 5))
         label = torch.tensor(-100) if self.hidden and index % 5 == 1 else x[:3].argmax()
         return {"x": x + noise, "labels": label, "index": torch.tensor(index), "input_ids": ids}

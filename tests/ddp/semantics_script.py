@@ -9,16 +9,13 @@ import contextlib
 import io
 import json
 import os
-import random
 import sys
-import time
 import warnings
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import datasets
-import numpy
 import torch
 import torch.distributed as dist
 import torch.distributed.nn.functional  # before there is a group, see facade/distributed/process_group.py
@@ -26,7 +23,7 @@ import transformers
 from forking import forked
 from torch import nn
 from torch.nn import functional
-from torch.utils.data import Dataset, IterableDataset, get_worker_info
+from torch.utils.data import IterableDataset, get_worker_info
 from train_script import Tokens, tokens
 
 import lightrainer
@@ -76,18 +73,6 @@ class Stream(IterableDataset):
         worker = get_worker_info()
         first, step = (0, 1) if worker is None else (worker.id, worker.num_workers)
         return (sample(index) for index in range(first, 40, step))
-
-
-class Noisy(Dataset):
-    """Draws from all three generators that a worker is given a seed for."""
-
-    def __len__(self):
-        return 24
-
-    def __getitem__(self, index):
-        made = sample(index)
-        noise = torch.randn(8).double() + numpy.random.rand() + random.random()
-        return {**made, "x": (torch.tensor(made["x"]) + noise).float()}
 
 
 def collate(samples: list[dict]) -> dict[str, torch.Tensor]:
@@ -162,7 +147,6 @@ def of_ddp(api: Any, folder: Path) -> dict[str, Any]:
         "by default": trained(api, folder, data, Seeing(unused=True)),
         "buffers": trained(api, folder, data, Seeing(normed=True)),
         "own buffers": trained(api, folder, data, Seeing(normed=True), ddp_broadcast_buffers=False),
-        "noisy": trained(api, folder, Noisy(), dataloader_num_workers=2),
     }
     sizes = {"vocab_size": 32, "n_positions": 8, "n_embd": 8, "n_layer": 1, "n_head": 1}
     for name, changes in (("pretrained", {}), ("checkpointed", {"gradient_checkpointing": True})):
@@ -174,33 +158,15 @@ def of_ddp(api: Any, folder: Path) -> dict[str, Any]:
     return found
 
 
-def order(args: Any, folder: Path, name: str, local: bool) -> bool:
-    """Whether what the first process does in the block is done when this one comes to it."""
-    mark = folder / f"{name}-{type(args).__module__.partition('.')[0]}"
-    with args.main_process_first(local=local, desc="writing"):
-        if args.process_index == 0:
-            time.sleep(0.2)
-            mark.touch()
-        there = mark.exists()
-    dist.barrier()
-    return there
-
-
 def of_place(api: Any, folder: Path) -> dict[str, Any]:
-    """What follows from a process's place: who logs, who saves, how loud, who goes first."""
-    args = arguments(api, folder)
+    """What follows from a process's place: who logs, who saves, how loud."""
+    arguments(api, folder)
     found: dict[str, Any] = {
         "timeout": dist.group.WORLD._get_backend(torch.device("cpu")).options._timeout.total_seconds(),
         "backend": dist.get_backend(),
-        "first of all": order(args, folder, "all", local=False),
         "levels": [],
         "each": [],
     }
-    if os.environ["LOCAL_WORLD_SIZE"] == "2":
-        found["first here"] = order(args, folder, "here", local=True)
-    else:
-        with args.main_process_first(local=True):  # both are the first of their machine: neither waits
-            pass
     for level in LEVELS:
         for each in EACH:
             made = arguments(api, folder, **level, **each)

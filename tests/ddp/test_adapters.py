@@ -42,11 +42,11 @@ def test_all_adapters_go_on_as_if_never_stopped(folder, strategy):
         assert len(straight["trained"]) == 5
     for place in ("", "ref"):
         left, right = (
-            load_file(folder / where / "saved" / place / "adapter_model.safetensors")
-            for where in (strategy, f"{strategy}-cut")
+            load_file(folder / "shared" / where / "saved" / place / "adapter_model.safetensors")
+            for where in (strategy, f"{strategy}/cut")
         )
         assert len(left) == 5
         assert left.keys() == right.keys()
         assert all(torch.equal(left[name], right[name]) for name in left)
-        replicated = load_file(folder / "ddp" / "saved" / place / "adapter_model.safetensors")
+        replicated = load_file(folder / "shared" / "ddp" / "saved" / place / "adapter_model.safetensors")
         torch.testing.assert_close(left, replicated)

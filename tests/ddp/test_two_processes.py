@@ -104,21 +104,3 @@ def test_one_checkpoint_is_saved_by_rank_0_alone(two_ranks, scenario):
         assert torch.load(left[0] / name, weights_only=True)
     for rank in (0, 1):
         assert (left[0] / f"rng_state_{rank}.pth").stat().st_size > 0
-
-
-def test_two_ranks_resume_in_mid_epoch_to_the_same_bits(two_ranks):
-    """Stopped after 3 of 6 steps and resumed in new processes with other first weights: as if never stopped."""
-    straight = two_ranks(OURS, "points").ranks
-    stopped = two_ranks(OURS, "stopped")
-    assert [rank["global_step"] for rank in stopped.ranks] == [3, 3]
-    assert (stopped.folder / "stopped" / "checkpoint-3").is_dir()
-    resumed = two_ranks(OURS, "resumed").ranks
-    for one, other in zip(straight, resumed, strict=True):
-        assert other["weights"] == one["weights"]
-        left, right = ([e for e in numbers(rank["history"]) if "train_loss" not in e] for rank in (one, other))
-        assert left == right
-
-
-def test_a_stopped_run_alone_has_other_weights(two_ranks):
-    """Negative control."""
-    assert two_ranks(OURS, "points").ranks[0]["weights"] != two_ranks(OURS, "stopped").ranks[0]["weights"]
