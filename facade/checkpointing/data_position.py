@@ -122,7 +122,8 @@ class DataPosition:
         args, distributed = self.host.args, self.host.args.world_size > 1
         name = rng_state_name(args.process_index if distributed else None)
         with contextlib.nullcontext() if run is None else run.interrupted_evaluation.generators_before():
-            self.host._checkpoints.files.tensors(capture_rng_state(distributed), os.path.join(folder, name))
+            path = os.path.join(folder, name)
+            self.host._checkpoints.files.tensors(capture_rng_state(distributed), path, is_live=False)
 
     def load_rng(self, checkpoint: str) -> None:
         """Restore the random generators of this process; warn if their file is missing."""

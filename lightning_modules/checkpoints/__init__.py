@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..common.process_identity import owner_token
 from ..common.torch_files import load_torch, save_torch
 from .adapters import saved_weights
-from .disk import DiskErrorConsensus, DiskFullError, bytes_of, free_space, require_space
+from .disk import MARGIN, DiskErrorConsensus, DiskFullError, bytes_of, free_space, require_space, sync_tree
 from .folders import (
     CheckpointNotFoundError,
     OtherDisk,
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from .folder_io import FolderCheckpointIO
 
 __all__ = [
+    "MARGIN",
     "BackgroundWriter",
     "CheckpointFiles",
     "CheckpointNotFoundError",
@@ -77,6 +78,7 @@ __all__ = [
     "sort_checkpoints",
     "staged_folder",
     "staging_path",
+    "sync_tree",
     "warn_if_disk_full",
     "write_manifest",
 ]

@@ -72,7 +72,7 @@ def delete(path: Path) -> None:
         shutil.rmtree(path)
 
 
-_MARGIN = 1 << 20  # bytes for small files: states, arguments, headers
+MARGIN = 1 << 20  # bytes for small files: states, arguments, headers
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -124,12 +124,12 @@ def require_space(folder: StrPath, needed: int, *, spare: Iterable[StrPath] = ()
     free = found = free_space(folder)
     doomed: list[Path] = []
     for candidate in map(Path, spare):
-        if free >= needed + _MARGIN:
+        if free >= needed + MARGIN:
             break
         doomed.append(candidate)
         free += sum(file.stat().st_size for file in candidate.rglob("*") if file.is_file())
-    if free < needed + _MARGIN:
-        raise DiskFullError(folder, needed + _MARGIN, found)
+    if free < needed + MARGIN:
+        raise DiskFullError(folder, needed + MARGIN, found)
     return doomed
 
 
@@ -143,7 +143,7 @@ def is_disk_full(error: BaseException, folder: StrPath) -> bool:
             return True
         cause = cause.__cause__ or cause.__context__
     # torch's writer of zip files says only that a write failed.
-    return isinstance(error, OSError) and free_space(folder) < _MARGIN
+    return isinstance(error, OSError) and free_space(folder) < MARGIN
 
 
 def _readable(size: int) -> str:

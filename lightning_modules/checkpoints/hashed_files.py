@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import IO, TYPE_CHECKING, Any
 
 from ..common.local_paths import StrPath
 from ..common.nested import leaves
@@ -25,38 +27,49 @@ class WrittenFiles:
 
     def note(self, path: StrPath, checksum: str) -> None:
         """Store the checksum of a file that was just written."""
-        self._known[os.fspath(path)] = _stamp(path), checksum
+        self._known[os.fspath(path)] = _stamp(os.stat(path)), checksum
 
-    def checksum(self, path: StrPath) -> str | None:
-        """Return the checksum of a file, in hexadecimal digits; None if it has to be read."""
+    def checksum(self, path: StrPath, found: os.stat_result) -> str | None:
+        """Return the checksum of a file, in hexadecimal digits; None if it has to be read.
+
+        Args:
+            path: the file.
+            found: its state now.
+        """
         stamp, checksum = self._known.get(os.fspath(path), (None, None))
-        return checksum if stamp == _stamp(path) else None
+        return checksum if stamp == _stamp(found) else None
 
 
-def _stamp(path: StrPath) -> tuple[int, int, int]:
-    found = os.stat(path)
+def _stamp(found: os.stat_result) -> tuple[int, int, int]:
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
-class _HashedFile:
-    """Pass writes on to an open binary file, and hash them."""
+class _HashedFile(io.FileIO):
+    """Hash what is written to a new file."""
 
-    def __init__(self, file: Any) -> None:
+    def __init__(self, path: StrPath) -> None:
         from xxhash import xxh3_64
 
-        self._file, self._hash = file, xxh3_64()
+        super().__init__(path, "wb")
+        self.hash = xxh3_64()
 
-    def write(self, data: bytes | memoryview) -> int:
-        self._hash.update(data)
-        self._file.write(data)
-        return len(data)
+    def write(self, data: Any) -> int:
+        count = super().write(data)
+        self.hash.update(memoryview(data)[:count])
+        return count
 
-    def flush(self) -> None:
-        self._file.flush()
 
-    @property
-    def checksum(self) -> str:
-        return self._hash.hexdigest()
+@contextmanager
+def _hashing(path: StrPath, written: WrittenFiles) -> Iterator[IO[bytes]]:
+    """Open a new file, whose small writes are joined, and note its checksum at the end of the block."""
+    with writing_to(path):
+        raw = _HashedFile(path)
+        with io.BufferedWriter(raw, _BUFFER) as file:
+            yield file
+    written.note(path, raw.hash.hexdigest())
+
+
+_BUFFER = 1 << 17  # bytes
 
 
 def write_pieces(pieces: Iterable[bytes], path: StrPath, written: WrittenFiles) -> None:
@@ -70,11 +83,8 @@ def write_pieces(pieces: Iterable[bytes], path: StrPath, written: WrittenFiles) 
     Raises:
         OSError: the disk refused.
     """
-    with writing_to(path) as file:
-        hashed = _HashedFile(file)
-        for piece in pieces:
-            hashed.write(piece)
-    written.note(path, hashed.checksum)
+    with _hashing(path, written) as file:
+        file.writelines(pieces)
 
 
 def write_torch(values: Any, path: StrPath, written: WrittenFiles) -> None:
@@ -90,10 +100,8 @@ def write_torch(values: Any, path: StrPath, written: WrittenFiles) -> None:
     """
     import torch
 
-    with writing_to(path) as file:
-        hashed = _HashedFile(file)
-        torch.save(on_host(values), cast("Any", hashed))  # needs only `write` and `flush`
-    written.note(path, hashed.checksum)
+    with _hashing(path, written) as file:
+        torch.save(on_host(values), file)
 
 
 def size_of(values: Any) -> int:
@@ -144,10 +152,8 @@ def write_safetensors(
         header[name] = {"dtype": kinds[name], "shape": list(tensors[name].shape), "data_offsets": [begin, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    with writing_to(path) as file:
-        hashed = _HashedFile(file)
-        hashed.write(len(text).to_bytes(8, "little") + text)
+    with _hashing(path, written) as file:
+        file.write(len(text).to_bytes(8, "little") + text)
         for name in order:
             if tensors[name].numel():
-                hashed.write(tensors[name].cpu().reshape(-1).view(torch.uint8).numpy().data)
-    written.note(path, hashed.checksum)
+                file.write(tensors[name].cpu().reshape(-1).view(torch.uint8).numpy().data)

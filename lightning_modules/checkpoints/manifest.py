@@ -91,8 +91,12 @@ def write_manifest(folder: StrPath, written: WrittenFiles | None = None) -> None
     names = [name for name in files_below(folder) if name != MANIFEST_NAME]
     noted, written = take_noted(folder, names), written or WrittenFiles()
     names = [name for name in names if not _is_note(name)]
-    found = {name: noted.get(name) or written.checksum(folder / name) or checksum(folder / name) for name in names}
-    sizes = {name: os.stat(folder / name).st_size for name in names}
+    sizes, found = {}, {}
+    for name in names:
+        path = folder / name
+        now = path.stat()
+        sizes[name] = now.st_size
+        found[name] = noted.get(name) or written.checksum(path, now) or checksum(path)
     job = job_mark()
     content = {"version": _VERSION, "files": sizes, ALGORITHM: found, **({} if job is None else {"job": job})}
     content[_OWN] = _own_checksum(content)
@@ -158,9 +162,11 @@ def _own_checksum(content: Mapping[str, Any]) -> str:
 def files_below(folder: Path) -> list[str]:
     """Return all files below a folder, as sorted names relative to it."""
     found = []
-    for root, _, files in os.walk(folder):
-        below = os.path.relpath(root, folder).replace(os.sep, "/")
-        found += [name if below == "." else f"{below}/{name}" for name in files if os.path.isfile(f"{root}/{name}")]
+    for entry in os.scandir(folder):
+        if entry.is_dir(follow_symlinks=False):
+            found += [f"{entry.name}/{name}" for name in files_below(Path(entry))]
+        elif entry.is_file():
+            found.append(entry.name)
     return sorted(found)
 
 

@@ -84,11 +84,14 @@ def begin(final: StrPath, owner: str | None = None) -> Path:
         FileExistsError: `final` is an ordinary file.
     """
     final = Path(final)
-    if final.exists() and not final.is_dir():
+    if final.is_file():
         raise FileExistsError(f"a folder is to be written as {final}, but a file of that name exists; move it away")
     staging = staging_path(final, owner)
-    disk.delete(staging)
-    staging.mkdir(parents=True)
+    try:
+        staging.mkdir(parents=True)
+    except FileExistsError:
+        disk.delete(staging)
+        staging.mkdir()
     return staging
 
 

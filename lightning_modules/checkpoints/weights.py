@@ -85,19 +85,20 @@ def _save(
     max_shard_size: int | str,
     written: WrittenFiles,
 ) -> None:
-    before = _weight_stamps(folder)
     state_dict = state_on_host(model) if state_dict is None else on_host(state_dict)
     save_pretrained = getattr(model, "save_pretrained", None)
     if callable(save_pretrained):
+        before = _weight_stamps(folder)
         wanted = {"state_dict": state_dict, "max_shard_size": max_shard_size}
         # A PEFT model finds its adapters by the names of modules; `PeftMixedModel.save_pretrained` only raises.
         adapted = getattr(model, "peft_config", None)
         inner = without_inner_wrappers(model) if adapted else nullcontext()
         with _without_distributed_config(model), inner, suppress(NotImplementedError):
             save_pretrained(folder, **accepted(save_pretrained, wanted))
-    # Some classes have a `save_pretrained` that writes files under other names; a checkpoint must hold weights.
-    if _weight_stamps(folder) == before:
-        _save_state_dict(model.state_dict() if state_dict is None else state_dict, folder, max_shard_size, written)
+        # Some classes have a `save_pretrained` that writes files under other names; a checkpoint must hold weights.
+        if _weight_stamps(folder) != before:
+            return
+    _save_state_dict(model.state_dict() if state_dict is None else state_dict, folder, max_shard_size, written)
 
 
 @contextmanager

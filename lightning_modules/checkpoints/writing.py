@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -25,8 +26,11 @@ _log = logging.getLogger(__name__)
 
 Job = Callable[[], None]
 
-_LONGEST_UNFLUSHED = 10.0
-"""Seconds after which a checkpoint is flushed although others wait to be written."""
+_QUIET = 0.25
+"""Seconds after a checkpoint without another one, in which it is flushed."""
+
+_LONGEST_UNFLUSHED = 30.0
+"""Seconds after which a checkpoint is flushed although others follow."""
 
 
 class CheckpointFiles:
@@ -49,10 +53,17 @@ class CheckpointFiles:
         else:
             save_weights(model, folder, state_dict=state_dict, written=self.written)
 
-    def tensors(self, values: Any, path: StrPath) -> None:
-        """As `write_torch`."""
+    def tensors(self, values: Any, path: StrPath, *, is_live: bool = True) -> None:
+        """As `write_torch`.
+
+        Args:
+            values: tensors and plain values.
+            path: the file.
+            is_live: the training may change the values, so that a thread writes copies.
+        """
         if self.copies is not None:
-            self._jobs.append(partial(write_torch, self.copies.of(values), path, self.written))
+            copied = self.copies.of(values) if is_live else values
+            self._jobs.append(partial(write_torch, copied, path, self.written))
         else:
             write_torch(values, path, self.written)
 
@@ -72,7 +83,7 @@ class CheckpointFiles:
 
 
 class BackgroundWriter:
-    """Write checkpoints in a thread, in order; flush them when no other one waits to be written.
+    """Write checkpoints in a thread, in order; flush the newest one when no other one follows soon.
 
     A checkpoint has its final name when all of its files are written, and outlives a power failure when it is flushed.
     """
@@ -85,6 +96,8 @@ class BackgroundWriter:
         self._last: Future[None] | None = None
         self._free: list[Snapshot] = []
         self._flushed_at = time.monotonic()
+        self._requests = self._urgent = 0  # number of the newest flush, and of the newest that somebody waits for
+        self._woken = threading.Event()
 
     @property
     def is_busy(self) -> bool:
@@ -128,7 +141,9 @@ class BackgroundWriter:
 
     def flush(self, flushed: Job) -> None:
         """Flush the checkpoints that have their names, in the thread; program exit waits for it."""
-        self._last = self._submit(self._flush, flushed)
+        self._requests += 1
+        self._woken.set()
+        self._last = self._submit(self._flush, self._requests, flushed)
 
     def wait(self) -> None:
         """Wait until all checkpoints are written.
@@ -140,16 +155,23 @@ class BackgroundWriter:
             self._writing.pop(0)[0].result()
 
     def wait_until_flushed(self) -> None:
-        """Wait until all written checkpoints are on the disk."""
+        """Wait until the newest written checkpoint is on the disk."""
         if self._last is not None:
+            self._hurry()
             self._last.result()
 
     def release(self) -> None:
-        """Let the thread end, and free the memory, when the last checkpoint is on the disk."""
+        """Let the thread end, and free the memory, when all checkpoints are on the disk."""
         if self._pool is not None:
+            self._hurry()
+            self._last = self._submit(self._flush_rest)
             self._submit(self._free.clear)
             self._pool.shutdown(wait=False)
             self._pool = None
+
+    def _hurry(self) -> None:
+        self._urgent = self._requests
+        self._woken.set()
 
     def _submit(self, job: Callable[..., None], *args: Any) -> Future[None]:
         if self._pool is None:
@@ -171,15 +193,30 @@ class BackgroundWriter:
             files.copies.begin()
             self._free.append(files.copies)
 
-    def _flush(self, flushed: Job) -> None:
-        if self.is_busy and time.monotonic() - self._flushed_at < _LONGEST_UNFLUSHED:
+    def _flush(self, request: int, flushed: Job) -> None:
+        """Flush the newest checkpoint, and the older ones while nothing else is to be done."""
+        self._woken.clear()
+        if self._requests == request > self._urgent:
+            self._woken.wait(_QUIET)
+        if request < self._requests and time.monotonic() - self._flushed_at < _LONGEST_UNFLUSHED:
             return  # another flush follows
-        for folder in list(self.unflushed):
-            if not _is_flushed(folder):
+        for folder in reversed(self.unflushed[:]):
+            if not self._try_to_flush(folder):
                 return
-            self.unflushed.remove(folder)
-        self._flushed_at = time.monotonic()
-        flushed()
+            self._flushed_at = time.monotonic()
+            flushed()
+            if request < self._requests or request <= self._urgent:
+                return
+
+    def _flush_rest(self) -> None:
+        for folder in reversed(self.unflushed[:]):
+            self._try_to_flush(folder)
+
+    def _try_to_flush(self, folder: Path) -> bool:
+        if not _is_flushed(folder):
+            return False
+        self.unflushed.remove(folder)
+        return True
 
 
 def _is_flushed(folder: Path) -> bool:

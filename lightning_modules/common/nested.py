@@ -48,9 +48,12 @@ def leaves(value: Any) -> Iterator[Any]:
         yield value
 
 
+_LEAVES = (torch.Tensor, int, float, str, bool, type(None))
+
+
 def map_nested(function: Callable[[Any], Any], value: Any) -> Any:
     """Apply `function` to every leaf of nested lists, tuples (named ones too) and mappings."""
-    if type(value) is torch.Tensor:  # the most frequent case, and faster to check than a mapping
+    if type(value) in _LEAVES:  # faster to check than a mapping
         return function(value)
     if type(value) is tuple:
         return tuple([map_nested(function, part) for part in value])

@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from .libraries import loaded
 from .local_paths import StrPath
@@ -33,20 +33,20 @@ def save_torch(obj: Any, path: StrPath) -> None:
     """
     import torch
 
-    with writing_to(path) as file:
+    # torch leaves a file that it opens itself open if the disk is full.
+    with writing_to(path), open(path, "wb") as file:
         torch.save(on_host(obj), file)
 
 
 @contextmanager
-def writing_to(path: StrPath) -> Iterator[IO[bytes]]:
-    """Open a new file for `torch.save`, which leaves one that it opens itself open if the disk is full.
+def writing_to(path: StrPath) -> Iterator[None]:
+    """Raise failed writes of the block as an `OSError` that names the file.
 
     Raises:
-        OSError: the disk refused; names the file.
+        OSError: the disk refused.
     """
     try:
-        with open(path, "wb") as file:
-            yield file
+        yield
     except OSError as error:
         if error.filename is not None:
             raise

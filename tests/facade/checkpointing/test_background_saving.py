@@ -180,7 +180,7 @@ def test_a_full_disk_is_a_warning(tmp_path, caplog):
     try:
         made = trainer(small / "out", **EVERY_STEP)
         with caplog.at_level(logging.WARNING, "lightrainer"), pytest.MonkeyPatch.context() as patch:
-            patch.setattr(disk, "_MARGIN", 0)
+            patch.setattr(disk, "MARGIN", 0)
             made.train()
         assert made.state.global_step == 4
         complete = sorted(path.name for path in (small / "out").iterdir())

@@ -166,16 +166,17 @@ def test_an_error_is_raised_once():
         background.make_room(100, 0)
 
 
-def test_only_the_last_is_flushed_where_others_wait(tmp_path, monkeypatch):
-    """Each is, where none waits; one that the disk refuses stays unflushed, and one that is gone does not."""
+def test_the_newest_is_flushed_first_and_the_others_at_the_end(tmp_path, monkeypatch):
     background, gate, seen = BackgroundWriter(), threading.Event(), []
     monkeypatch.setattr(writing, "sync_tree", lambda folder: seen.append((gate.is_set(), folder.name)))
     begin(background, gate.wait, lambda: background.unflushed.append(tmp_path / "a"), limit=1000)
     begin(background, lambda: background.unflushed.append(tmp_path / "b"), limit=1000)
     gate.set()
     background.wait_until_flushed()
-    assert seen == [(True, "a"), (True, "b")]
-    assert background.unflushed == []
+    assert (seen, background.unflushed) == ([(True, "b")], [tmp_path / "a"])
+    background.release()
+    background.wait_until_flushed()
+    assert (seen, background.unflushed) == ([(True, "b"), (True, "a")], [])
 
 
 @pytest.mark.parametrize(("error", "left"), [(OSError(5, "bad disk"), 1), (FileNotFoundError(), 0)])
