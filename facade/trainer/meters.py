@@ -163,7 +163,7 @@ class TokenCounter:
     def flush(self) -> None:
         """Add the pending tokens of all processes to the state."""
         trainer, args = self.trainer, self.trainer.args
-        if args.world_size == 1 or args.include_num_input_tokens_seen == "no":
+        if args.include_num_input_tokens_seen == "no" or args.world_size == 1:
             return
         seen = trainer.accelerator.reduce(torch.tensor(self.pending, device=args.device))
         trainer.state.num_input_tokens_seen += int(seen) // copies_of_batches(args)

@@ -972,10 +972,12 @@ class Trainer:
 
     def store_flos(self) -> None:
         """As `transformers.Trainer.store_flos`: add the operations since the last call, of all processes."""
-        device = self.args.device if self.args.device.type == "cuda" else torch.device("cpu")
-        flos = torch.tensor([self.current_flos], dtype=torch.float64, device=device)
-        total = self.accelerator.reduce(flos).item() if self.args.world_size > 1 else self.current_flos
-        self.state.total_flos += total / copies_of_batches(self.args)
+        total = self.current_flos
+        if self.args.world_size > 1:
+            device = self.args.device if self.args.device.type == "cuda" else torch.device("cpu")
+            flos = torch.tensor([total], dtype=torch.float64, device=device)
+            total = self.accelerator.reduce(flos).item() / copies_of_batches(self.args)
+        self.state.total_flos += total
         self.current_flos = 0.0
 
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:

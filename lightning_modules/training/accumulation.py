@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 import torch
 
 from ..common.seeding import capture_host_rng, restore_host_rng
@@ -249,7 +249,7 @@ class LossMeter:
         self.skip_not_finite = skip_not_finite
         self.not_finite = 0
         self.first_not_finite: int | None = None
-        self._rest = np.float32(0.0)
+        self._rest = 0.0
         self._losses: list[torch.Tensor] = []
         self._chunks: list[tuple[torch.Tensor, list[int]]] = []
         self._steps: list[int] = []
@@ -272,14 +272,14 @@ class LossMeter:
         losses = [chunk.double().cpu() for chunk, _ in self._chunks]
         steps = [since for _, chunk in self._chunks for since in chunk]
         return {
-            "rest": float(self._rest),
+            "rest": self._rest,
             "losses": torch.cat(losses) if losses else torch.zeros(0, device="cpu"),
             "steps": steps,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from a `state_dict`, with the very same sums."""
-        self._rest = np.float32(state["rest"])
+        self._rest = state["rest"]
         self._losses, self._steps = [], []
         self._chunks = [(state["losses"], list(state["steps"]))] if state["steps"] else []
 
@@ -294,7 +294,7 @@ class LossMeter:
 
     def begin_with(self, total: float) -> None:
         """Start the sum at `total`, replacing the rest of the last `take`."""
-        self._rest = np.float32(total)
+        self._rest = _float32(total)
 
     def take(self) -> float:
         """Return the sum since the last call, in float32.
@@ -308,24 +308,27 @@ class LossMeter:
             for loss, since in zip(chunk.tolist(), steps, strict=True):
                 total = self._added(total, loss, since)
         self._chunks = []
-        with np.errstate(invalid="ignore"):
-            self._rest = total - total
-        return float(total)
+        self._rest = total - total
+        return total
 
-    def _added(self, total: np.float32, loss: float, steps_since_log: int) -> np.float32:
+    def _added(self, total: float, loss: float, steps_since_log: int) -> float:
         if not math.isfinite(loss):
             self.not_finite += 1
             if self.first_not_finite is None:
                 self.first_not_finite = steps_since_log
             if self.skip_not_finite:
-                return total + total / np.float32(1 + steps_since_log)
-        with np.errstate(all="ignore"):
-            return np.float32(float(total) + loss)
+                return _float32(total + _float32(total / (1 + steps_since_log)))
+        return _float32(total + loss)
 
     def _pack(self) -> None:
         if self._losses:
             self._chunks.append((torch.stack([loss.reshape(()) for loss in self._losses]), self._steps))
             self._losses, self._steps = [], []
+
+
+def _float32(value: float) -> float:
+    """Round to float32; NumPy would warn of an infinite result."""
+    return ctypes.c_float(value).value
 
 
 def _is_resumable(loader: Any) -> bool:
