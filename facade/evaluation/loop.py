@@ -13,7 +13,7 @@ from ...lightning_modules.data.lengths import has_length
 from ...lightning_modules.data.uneven_inputs import UnevenInputs, may_be_uneven
 from ...lightning_modules.evaluation.collecting import BatchCollector, LossCollector, ObjectCollector
 from ...lightning_modules.models.inspection import accepted_arguments
-from ...lightning_modules.training.out_of_memory import explained
+from ...lightning_modules.training.out_of_memory import explain
 from ..arguments.parallelism import data_ranks
 from .live_metrics import LiveMetrics, consists_of_metrics
 from .metrics import denumpify_detensorize
@@ -117,9 +117,9 @@ class Evaluation:
         """Process one batch; returns loss, predictions and labels of this process, for Lightning callbacks."""
         try:
             return self._step(batch)
-        except Exception:
-            with explained(lambda: advice_for_evaluation(self.trainer.args, batch)):
-                raise
+        except Exception as error:
+            explain(error, lambda: advice_for_evaluation(self.trainer.args, batch))
+            raise
 
     def _step(self, batch: Any) -> dict[str, Any]:
         trainer, args = self.trainer, self.trainer.args

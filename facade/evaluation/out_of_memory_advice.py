@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from ...lightning_modules.training.out_of_memory import explained, is_out_of_memory, shapes_of
+from ...lightning_modules.training.out_of_memory import explain, is_out_of_memory, shapes_of
 
 
 def advice_for_training(args: Any, inputs: Any = None) -> str:
@@ -42,9 +42,9 @@ def advice_for_evaluation(args: Any, inputs: Any = None) -> str:
 def evaluating(args: Any) -> Iterator[None]:
     """Mark memory errors of the block as those of an evaluation, and add the advice if missing."""
     try:
-        with explained(lambda: advice_for_evaluation(args)):
-            yield
+        yield
     except Exception as error:
+        explain(error, lambda: advice_for_evaluation(args))
         if is_out_of_memory(error):
             vars(error)["in_evaluation"] = True
         raise

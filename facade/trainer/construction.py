@@ -9,7 +9,6 @@ import sys
 import warnings
 import weakref
 from collections.abc import Callable
-from enum import Enum
 from importlib import import_module
 from typing import Any
 
@@ -42,7 +41,6 @@ logger = logging.getLogger(__name__)
 _ROOT = __name__.partition(".")[0]
 _CHECKPOINTING = ("is_activation_checkpointing", "is_gradient_checkpointing")
 """Attributes of `transformers` models with activation checkpointing, in newer and older versions."""
-_PLAIN = (str, int, float, Enum, type(None))
 _DERIVED_FROM = (
     *("per_device_train_batch_size", "auto_find_batch_size", "enable_jit_checkpoint"),
     *("label_names", "label_smoothing_factor", "neftune_noise_alpha"),
@@ -61,7 +59,6 @@ class AppliedArguments:
     def __init__(self, trainer: Any) -> None:
         self.trainer = trainer
         self._seen: dict[str, Any] = {}
-        self._checked: list[tuple[str, type, Any]] = []
 
     def remember(self) -> None:
         """Record the current arguments."""
@@ -77,7 +74,8 @@ class AppliedArguments:
                 import_module(".lightning_trainer", __package__)  # takes a second, which must not count in any metric
         trainer, args = self.trainer, self.trainer.args
         if isinstance(args, TrainingArguments):
-            self._check(args)
+            raise_for_problems(args)
+            raise_for_unsupported(args)
             trainer.plan.strategy.check(args, trainer.model)
         trainer._last_strategy = None
         changed = {name for name, value in self._seen.items() if getattr(args, name) != value}
@@ -91,17 +89,6 @@ class AppliedArguments:
             trainer.neftune_noise_alpha = args.neftune_noise_alpha
         self.remember()
         stop_if_asked_to(trainer)
-
-    def _check(self, args: TrainingArguments) -> None:
-        """Validate the arguments, unless unchanged since the last validation."""
-        present = [
-            (name, type(value), value if isinstance(value, _PLAIN) else repr(value))  # 8 equals 8.0
-            for name, value in vars(args).items()
-        ]
-        if present != self._checked:
-            raise_for_problems(args)
-            raise_for_unsupported(args)
-            self._checked = present
 
 
 def seed_everything(args: TrainingArguments) -> None:

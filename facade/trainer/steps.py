@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import inspect
 import math
 from collections.abc import Iterator, Mapping, Sized
 from typing import Any
@@ -70,13 +68,11 @@ def to_half(data: Any, dtype: torch.dtype) -> Any:
 
 
 def require_batch(trainer: Any, inputs: Any) -> None:
-    """Refuse a batch that is None or empty.
+    """Refuse an empty batch.
 
     Raises:
         ValueError: says which columns the model takes.
     """
-    if inputs is None:
-        require_inputs(inputs, trainer.data_collator, "compute_loss")
     if isinstance(inputs, Sized) and len(inputs) == 0:
         columns = ", ".join(trainer._signature_columns or []) or "unknown"
         raise ValueError(
@@ -115,27 +111,7 @@ def loss_and_outputs(trainer: Any, model: nn.Module, inputs: dict[str, Any]) -> 
 def no_loss_and_outputs(trainer: Any, model: nn.Module, inputs: dict[str, Any]) -> tuple[None, Any]:
     """Return None for the loss, and the outputs of the model."""
     with trainer.compute_loss_context_manager():
-        try:
-            return None, model(**inputs)
-        except TypeError as error:
-            explain_inputs(trainer, model, inputs, error)
-            raise
-
-
-def explain_inputs(trainer: Any, model: nn.Module, inputs: Any, error: TypeError) -> None:
-    """Explain the TypeError of a model that was called with a batch, if the batch is the reason.
-
-    Raises:
-        TypeError: the batch is no mapping of names, or lacks an argument that the model requires.
-    """
-    require_inputs(inputs, trainer.data_collator, "compute_loss")
-    missing = _missing(model, inputs)
-    if any(repr(name) in str(error) for name in missing):
-        dataset = trainer.train_dataset if model.training else trainer.eval_dataset
-        raise TypeError(
-            f"{type(inspection.base_of_adapter(model)).__name__}.forward() needs {', '.join(missing)}, but the batch "
-            f"has: {', '.join(map(str, inputs)) or 'nothing'}. {_why(missing[0], dataset)}"
-        ) from error
+        return None, model(**inputs)
 
 
 def loss_is_scaled(trainer: Any, num_items_in_batch: Any) -> bool:
@@ -187,44 +163,3 @@ def add_speed(output: EvalLoopOutput, prefix: str, seconds: float, args: Trainin
     steps = math.ceil(samples / (samples_of_rank(args, args.eval_batch_size) * data_ranks(args)))
     metrics.update(metrics_of_runtime(prefix, seconds, num_samples=samples, num_steps=steps))
     return metrics
-
-
-def require_inputs(inputs: Any, collator: Any, step: str) -> None:
-    """Check that a batch can be passed to the model as keyword arguments.
-
-    Args:
-        inputs: the batch.
-        collator: of the Trainer, for the message.
-        step: method to override for other kinds of batches, for the message.
-
-    Raises:
-        TypeError: it is not a mapping.
-    """
-    made = f"{getattr(collator, '__name__', type(collator).__name__)} (data_collator)"
-    if not isinstance(inputs, Mapping) and not hasattr(inputs, "keys"):
-        hint = " It may lack a `return`." if inputs is None else ""
-        raise TypeError(
-            f"A batch is a {type(inputs).__name__}, but has to be a dict of the arguments of the model: {made} has to "
-            f"return one, such as {{'x': ..., 'labels': ...}}.{hint} For batches of another kind override {step}."
-        )
-
-
-def _missing(model: Any, inputs: Any) -> list[str]:
-    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    parameters = inspect.signature(inspection.unwrap_model(model).forward).parameters.values()
-    return [one.name for one in parameters if one.kind in kinds and one.default is one.empty and one.name not in inputs]
-
-
-def _why(name: str, dataset: Any) -> str:
-    """Return the reason, from a sample if one can be read."""
-    dataset = next(iter(dataset.values()), None) if isinstance(dataset, dict) else dataset
-    sample: Any = None
-    with contextlib.suppress(Exception):
-        sample = dataset[0]
-    if not isinstance(sample, Mapping):
-        return "Let the collator give it, or the dataset have a column of that name."
-    if name not in sample:
-        return f"The data has: {', '.join(map(str, sample))}. Rename a column, or let the collator give {name!r}."
-    if isinstance(sample[name], str) or sample[name] is None:
-        return f"The column {name!r} is {sample[name]!r:.40}, which the default data_collator leaves out."
-    return f"The data has the column {name!r}, but the data_collator does not give it."

@@ -580,18 +580,12 @@ class Trainer:
         Returns:
             The loss, or the loss and the model's outputs.
         """
-        if not isinstance(inputs, dict):
-            steps.require_inputs(inputs, self.data_collator, "compute_loss")
         labels, split = None, self._context_parallel.targets is not None
         if "labels" in inputs and (self.label_smoother is not None or self.compute_loss_func is not None):
             labels = self._context_parallel.pop_labels(model, inputs) if split else inputs.pop("labels")
         if self.model_accepts_loss_kwargs and num_items_in_batch is not None:
             inputs = {**inputs, "num_items_in_batch": num_items_in_batch}
-        try:
-            outputs = model(**inputs)
-        except TypeError as error:
-            steps.explain_inputs(self, model, inputs, error)
-            raise
+        outputs = model(**inputs)
         if self.compute_loss_func is not None:
             loss: Any = self.compute_loss_func(outputs, labels, num_items_in_batch=num_items_in_batch)
         elif labels is not None and self.label_smoother is not None:
@@ -832,8 +826,6 @@ class Trainer:
             prediction_loss_only: return nothing but the loss.
             ignore_keys: outputs of the model that are no predictions.
         """
-        if not isinstance(inputs, dict):
-            steps.require_inputs(inputs, self.data_collator, "prediction_step")
         with_loss = steps.has_loss(inputs, self.label_names, self.can_return_loss)
         inputs = self._prepare_inputs(inputs)
         labels = None

@@ -153,13 +153,6 @@ class _Slot:
         return tensor
 
 
-@dataclass(frozen=True)
-class _Failure:
-    """Error of process 0, sent to the other processes."""
-
-    text: str
-
-
 def _exchange(rounds: Iterator[Round], rank: int, copies: int) -> tuple[Any, int] | None:
     """Exchange the next round: return this process's batch and the number of samples; None at the end.
 
@@ -170,8 +163,8 @@ def _exchange(rounds: Iterator[Round], rank: int, copies: int) -> tuple[Any, int
         return _send(rounds, copies)
     box: list[Any] = [None]
     dist.broadcast_object_list(box, src=0)
-    if isinstance(box[0], _Failure):
-        raise RuntimeError(f"dispatch_batches=True: process 0 could not read the data: {box[0].text}")
+    if isinstance(box[0], str):
+        raise RuntimeError(f"dispatch_batches=True: process 0 could not read the data: {box[0]}")
     if box[0] is None:
         return None
     outlines, count = pickle.loads(box[0])
@@ -187,7 +180,7 @@ def _send(rounds: Iterator[Round], copies: int) -> tuple[Any, int] | None:
         outlines = [map_nested(_outlined, batch) for batch in batches]
         packed = pickle.dumps((outlines, count)) if batches else None
     except Exception as error:
-        dist.broadcast_object_list([_Failure(f"{type(error).__name__}: {error}")], src=0)
+        dist.broadcast_object_list([f"{type(error).__name__}: {error}"], src=0)
         raise
     dist.broadcast_object_list([packed], src=0)
     device = transport_device()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -39,22 +38,8 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(sign in str(error) for sign in _SIGNS)
 
 
-@contextlib.contextmanager
-def explained(explanation: Callable[[], str]) -> Iterator[None]:
-    """Add a note to errors of this kind that pass through; the innermost explanation stays the only one.
-
-    Args:
-        explanation: called only for such an error.
-    """
-    try:
-        yield
-    except Exception as error:
-        explain(error, explanation)
-        raise
-
-
 def explain(error: Exception, explanation: Callable[[], str]) -> None:
-    """Add a note to an error of this kind, unless it has one; see `explained`."""
+    """Add a note to an error of this kind; the innermost explanation stays the only one, and is made only for it."""
     if is_out_of_memory(error) and not getattr(error, "is_explained", False):
         add_note(error, explanation())
         vars(error)["is_explained"] = True

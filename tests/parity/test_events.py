@@ -2,7 +2,7 @@
 
 import pytest
 from comparison import differences, without_clock
-from datasets_for_parity import Stream, point_data, points
+from datasets_for_parity import point_data, points
 from harness import Case, assert_parity
 from models import Classifier
 
@@ -48,19 +48,6 @@ def recorder(api, entries: list):
     return type("Recorder", (api.TrainerCallback,), {event: note(event) for event in EVENTS})()
 
 
-def stopper(api, kind: str, step: int):
-    """A callback that asks for something at a step."""
-
-    class Ask(api.TrainerCallback):
-        def on_step_end(self, args, state, control, **kwargs):
-            if state.global_step == step:
-                setattr(control, kind, True)
-                return control
-            return None
-
-    return Ask()
-
-
 SITUATIONS = {
     "bare": {},
     "accumulation": {"gradient_accumulation_steps": 2},
@@ -100,26 +87,3 @@ def test_the_sequence_of_events(reference, ours, tmp_path, name):
     found = differences(expected, actual, "events")
     assert not found, "\n".join(found[:20])
     assert {"on_init_end", "on_train_begin", "on_step_end", "on_train_end"} <= {event[0] for event in actual}
-
-
-@pytest.mark.parametrize("kind", FLAGS)
-@pytest.mark.parametrize("step", [2, 3])
-def test_a_flag_set_by_a_callback(reference, ours, tmp_path, kind, step):
-    """In windows of 2, an epoch has 3 steps: a flag is set in mid-epoch and at an epoch's last step."""
-    arguments = {"gradient_accumulation_steps": 2, "logging_steps": 4, "num_train_epochs": 3}
-    case = Case(Classifier, point_data, arguments, extras=lambda api: {"callbacks": [stopper(api, kind, step)]})
-    expected, actual = events_of(reference, ours, case, tmp_path)
-    found = differences(expected, actual, "events")
-    assert not found, "\n".join(found[:20])
-
-
-def test_the_events_of_a_stream(reference, ours, tmp_path):
-    """5 batches in windows of 2, of unknown length: the fifth is the start of a window that the next reading fills."""
-
-    def data():
-        return {"train_dataset": Stream(points(18)), "eval_dataset": points(5)}
-
-    arguments = {"max_steps": 5, "gradient_accumulation_steps": 2, "eval_strategy": "epoch"}
-    expected, actual = events_of(reference, ours, Case(Classifier, data, arguments), tmp_path)
-    found = differences(expected, actual, "events")
-    assert not found, "\n".join(found[:20])

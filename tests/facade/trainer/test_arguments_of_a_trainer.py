@@ -5,7 +5,6 @@ import torch
 from tiny import Tiny, arguments, points, same, trainer, weights
 
 from lightrainer import PrinterCallback
-from lightrainer.facade.trainer import construction
 
 CHANGED = {
     "learning_rate": 0.5,
@@ -134,27 +133,3 @@ def test_passed_objects_are_not_changed(tmp_path):
     assert all(same(item, before) for item, before in zip(data, kept, strict=True))
     assert len(callbacks) == 1
     assert given == (torch.optim.SGD, {"lr": 0.1})
-
-
-def test_arguments_are_checked_again_where_they_changed_and_only_there(tmp_path, monkeypatch):
-    """Evaluations are many, and all the rules take as long as a few batches."""
-    checks, usual = [], construction.raise_for_problems
-    monkeypatch.setattr(construction, "raise_for_problems", lambda args: (checks.append(args), usual(args)))
-    made = trainer(tmp_path, lr_scheduler_type="cosine_with_min_lr", lr_scheduler_kwargs={"min_lr": 0.1})
-    for _ in range(3):
-        made.evaluate()
-    assert len(checks) == 1
-    made.args.lr_scheduler_kwargs["min_lr"] = 0.2
-    made.evaluate()
-    assert len(checks) == 2
-    made.args.seed = float(made.args.seed)
-    with pytest.raises(TypeError, match=r"seed=.*a whole number"):
-        made.evaluate()
-    made.args.seed = int(made.args.seed)
-    made.evaluate()
-    assert len(checks) == 3, "as it was when it was checked last"
-    for _ in range(2):  # what is refused is refused each time
-        made.args.weight_decay = -1.0
-        with pytest.raises(ValueError, match=r"weight_decay=-1\.0"):
-            made.evaluate()
-    assert len(checks) == 5

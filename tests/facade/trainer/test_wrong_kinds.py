@@ -49,34 +49,6 @@ def test_data_of_wrong_kinds_to_predict(tmp_path, data):
         refused(tmp_path, lambda made: made.evaluate(data), r"eval_dataset must be a dataset .*is int")
 
 
-def data_with(**column):
-    return [{**point, **column} for point in points()]
-
-
-@pytest.mark.parametrize("keep", [True, False])
-@pytest.mark.parametrize(
-    ("data", "why"),
-    [
-        (data_with(x="abc"), r"The column 'x' is 'abc'"),
-        (data_with(x=None), "The column 'x' is None"),
-        ([{"labels": point["labels"]} for point in points()], "The data has: labels"),
-    ],
-    ids=["text", "None", "missing"],
-)
-def test_a_column_that_the_model_lacks(tmp_path, data, why, keep):
-    """The error names the column, those of the batch, and the reason."""
-    match = rf"Tiny\.forward\(\) needs x, but the batch has: labels\. {why}"
-    refused(tmp_path, train, match, train_dataset=data, remove_unused_columns=keep)
-    refused(tmp_path, evaluate, match, eval_dataset=data, remove_unused_columns=keep)
-
-
-def test_a_type_error_of_the_model_itself_stays(tmp_path):
-    made = trainer(tmp_path)
-    made.model.logits = lambda x, more: None
-    with pytest.raises(TypeError, match=r"missing 1 required positional argument: 'more'"):
-        made.train()
-
-
 @pytest.mark.parametrize("name", [1, None])
 def test_names_of_columns_that_are_no_text(tmp_path, name):
     data = [{**point, name: 2} for point in points()]
@@ -94,13 +66,6 @@ COLLATORS = {
     "Tensor": lambda samples: stacked(samples)["x"],
     "tuple": lambda samples: tuple(stacked(samples).values()),
 }
-
-
-@pytest.mark.parametrize("kind", COLLATORS)
-def test_batches_of_wrong_kinds(tmp_path, kind):
-    collator = COLLATORS[kind]
-    refused(tmp_path, train, rf"A batch is a {kind}.*has to be a dict.*compute_loss", data_collator=collator)
-    refused(tmp_path, evaluate, rf"A batch is a {kind}.*has to be a dict.*prediction_step", data_collator=collator)
 
 
 def test_batches_of_unusual_kinds(tmp_path):
