@@ -22,15 +22,7 @@ from ..distributed.collectives import from_first_process
 from .card_text import MARKER
 from .facts import as_list, facts_of, size_of
 from .model_card import ModelCard
-from .pushing import (
-    LAST_CHECKPOINT,
-    NOT_UPLOADED,
-    CheckpointPush,
-    Pusher,
-    PushInProgress,
-    Stage,
-    draft_is_wanted,
-)
+from .pushing import LAST_CHECKPOINT, NOT_UPLOADED, CheckpointPush, Pusher, PushInProgress, Stage, draft_is_wanted
 from .repository import Repository, quiet, replaced, require_online
 
 if TYPE_CHECKING:

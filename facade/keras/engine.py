@@ -16,13 +16,7 @@ from ...lightning_modules.data.lengths import has_length
 from ...lightning_modules.keras.adam import KerasAdam
 from ...lightning_modules.keras.module import constrained
 from ...lightning_modules.keras.pairs import count_instances
-from ...lightning_modules.keras.tensorflow_data import (
-    BatchLoader,
-    EvaluationStream,
-    StepStream,
-    filled_up,
-    rows_of,
-)
+from ...lightning_modules.keras.tensorflow_data import BatchLoader, EvaluationStream, StepStream, filled_up, rows_of
 from ...lightning_modules.optim import parameter_groups
 from ..evaluation.results import EvalLoopOutput, PredictionOutput
 from ..trainer import Trainer
@@ -70,11 +64,7 @@ class KerasEngine(Trainer):
         steps.steps_per_epoch = self._steps_per_epoch(given)
         parts = args.gradient_accumulation_steps
         stream = StepStream(
-            given,
-            steps=steps.steps_per_epoch,
-            parts=parts,
-            rank=args.process_index,
-            world_size=args.world_size,
+            given, steps=steps.steps_per_epoch, parts=parts, rank=args.process_index, world_size=args.world_size
         )
         each = args.train_batch_size * args.world_size
         count = steps.num_train_examples or steps.steps_per_epoch * parts * each
@@ -219,11 +209,7 @@ class KerasEngine(Trainer):
         return steps.train_loss.result() * self.world_size
 
     def prediction_step(
-        self,
-        model: nn.Module,
-        inputs: dict[str, Any],
-        prediction_loss_only: bool,
-        ignore_keys: list[str] | None = None,
+        self, model: nn.Module, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys: list[str] | None = None
     ) -> tuple[torch.Tensor | None, Any, Any]:
         """Have the `TFTrainer` take its step for one batch; returns loss, predictions and labels."""
         steps, inputs = self.steps, self._prepare_inputs(inputs)

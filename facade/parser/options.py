@@ -13,10 +13,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 from ...lightning_modules.common.suggestions import did_you_mean
 from .help_formatter import SHOWN
 
-WORDS = {
-    **dict.fromkeys(("yes", "true", "t", "y", "1"), True),
-    **dict.fromkeys(("no", "false", "f", "n", "0"), False),
-}
+WORDS = {**dict.fromkeys(("yes", "true", "t", "y", "1"), True), **dict.fromkeys(("no", "false", "f", "n", "0"), False)}
 """Lower-case words for True and False on a command line."""
 
 PASSED_ON = ("help", "choices", "metavar", "nargs", "const", "action", "required")

@@ -73,23 +73,13 @@ class ModelOutput(OrderedDict):
         super().__setitem__(key, value)
         super().__setattr__(key, value)
 
-    def __delitem__(self, *args: Any) -> NoReturn:
-        self._refuse("__delitem__")
+    def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise Exception(f"The fields of a {type(self).__name__} cannot be added or removed: set an attribute.")
 
-    def setdefault(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Raise: the fields are fixed by the class."""
-        self._refuse("setdefault")
-
-    def pop(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Raise: the fields are fixed by the class."""
-        self._refuse("pop")
-
-    def update(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Raise: the fields are fixed by the class."""
-        self._refuse("update")
-
-    def _refuse(self, method: str) -> NoReturn:
-        raise Exception(f"{method} cannot be used on a {type(self).__name__}: its fields are fixed. Set an attribute.")
+    __delitem__: Any = _refuse
+    setdefault: Any = _refuse
+    pop: Any = _refuse
+    update: Any = _refuse
 
     def __reduce__(self) -> Any:
         if not is_dataclass(self):

@@ -12,11 +12,7 @@ _ADVICE = "Otherwise override `compute_loss`, or pass `compute_loss_func`."
 
 
 def read_loss(
-    outputs: Any,
-    inputs: Mapping[str, Any] | str | None = None,
-    advice: str = _ADVICE,
-    *,
-    first_of_vector: bool = False,
+    outputs: Any, inputs: Mapping[str, Any] | str | None = None, advice: str = _ADVICE, *, first_of_vector: bool = False
 ) -> torch.Tensor:
     """As the reference reads a loss, but also from objects with an attribute `loss`.
 

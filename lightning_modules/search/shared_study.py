@@ -145,11 +145,7 @@ class _SharedTrials:
     """Runs one trial after the other, in every process."""
 
     def __init__(
-        self,
-        objective: Objective,
-        channel: Channel,
-        caught: tuple[type[Exception], ...],
-        completed: Callable[[], None],
+        self, objective: Objective, channel: Channel, caught: tuple[type[Exception], ...], completed: Callable[[], None]
     ) -> None:
         self.objective, self.channel, self.caught, self.completed = objective, channel, caught, completed
         self.error: Exception | None = None

@@ -21,39 +21,28 @@ _CONTRACTIONS = ((" ' ", "'"), (" n't", "n't"), (" 'm", "'m"), (" 's", "'s"), ("
 _JOINED = (*((f" {mark}", mark) for mark in ".?!,"), *_CONTRACTIONS)
 
 
-class Turns:
-    """A lock that is whole again in forked processes, in copies and in pickles.
+_lock = threading.RLock()
 
-    Padding and truncation are settings of the tokenizer, not of a call: no other thread may call it between setting
-    them and encoding.
-    """
 
-    def __init__(self) -> None:
-        self._renew()
+def turns() -> threading.RLock:
+    """Return the lock of all calls: padding and truncation are settings of the library's tokenizer, not of a call."""
+    return _lock
 
-    def _renew(self) -> None:
-        self._process, self._lock = os.getpid(), threading.RLock()
 
-    def __enter__(self) -> None:
-        if self._process != os.getpid():  # its holder is in another process
-            self._renew()
-        self._lock.acquire()
+def _renew_lock() -> None:
+    """Replace the lock in a forked process, where the thread that holds it is gone."""
+    global _lock
+    _lock = threading.RLock()
 
-    def __exit__(self, *error: object) -> None:
-        self._lock.release()
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Turns:
-        return Turns()
-
-    def __reduce__(self) -> tuple[type[Turns], tuple[()]]:
-        return Turns, ()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
 
 
 class Backend(SpecialTokens):
     """The vocabulary: tokens to ids, and ids back to text."""
 
     _tokenizer: tokenizers.Tokenizer
-    _turns: Turns
     model_input_names: list[str] = ["input_ids", "attention_mask"]
     padding_side: str = "right"
     truncation_side: str = "right"
@@ -114,7 +103,7 @@ class Backend(SpecialTokens):
         return self.added_tokens_encoder
 
     def _add_tokens(self, new_tokens: list[Any], special_tokens: bool = False) -> int:
-        with self._turns:
+        with turns():
             add = self._tokenizer.add_special_tokens if special_tokens else self._tokenizer.add_tokens
             return add(new_tokens)
 
@@ -236,7 +225,7 @@ class Backend(SpecialTokens):
             pad_to_multiple_of: round up to a multiple of this.
             padding_side: "right" or "left"; by default that of the tokenizer.
         """
-        with self._turns:
+        with turns():
             self._set_truncation(truncation_strategy, max_length, stride)
             self._set_padding(padding_strategy, max_length, pad_to_multiple_of, padding_side)
 

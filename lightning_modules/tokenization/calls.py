@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from ..common.suggestions import did_you_mean
-from .backend import Backend
+from .backend import Backend, turns
 from .encoding import BatchEncoding
 from .names import PaddingStrategy, TensorType, TruncationStrategy
 from .padding import Lengths, lengths_of
@@ -176,7 +176,7 @@ class Calls(Backend):
 
     def _encode_rows(self, rows: list[Any], lengths: Lengths, options: CallOptions) -> list[tokenizers.Encoding]:
         split = self.split_special_tokens if options.split_special_tokens is None else options.split_special_tokens
-        with self._turns:
+        with turns():
             self.set_truncation_and_padding(
                 padding_strategy=lengths.padding,
                 truncation_strategy=lengths.truncation,

@@ -174,7 +174,7 @@ class BatchEncoding(UserDict):
         """
         if tensor_type is None:
             return self
-        kind = check_tensor_type(tensor_type)
+        kind = TensorType(getattr(tensor_type, "value", tensor_type))
         for name, values in list(self.items()):
             self[name] = as_kind([values] if prepend_batch_axis else values, kind, name)
         return self
@@ -215,18 +215,6 @@ def as_kind(values: Any, kind: TensorType, name: str) -> Any:
             f"The column {name!r} cannot be made into one tensor: {rows}. Pass `padding=True`, and `truncation=True` "
             "where a row may be too long, or leave out `return_tensors`."
         ) from error
-
-
-def check_tensor_type(kind: str | TensorType) -> TensorType:
-    """`return_tensors` as its enum.
-
-    Raises:
-        ValueError: it is not known, or MLX.
-    """
-    found = TensorType(getattr(kind, "value", kind))
-    if found == TensorType.MLX:
-        raise ValueError("`return_tensors` is 'mlx', but only 'pt' (torch) and 'np' (numpy) can be made here.")
-    return found
 
 
 def _tensor(values: Any) -> Any:

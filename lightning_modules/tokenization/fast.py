@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from tokenizers import Tokenizer, processors
 
 from ..common.redaction import is_secret_name, secret_values
-from .backend import Turns
 from .chat import Chat
 from .files import TokenizerFiles, arguments_of, files_of
 from .names import NO_LIMIT, AddedToken
@@ -72,7 +71,6 @@ class PreTrainedTokenizerFast(PreTrainedTokenizerBase):
         """
         kwargs = secret_values(kwargs)
         _refuse_secrets(kwargs)
-        self._turns = Turns()
         self._tokenizer = _backend(kwargs)
         self._follow_file(kwargs)
         kwargs.setdefault("backend", "tokenizers")
@@ -253,19 +251,14 @@ def settings_in(kwargs: dict[str, Any]) -> dict[str, Any]:
 
 def _backend(kwargs: dict[str, Any]) -> Tokenizer:
     given, path = kwargs.pop("tokenizer_object", None), kwargs.pop("tokenizer_file", None)
-    if given is not None:
-        if not isinstance(given, Tokenizer):
-            raise TypeError(
-                f"`tokenizer_object` is a {type(given).__name__}; expected a `tokenizers.Tokenizer`. Those of its "
-                "`implementations` have it inside, as `_tokenizer`."
-            )
-        return copy.deepcopy(given)
-    if path is None:
+    if given is None and path is not None:
+        return Tokenizer.from_file(os.fspath(path))
+    if not isinstance(given, Tokenizer):
         raise ValueError(
-            "There is no tokenizer: pass `tokenizer_object`, a `tokenizers.Tokenizer`, or `tokenizer_file`, the path "
-            "of a tokenizer.json; or use `from_pretrained`."
+            f"There is no tokenizer: pass `tokenizer_object`, a `tokenizers.Tokenizer` (it is {given!r:.60}), or "
+            "`tokenizer_file`, the path of a tokenizer.json; or use `from_pretrained`."
         )
-    return Tokenizer.from_file(os.fspath(path))
+    return copy.deepcopy(given)
 
 
 def _length(value: Any) -> Any:

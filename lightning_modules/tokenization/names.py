@@ -39,11 +39,10 @@ class TruncationStrategy(ExplicitEnum):
 
 
 class TensorType(ExplicitEnum):
-    """As `transformers.utils.TensorType`: what `return_tensors` takes; MLX is known by name only."""
+    """As `transformers.utils.TensorType`: what `return_tensors` takes; without MLX."""
 
     PYTORCH = "pt"
     NUMPY = "np"
-    MLX = "mlx"
 
 
 class CharSpan(NamedTuple):

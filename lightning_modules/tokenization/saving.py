@@ -12,7 +12,7 @@ from typing import Any
 
 from ..common.local_paths import require_local
 from ..common.redaction import bare, secret, secret_values
-from .backend import Backend
+from .backend import Backend, turns
 from .names import CHAT_TEMPLATE_FILE, CHAT_TEMPLATE_FOLDER, CONFIG_FILE, TOKENIZER_FILE, AddedToken
 
 logger = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class Saving(Backend):
         templates = self._save_templates(folder, prefix) if save_jinja_files else []
         config = self._write(folder / f"{prefix}{CONFIG_FILE}", self._config_text(bool(templates)))
         tokenizer = folder / f"{prefix}{TOKENIZER_FILE}"
-        with self._turns:
+        with turns():
             self._tokenizer.save(str(tokenizer))
         paths = (str(config), *map(str, templates), str(tokenizer))
         if push_to_hub:

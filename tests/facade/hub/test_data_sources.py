@@ -4,7 +4,7 @@ import datasets
 import pytest
 from tiny import points
 
-from lightrainer.facade.hub.facts import DataSource, named_sources, samples_in, source_of, sources_of
+from lightrainer.facade.hub.facts import DataSource, named_sources, source_of, sources_of
 
 
 def made(**info):
@@ -32,10 +32,6 @@ def test_somebodys_own_files_have_no_name(builder):
     assert source_of(made(builder_name=builder, dataset_name=builder)) is None
 
 
-def test_other_data_has_none():
-    assert [source_of(other) for other in (points(), None, {"a": 1})] == [None] * 3
-
-
 def test_several_sets_have_prefixes():
     data = {"one": made(builder_name="squad"), "two": points()}
     (found,) = sources_of(data)
@@ -48,14 +44,3 @@ def test_what_somebody_says():
     assert [(each.name, each.tag) for each in named_sources(["imdb"], [], [])] == [("imdb", None)]
     assert [(each.name, each.tag) for each in named_sources([], ["imdb"], [])] == [("imdb", "imdb")]
     assert named_sources([], [], ["plain"]) == ()
-
-
-def test_samples():
-    stream = datasets.Dataset.from_dict({"x": [1]}).to_iterable_dataset()
-    assert [samples_in(data) for data in (points(3), None, stream, {"a": points(2), "b": points(1)})] == [
-        3,
-        None,
-        None,
-        3,
-    ]
-    assert samples_in({"a": points(2), "b": stream}) is None

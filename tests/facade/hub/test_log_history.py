@@ -1,7 +1,6 @@
 """Evaluations, from the history of logs."""
 
 import numpy as np
-import pytest
 from transformers.modelcard import parse_log_history
 
 from lightrainer.facade.hub.card_text import evaluations
@@ -34,11 +33,6 @@ def test_an_evaluation_without_a_loss_and_without_a_training():
     assert (row.step, row.training_loss, row.metrics) == (0, None, {"accuracy": 0.5})
 
 
-@pytest.mark.parametrize("history", [[], [{"loss": 1.0, "step": 1}], [{"eval_runtime": 1.0, "step": 1}]])
-def test_where_there_is_none(history):
-    assert evaluations(history) == []
-
-
 def test_numbers_become_pythons():
     values = {"eval_a": np.float32(0.5), "eval_b": np.array(2), "eval_c": "text", "eval_d": [1], "eval_e": True}
     (row,) = evaluations([{**values, "step": 1}])
@@ -49,17 +43,3 @@ def test_numbers_become_pythons():
 def test_what_is_about_speed_and_memory_is_left_out():
     history = [{"eval_loss": 1.0, "eval_mem_cpu_alloc_delta": 5, "eval_model_preparation_time": 0.1, "step": 1}]
     assert evaluations(history)[0].metrics == {"loss": 1.0}
-
-
-def test_what_comes_after_the_training_is_apart():
-    """Several sets, one after the other, are one evaluation; the same values once more are another."""
-    later = [{"eval_a_loss": 1.0, "step": 2}, {"eval_b_loss": 2.0, "step": 2}, {"eval_a_loss": 3.0, "step": 2}]
-    found = evaluations([*HISTORY, *later])
-    assert found[:2] == evaluations(HISTORY)
-    assert [each.metrics for each in found[2:]] == [{"a_loss": 1.0, "b_loss": 2.0}, {"a_loss": 3.0}]
-    assert all(each.after_training for each in found[2:])
-
-
-def test_a_training_that_goes_on_is_a_training_again():
-    more = [{"loss": 0.5, "step": 3}, {"eval_loss": 1.0, "step": 3}]
-    assert not any(each.after_training for each in evaluations([*HISTORY, *more]))

@@ -206,13 +206,6 @@ def test_several_dataclasses_and_other_options():
     assert parsed(ReferenceParser((NotInit, Heading))) == expected
 
 
-def test_a_parser_without_dataclasses():
-    parser = HfArgumentParser(prog="x")
-    parser.add_argument("--a", type=int)
-    assert parser.parse_args_into_dataclasses(["--a", "1"]) == (Namespace(a=1),)
-    assert HfArgumentParser().parse_args_into_dataclasses([]) == ()
-
-
 def test_the_reference_sees_the_fields_that_we_make():
     """`HfArg` makes the same field, and leaves the dict of metadata alone."""
     metadata = {"metavar": "N"}
@@ -384,11 +377,6 @@ def test_a_pipe_is_read(tmp_path):
     writer.start()
     assert HfArgumentParser(NotInit).parse_args_into_dataclasses([], args_filename=pipe) == (NotInit(4),)
     writer.join()
-
-
-def test_an_interactive_session_has_no_program(monkeypatch):
-    monkeypatch.setattr(sys, "argv", [""])
-    assert HfArgumentParser(NotInit).parse_args_into_dataclasses() == (NotInit(1),)
 
 
 CONTENT = {"given": 5, "inside": "as it is"}

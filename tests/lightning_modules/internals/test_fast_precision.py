@@ -110,17 +110,6 @@ def test_with_and_without_lightnings_wrappers(name, dtype):
         assert left.get_scale() < 2.0**26
 
 
-@pytest.mark.filterwarnings("ignore:.*does not have many workers")
-@pytest.mark.parametrize("stage", ["validate", "test", "predict"])
-def test_steps_of_other_stages_are_not_cast_as_a_whole(stage):
-    trainer, module = trainer_of("16-mixed"), Module()
-    options = {} if stage == "predict" else {"verbose": False}
-    with lightning_internals.quiet(), casting(module.inner, trainer.precision_plugin.autocast_context_manager):
-        getattr(trainer, stage)(module, lightning_internals.combined(loader(), training=False), **options)
-    assert module.inner.formats == {torch.float16}
-    assert len(module.losses) == STEPS
-
-
 def test_lightnings_own_float16_on_the_cpu_is_another_one():
     """Negative control: what `precision="16-mixed"` gives here, and why the plugin is passed."""
     with pytest.warns(UserWarning, match="fp16 is not supported on CPU"):

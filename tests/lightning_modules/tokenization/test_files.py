@@ -373,9 +373,3 @@ def test_settings_of_the_wrong_type_are_named(tmp_path, name, value, said):
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({**settings, name: value}))
     with pytest.raises((TypeError, ValueError), match=rf"`{name}` is .*{said}"):
         AutoTokenizer.from_pretrained(tmp_path)
-
-
-@pytest.mark.parametrize("value", [None, 512, 512.0, 10**30, float("inf")])
-def test_lengths_that_files_have(tmp_path, value):
-    mine, _ = both("WordPiece", model_max_length=value)
-    assert mine.model_max_length == (int(1e30) if value is None else value)
