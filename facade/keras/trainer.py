@@ -18,9 +18,9 @@ from ...lightning_modules.common.libraries import loaded
 from ...lightning_modules.common.local_paths import require_local
 from ...lightning_modules.data.lengths import has_length
 from ...lightning_modules.keras.losses import losses_and_logits
-from ...lightning_modules.keras.module import wrap_keras_model
 from ...lightning_modules.keras.pairs import PairCollator, as_dataset, count_instances, summed_loss
 from ...lightning_modules.keras.tensorflow_data import is_tensorflow_dataset, require_cardinality
+from ...lightning_modules.keras.wrapping import wrap_keras_model
 from ..evaluation.results import PredictionOutput, TrainOutput
 from .arguments import TFTrainingArguments
 from .checks import build, check_dataset, check_parameters, check_steps, is_overridden

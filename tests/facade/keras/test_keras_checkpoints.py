@@ -27,7 +27,7 @@ from safetensors.numpy import load_file
 from starting import finished_ranks
 
 from lightrainer import EarlyStoppingCallback, Trainer, TrainingArguments
-from lightrainer.lightning_modules.keras.module import wrap_keras_model
+from lightrainer.lightning_modules.keras.wrapping import wrap_keras_model
 
 
 def eventful(seed=3):

@@ -11,9 +11,9 @@ keras = pytest.importorskip("keras", reason="keras is not installed")
 if keras.backend.backend() != "tensorflow":
     pytest.skip("Keras computes in torch here: `make test-tf`", allow_module_level=True)
 
-from lightrainer.lightning_modules.keras.module import wrap_keras_model
 from lightrainer.lightning_modules.keras.tensorflow_model import TensorFlowModule
 from lightrainer.lightning_modules.keras.tensorflow_tensors import to_tensorflow, to_torch
+from lightrainer.lightning_modules.keras.wrapping import wrap_keras_model
 
 # 2026-11: TensorFlow 2.21 asks numpy for a copy in its old way.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation")

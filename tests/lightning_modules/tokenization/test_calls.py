@@ -201,7 +201,7 @@ def test_wrong_tokens_and_settings_are_explained():
             PreTrainedTokenizerFast(tokenizer_object=backend("WordLevel"), **options)
     with pytest.raises(ValueError, match="There is no tokenizer: pass `tokenizer_object`"):
         PreTrainedTokenizerFast()
-    with pytest.raises(ValueError, match="`tokenizer_object`.*BPE"):
+    with pytest.raises(ValueError, match=r"`tokenizer_object`.*BPE"):
         PreTrainedTokenizerFast(tokenizer_object=models.BPE())
 
 
