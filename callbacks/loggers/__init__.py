@@ -1,1 +1,4 @@
-"""One callback for each tracker in `report_to`; the clients are imported when used. `availability` has the table."""
+"""One callback for each tracker in `report_to`; clients are imported when used.
+
+The table of trackers is in `availability`.
+"""

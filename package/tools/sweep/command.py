@@ -84,7 +84,8 @@ def _add_search(add: Callable[..., Any]) -> None:
     unit = "what the pruner compares trials at: steps, or completed epochs (%(default)s)"
     named: dict[str, Any] = {"action": "append", "default": []}
     add("--space", required=True, metavar="FILE", help="YAML or JSON: the values to try, for each parameter")
-    add("--n-trials", type=whole(), metavar="N", help="trials of the study, earlier ones included (20; of a grid all)")
+    trials = "trials of the study, earlier ones included (20; of a grid all points)"
+    add("--n-trials", type=whole(), metavar="N", help=trials)
     forms = ("arguments", "options", "overrides", "environment")
     add("--values-as", choices=forms, default="arguments", help=ways)
     add("--metric", "--objective", dest="metric", metavar="NAME", help=metric, **named)
