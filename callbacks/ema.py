@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import pickle
 from collections.abc import Iterator
 from typing import Any
 
@@ -175,7 +176,10 @@ class EMACallback(TrainerCallback):
             return
         import torch
 
-        states = torch.load(path, map_location="cpu", weights_only=True).get(type(self).__name__)
+        try:
+            states = torch.load(path, map_location="cpu", weights_only=True).get(type(self).__name__)
+        except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+            raise ValueError(f"{path} is damaged, or holds other objects than states, and is not read.") from error
         if states:
             self._fill(states[0]["averages"])
 

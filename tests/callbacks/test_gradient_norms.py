@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from small_training import same, trained, training_logs, weights
+from small_training import trained, training_logs
 
 from lightrainer import TrainerCallback
 from lightrainer.callbacks import GradientNormCallback, gradient_norms
@@ -55,10 +55,6 @@ def test_nothing_is_computed_in_steps_that_are_not_logged(tmp_path, monkeypatch)
 def test_logs_at_the_ends_of_epochs_have_them_too(tmp_path):
     logs = training_logs(trained(tmp_path, [GradientNormCallback()], logging_strategy="epoch"))
     assert [set(norms(entry)) for entry in logs] == [LAYERS, LAYERS]
-
-
-def test_the_training_is_not_changed_by_a_bit(tmp_path):
-    assert same(weights(trained(tmp_path, [GradientNormCallback()])), weights(trained(tmp_path)))
 
 
 def test_layers_can_be_chosen(tmp_path):

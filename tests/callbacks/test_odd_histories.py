@@ -7,6 +7,8 @@ from types import SimpleNamespace
 import numpy
 import pytest
 import torch
+from made_up_runs import Page
+from made_up_runs import history as long_history
 
 from lightrainer.callbacks import (
     LossCurveCallback,
@@ -20,7 +22,7 @@ from lightrainer.callbacks import (
 from lightrainer.callbacks.progress_notebook import NotebookProgressCallback
 from lightrainer.callbacks.report.curves import panels
 from lightrainer.callbacks.report.page import render_page
-from lightrainer.callbacks.report.pictures import draw
+from lightrainer.callbacks.report.pictures import draw, draw_loss_picture
 from lightrainer.facade.hub.card_text import evaluations
 
 
@@ -45,6 +47,13 @@ HISTORIES = {
     "the same step": [{"loss": 1.0, "step": 1}, {"loss": 2.0, "step": 1}, {"eval_loss": 3.0, "step": 1}],
     "steps going back": [{"loss": 1.0, "eval_loss": 1.0, "step": step} for step in (5, 3, 1, 4)],
     "objects": steps(object(), torch.nn.Linear(1, 1)),
+    "infinite": [{"loss": math.inf, "step": 1}, {"eval_loss": -math.inf, "step": 1}],
+    "zeros": [{"loss": 0.0, "grad_norm": 0.0, "step": 0}],
+    "a text": [{"loss": 1.0, "note": "</script><b>", "step": 1}],
+    "a bad name": [{"</script>": 1.0, "step": 1}],
+    "only evaluation": [{"eval_loss": 1.0, "step": 3}],
+    "two sets": [{"eval_a_loss": 1.0, "step": 1}, {"eval_b_loss": 2.0, "step": 1}],
+    "a long run": long_history(1000, every=1),
     "other names": [
         {"eval_loss": None, "eval_f1": "high", "eval_": 1.0, "learning_rate": None, "grad_norm": "x", "step": 1},
         {"train_runtime": None, "train_loss": "x", "step": 1},
@@ -73,10 +82,13 @@ def test_every_history_gives_a_page_and_pictures(tmp_path, name):
     arguments = SimpleNamespace(output_dir=str(tmp_path), learning_rate=object())
     page = render_page(arguments, state(history, best_metric="high", best_global_step="x"), status="finished")
     assert page.endswith("</html>\n")
+    assert Page(page).open == []
+    assert len(page) < 1_500_000
     drawn = panels(history)
     assert not drawn or draw(drawn, "odd").startswith(b"\x89PNG")
     picture = draw_loss_curve(history)
     assert picture is None or picture.startswith(b"\x89PNG")
+    assert (draw_loss_picture(history) is None) == (picture is None)
     for found in evaluations(history):
         assert all(math.isfinite(value) or isinstance(value, float) for value in found.metrics.values())
 

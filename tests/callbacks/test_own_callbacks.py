@@ -4,7 +4,7 @@ import warnings
 
 import pytest
 import torch
-from small_training import LanguageModel, make_trainer, same, sentences
+from small_training import LanguageModel, make_trainer, same, sentences, trained, training_logs, weights
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import default_collate
 
@@ -63,6 +63,17 @@ def test_between_two_logs_the_device_is_asked_for_nothing(tmp_path):
     assert (short, long) == (plain_short, plain_long)
     assert long == short
     assert questions(tmp_path, 12, [Asks()]) == plain_long + 12  # the count would see it
+
+
+def test_the_training_is_not_changed_by_a_bit(tmp_path):
+    changes = {"eval_strategy": "steps", "eval_steps": 4}
+    measured = [*measuring()[:4], EMACallback(0.9, at_end=False)]
+    with_them, without = trained(tmp_path, measured, **changes), trained(tmp_path, **changes)
+    losses = ([entry["loss"] for entry in training_logs(trainer)] for trainer in (with_them, without))
+    assert next(losses) == next(losses)
+    assert same(weights(with_them), weights(without))
+    assert not with_them.model._forward_pre_hooks
+    assert not with_them.model._forward_hooks
 
 
 def fit(folder, callbacks, *, resume=None, epochs=2, plain=()):

@@ -1,5 +1,6 @@
 """Histories of runs that were never made, for reports on them."""
 
+import html.parser
 import math
 from types import SimpleNamespace
 
@@ -35,3 +36,29 @@ def history(steps=300, every=10):
 def state(**changed):
     values = {"max_steps": 300, "global_step": 300, "epoch": 3.0, "num_train_epochs": 3, "log_history": history()}
     return TrainerState(**values | changed)
+
+
+class Page(html.parser.HTMLParser):
+    """The texts of a page, and the elements that are open at its end."""
+
+    VOID = {"meta", "line", "path", "br"}
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.texts, self.attributes = [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.attributes += attrs
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.attributes += attrs
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if not self.open or self.open[-1] not in ("script", "style"):
+            self.texts.append(data)

@@ -49,26 +49,6 @@ def lines(logs, **style):
     return [[tuple(map(float, place.split())) for place in re.split("[ML]", way)[1:]] for way in found]
 
 
-@pytest.mark.parametrize(
-    "logs",
-    [
-        history(),
-        history(200),
-        history()[:1],
-        [{"eval_loss": 1.0, "step": 3}],
-        [{"eval_a_loss": 1.0, "step": 1}, {"eval_b_loss": 2.0, "step": 1}],
-        [{"loss": math.nan, "learning_rate": 0.0, "step": step} for step in range(1, 99)],
-        [{"loss": math.inf, "step": 1}, {"loss": 1.0, "step": 2}],
-    ],
-    ids=["few", "many", "one", "only evaluation", "two sets", "nan", "infinite"],
-)
-def test_every_history_with_losses_gives_pictures(logs):
-    height, width, _ = pixels(draw_loss_curve(logs)).shape
-    assert width > 800
-    assert height > 400
-    assert "Loss" in texts(logs)[0]
-
-
 @pytest.mark.parametrize("logs", [[], [{"train_loss": 1.0, "step": 1}], [{"loss": 1.0}], [{"eval_f1": 1.0, "step": 2}]])
 def test_a_history_without_losses_gives_none(logs, tmp_path):
     assert draw_loss_curve(logs) is draw_loss_picture(logs) is None

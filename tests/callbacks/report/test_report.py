@@ -1,14 +1,12 @@
 """The report: its page, its picture, when it is written, and what a training puts into it."""
 
-import html.parser
 import logging
-import math
 import re
 import sys
 
 import pytest
 import torch
-from made_up_runs import NAME, arguments, history, state
+from made_up_runs import NAME, Page, arguments, state
 from small_training import make_trainer, trained
 
 from lightrainer.callbacks import MemoryCallback, RunReportCallback, ThroughputCallback, TrainerControl
@@ -17,32 +15,6 @@ from lightrainer.callbacks.report.curves import panels
 from lightrainer.callbacks.report.page import render_page
 
 CONTROL = TrainerControl()
-
-
-class Page(html.parser.HTMLParser):
-    """The texts of a page, and the elements that are open at its end."""
-
-    VOID = {"meta", "line", "path", "br"}
-
-    def __init__(self, text):
-        super().__init__()
-        self.open, self.texts, self.attributes = [], [], []
-        self.feed(text)
-
-    def handle_starttag(self, tag, attrs):
-        self.attributes += attrs
-        if tag not in self.VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attrs):
-        self.attributes += attrs
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        if not self.open or self.open[-1] not in ("script", "style"):
-            self.texts.append(data)
 
 
 def test_the_page_is_well_formed_says_everything_and_fetches_nothing(tmp_path):
@@ -63,32 +35,6 @@ def test_the_page_is_well_formed_says_everything_and_fetches_nothing(tmp_path):
     assert "default-src 'none'" in text
     assert "@media (prefers-color-scheme: dark)" in text
     assert "width=device-width" in text
-
-
-@pytest.mark.parametrize(
-    "logs",
-    [
-        [],
-        [{"loss": 1.0, "step": 1}],
-        [{"loss": math.nan, "step": step} for step in range(1, 90)],
-        [{"loss": math.inf, "step": 1}, {"eval_loss": -math.inf, "step": 1}],
-        [{"loss": 1.0}],
-        [{"loss": 0.0, "grad_norm": 0.0, "step": 0}],
-        [{"loss": 1.0, "note": "</script><b>", "step": 1}],
-        [{"</script>": 1.0, "step": 1}],
-        history(1000, every=1),
-    ],
-    ids=["nothing", "one", "nan", "infinite", "no step", "zeros", "text", "a bad name", "long"],
-)
-def test_any_history_gives_a_page_and_a_picture(logs, tmp_path):
-    text = render_page(arguments(tmp_path), state(log_history=logs), status="running")
-    assert Page(text).open == []
-    assert len(text) < 1_500_000
-    RunReportCallback(tmp_path).on_train_end(arguments(tmp_path), state(log_history=logs), CONTROL)
-    names = {path.name for path in tmp_path.iterdir()}
-    assert "report.html" in names
-    drawable = any(name in entry for entry in logs if "step" in entry for name in ("loss", "</script>"))
-    assert ("report.png" in names) == drawable
 
 
 def test_the_report_is_that_of_a_real_training(tmp_path):
