@@ -50,9 +50,6 @@ class BatchRebalanceSampler(SkippingBatchSampler):
         Raises:
             ValueError: one of these numbers cannot be, or a step has fewer samples than micro-batches; it is named.
         """
-        for name, value in {"dp_size": dp_size, "grad_accum": grad_accum}.items():
-            if value < 1:
-                raise ValueError(f"{name}={value} has to be at least 1.")
         if not 0 <= rank < dp_size:
             raise ValueError(f"rank={rank} has to be one of {dp_size} processes (dp_size), which count from 0.")
         if effective_batch_size < dp_size * grad_accum:

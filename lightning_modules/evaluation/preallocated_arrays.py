@@ -77,7 +77,7 @@ class PreallocatedArray:
         shape = batch.shape[1:]
         if self._flat is None:
             self._shape = shape
-            self._flat = _new(max(self.expected, len(batch)), len(batch), shape, batch.dtype)
+            self._flat = np.empty(max(self.expected, len(batch)) * math.prod(shape), batch.dtype)
             self._pieces = [_Piece(0, 0, shape)]
             return self._flat
         _require_joinable(self._shape, shape)
@@ -173,13 +173,6 @@ def growing(first: Any, rows: int | None = None, padding: float = PADDING) -> Pr
     array = PreallocatedArray(rows, padding)
     array.add(first)
     return array
-
-
-def _new(rows: int, needed: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    try:
-        return np.empty(rows * math.prod(shape), dtype)
-    except MemoryError:  # what was expected need not come
-        return np.empty(needed * math.prod(shape), dtype)
 
 
 def _resized(flat: np.ndarray, length: int) -> np.ndarray:

@@ -30,7 +30,7 @@ from typing import Any, ParamSpec, TypeVar
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 
-from ..common import schedule_curves
+from ..common import schedule_curves as curves
 from ..common.suggestions import SchedulerType
 from .greedy import GreedyLR
 from .layerwise import LayerwiseOptimizer, LayerwiseSchedule
@@ -59,7 +59,7 @@ def _with_numbers(make: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(make)
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
         given = signature.bind_partial(*args, **kwargs).arguments
-        schedule_curves.require_numbers(make.__name__, {**given, **given.get("kwargs", {})})
+        curves.require_numbers(make.__name__, {**given, **given.get("kwargs", {})})
         return make(*args, **kwargs)
 
     return checked
@@ -75,14 +75,14 @@ def _schedule(name: SchedulerType, optimizer: Optimizer, factor: Callable[..., f
 
 def get_constant_schedule(optimizer: Optimizer, last_epoch: int = -1) -> LambdaLR:
     """As `transformers.get_constant_schedule`: the optimizer's own learning rate at every step, `f = 1`."""
-    return _schedule(SchedulerType.CONSTANT, optimizer, schedule_curves.constant, last_epoch)
+    return _schedule(SchedulerType.CONSTANT, optimizer, curves.constant, last_epoch)
 
 
 @_with_numbers
 def get_constant_schedule_with_warmup(optimizer: Optimizer, num_warmup_steps: int, last_epoch: int = -1) -> LambdaLR:
     """As `transformers.get_constant_schedule_with_warmup`: `f = min(1, step / warmup)`."""
     name = SchedulerType.CONSTANT_WITH_WARMUP
-    return _schedule(name, optimizer, schedule_curves.constant_after_warmup, last_epoch, warmup=num_warmup_steps)
+    return _schedule(name, optimizer, curves.constant_after_warmup, last_epoch, warmup=num_warmup_steps)
 
 
 @_with_numbers
@@ -91,9 +91,7 @@ def get_linear_schedule_with_warmup(
 ) -> LambdaLR:
     """As `transformers.get_linear_schedule_with_warmup`: up to 1, then `f = (total - step) / (total - warmup)`."""
     name = SchedulerType.LINEAR
-    return _schedule(
-        name, optimizer, schedule_curves.linear, last_epoch, warmup=num_warmup_steps, total=num_training_steps
-    )
+    return _schedule(name, optimizer, curves.linear, last_epoch, warmup=num_warmup_steps, total=num_training_steps)
 
 
 @_with_numbers
@@ -105,7 +103,7 @@ def get_cosine_schedule_with_warmup(
     The annealing of Loshchilov and Hutter, SGDR (arXiv:1608.03983), equation 5, without restarts.
     """
     values = {"warmup": num_warmup_steps, "total": num_training_steps, "cycles": num_cycles, "floor": 0.0}
-    return _schedule(SchedulerType.COSINE, optimizer, schedule_curves.cosine, last_epoch, **values)
+    return _schedule(SchedulerType.COSINE, optimizer, curves.cosine, last_epoch, **values)
 
 
 @_with_numbers
@@ -117,9 +115,7 @@ def get_cosine_with_hard_restarts_schedule_with_warmup(
     Loshchilov and Hutter, SGDR (arXiv:1608.03983), equation 5, with restarts of equal length.
     """
     values = {"warmup": num_warmup_steps, "total": num_training_steps, "cycles": num_cycles}
-    return _schedule(
-        SchedulerType.COSINE_WITH_RESTARTS, optimizer, schedule_curves.cosine_restarts, last_epoch, **values
-    )
+    return _schedule(SchedulerType.COSINE_WITH_RESTARTS, optimizer, curves.cosine_restarts, last_epoch, **values)
 
 
 @_with_numbers
@@ -154,7 +150,7 @@ def get_polynomial_decay_schedule_with_warmup(
             "since the polynomial schedule decays towards it. Lower `lr_end` or raise the learning rate."
         )
     values = {"warmup": num_warmup_steps, "total": num_training_steps, "lr_start": lr_start, "lr_end": lr_end}
-    return _schedule(SchedulerType.POLYNOMIAL, optimizer, schedule_curves.polynomial, last_epoch, **values, power=power)
+    return _schedule(SchedulerType.POLYNOMIAL, optimizer, curves.polynomial, last_epoch, **values, power=power)
 
 
 @_with_numbers
@@ -168,9 +164,7 @@ def get_inverse_sqrt_schedule(
     """
     scale = (num_warmup_steps or 10_000) if timescale is None else timescale
     name = SchedulerType.INVERSE_SQRT
-    return _schedule(
-        name, optimizer, schedule_curves.inverse_sqrt, last_epoch, warmup=num_warmup_steps, timescale=scale
-    )
+    return _schedule(name, optimizer, curves.inverse_sqrt, last_epoch, warmup=num_warmup_steps, timescale=scale)
 
 
 def _floor_factor(name: SchedulerType, optimizer: Optimizer, min_lr: float | None, min_lr_rate: float | None) -> float:
@@ -206,7 +200,7 @@ def get_cosine_with_min_lr_schedule_with_warmup(
     name = SchedulerType.COSINE_WITH_MIN_LR
     floor = _floor_factor(name, optimizer, min_lr, min_lr_rate)
     values = {"warmup": num_warmup_steps, "total": num_training_steps, "cycles": num_cycles, "floor": floor}
-    return _schedule(name, optimizer, schedule_curves.cosine, last_epoch, **values)
+    return _schedule(name, optimizer, curves.cosine, last_epoch, **values)
 
 
 @_with_numbers
@@ -232,7 +226,7 @@ def get_cosine_with_min_lr_schedule_with_warmup_lr_rate(
     floor = _floor_factor(name, optimizer, min_lr, min_lr_rate)
     start = None if warmup_lr_rate is None else float(warmup_lr_rate)
     values = {"warmup": num_warmup_steps, "total": num_training_steps, "cycles": num_cycles, "floor": floor}
-    return _schedule(name, optimizer, schedule_curves.cosine_from_first_step, last_epoch, **values, start=start)
+    return _schedule(name, optimizer, curves.cosine_from_first_step, last_epoch, **values, start=start)
 
 
 @_with_numbers
@@ -280,7 +274,7 @@ def get_wsd_schedule(
         warnings.warn(f"{num_stable_steps=} goes before {num_training_steps=}; pass only one of them.", stacklevel=2)
     values = {"warmup": num_warmup_steps, "stable": num_stable_steps, "decay": num_decay_steps, "floor": min_lr_ratio}
     shape = {"rise": warmup_type, "fall": decay_type, "cycles": num_cycles}
-    return _schedule(name, optimizer, schedule_curves.warmup_stable_decay, last_epoch, **values, **shape)
+    return _schedule(name, optimizer, curves.warmup_stable_decay, last_epoch, **values, **shape)
 
 
 @_with_numbers
@@ -398,7 +392,7 @@ class ScheduleConfig:
             value = getattr(self, key)
             if value is not None and value < 0:
                 raise ValueError(f"`{key}` is {value}, but it counts optimizer steps and cannot be negative.")
-        schedule_curves.require_numbers("kwargs", self.kwargs)
+        curves.require_numbers("kwargs", self.kwargs)
 
     @property
     def waits_for_metric(self) -> bool:

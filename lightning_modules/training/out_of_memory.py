@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -21,8 +21,6 @@ _SIGNS = (
     "DefaultCPUAllocator: not enough memory",
     "PT_DEVMEM Allocation failed",
 )
-
-_BUCKET_BYTES = 2**24
 
 
 class OutOfMemoryElsewhereError(torch.OutOfMemoryError):
@@ -123,35 +121,15 @@ class OutOfMemoryConsensus:
 def average_gradients(parameters: Iterable[torch.Tensor]) -> None:
     """Average gradients over all processes as `DistributedDataParallel` does, with zeros where one has none."""
     size = dist.get_world_size()
-    dense = []
     for parameter in parameters:
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
         if parameter.grad.is_sparse:
-            parameter.grad.div_(size)
-            dist.all_reduce(parameter.grad)
+            dist.all_reduce(parameter.grad.div_(size))
         else:
-            dense.append(parameter.grad)
-    for bucket in _buckets(dense):
-        joined = torch.cat([gradient.reshape(-1) for gradient in bucket]).mul_(1 / size)
-        dist.all_reduce(joined)
-        for gradient, mean in zip(bucket, joined.split([gradient.numel() for gradient in bucket]), strict=True):
-            gradient.copy_(mean.view_as(gradient))
-
-
-def _buckets(gradients: list[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-    """Yield runs of gradients of one dtype and device, small enough to be copied when memory is short."""
-    bucket: list[torch.Tensor] = []
-    filled = 0
-    for gradient in gradients:
-        other = bucket and (gradient.dtype, gradient.device) != (bucket[0].dtype, bucket[0].device)
-        if bucket and (other or filled + gradient.nbytes > _BUCKET_BYTES):
-            yield bucket
-            bucket, filled = [], 0
-        bucket.append(gradient)
-        filled += gradient.nbytes
-    if bucket:
-        yield bucket
+            mean = parameter.grad.mul_(1 / size).contiguous()
+            dist.all_reduce(mean)
+            parameter.grad.copy_(mean)
 
 
 def _listed(inputs: Any) -> list[Any]:

@@ -49,6 +49,20 @@ class _Padding:
         )
 
 
+class _OfEitherKind(DataCollatorMixin):
+    """Collators that make tensors and arrays in one way, `_batch`."""
+
+    _batch: Any
+
+    def torch_call(self, features: list[Any]) -> Any:
+        """Return the batch as tensors."""
+        return self._batch(features, "pt")
+
+    def numpy_call(self, features: list[Any]) -> Any:
+        """Return the batch as arrays."""
+        return self._batch(features, "np")
+
+
 @dataclass
 class DataCollatorWithPadding(_Padding):
     """As `transformers.DataCollatorWithPadding`, for any tokenizer or processor with a method `pad`."""
@@ -74,28 +88,17 @@ class DataCollatorWithPadding(_Padding):
 
 
 @dataclass
-class DataCollatorForTokenClassification(_Padding, DataCollatorMixin):
+class DataCollatorForTokenClassification(_Padding, _OfEitherKind):
     """As `transformers.DataCollatorForTokenClassification`, with any class that has `pad`; arrays as in 5.23.
 
-    5.3.0 cannot make arrays of labels that are called "label", and makes whole numbers of all other columns.
+    5.3.0 cannot make arrays of labels that are called "label", and makes whole numbers of all other columns. "label" or
+    "labels", as the samples call it, are int64 of shape (samples, tokens).
     """
 
     label_pad_token_id: int = -100
     """Fills up labels, on the side on which the tokenizer pads; losses leave -100 out."""
     return_tensors: str = "pt"
     """"pt" for tensors, "np" for arrays."""
-
-    def torch_call(self, features: list[Any]) -> Any:
-        """Pad the batch, as tensors; "label" or "labels", as the samples call it, int64 of shape (samples, tokens).
-
-        Raises:
-            ValueError: a sample has more labels than the padded batch has tokens, or some that are no whole numbers.
-        """
-        return self._batch(features, "pt")
-
-    def numpy_call(self, features: list[Any]) -> Any:
-        """As `torch_call`, but arrays."""
-        return self._batch(features, "np")
 
     def _batch(self, features: list[Any], kind: str) -> Any:
         require_samples(features)
@@ -109,26 +112,15 @@ class DataCollatorForTokenClassification(_Padding, DataCollatorMixin):
 
 
 @dataclass
-class DataCollatorForMultipleChoice(_Padding, DataCollatorMixin):
+class DataCollatorForMultipleChoice(_Padding, _OfEitherKind):
     """As `transformers.DataCollatorForMultipleChoice`, but arrays too, without labels too, and samples are left alone.
 
-    Every column of a sample holds one value for each choice: lists of token ids and the like.
+    Every column of a sample holds one value for each choice: lists of token ids and the like. The batch has the shape
+    (samples, choices, tokens), and "labels", int64 of shape (samples,).
     """
 
     return_tensors: str = "pt"
     """"pt" for tensors, "np" for arrays."""
-
-    def torch_call(self, examples: list[Any]) -> Batch:
-        """Return the batch as tensors of shape (samples, choices, tokens), and "labels", int64 of shape (samples,).
-
-        Raises:
-            ValueError: the samples have different numbers of choices, or labels that are no whole numbers.
-        """
-        return self._batch(examples, "pt")
-
-    def numpy_call(self, features: list[Any]) -> Batch:
-        """As `torch_call`, but arrays."""
-        return self._batch(features, "np")
 
     def _batch(self, features: list[Any], kind: str) -> Batch:
         require_samples(features)

@@ -9,7 +9,7 @@ import datasets
 import numpy as np
 import pytest
 import torch
-from tiny import At, Tiny, arguments, points, same, tiny, told, trainer, weights
+from tiny import At, Tiny, arguments, points, same, told, trainer, weights
 
 from lightrainer import EarlyStoppingCallback, ExportableState, Trainer, TrainerCallback, TrainerState
 
@@ -115,13 +115,6 @@ def test_negative_control_a_run_with_the_large_batch_ends_elsewhere(tmp_path):
     large = train(tmp_path / "large", limited(8), per_device_train_batch_size=8)
     small = train(tmp_path / "small", limited(8), per_device_train_batch_size=4, gradient_accumulation_steps=2)
     assert not same(weights(large.model), weights(small.model))
-
-
-@pytest.mark.usefixtures("keeping")
-def test_it_halves_as_often_as_it_takes(tmp_path):
-    found = train(tmp_path / "found", limited(2), per_device_train_batch_size=16, auto_find_batch_size=True)
-    given = train(tmp_path / "given", limited(8), per_device_train_batch_size=2, gradient_accumulation_steps=8)
-    assert_same_end(end_of(given), end_of(found))
 
 
 def test_enough_memory_changes_nothing(tmp_path):
@@ -289,17 +282,6 @@ def test_callbacks_with_a_state_are_set_back(tmp_path):
     )
     assert counting.count == made.state.global_step == len([e for e in made.state.log_history if "loss" in e])
     assert stopping in made.callback_handler.callbacks
-
-
-def test_an_error_in_a_callback_counts_too(tmp_path):
-    """Libraries test their trainers like this."""
-
-    def fail(of, state, control):
-        if state.train_batch_size >= 4:
-            raise RuntimeError("CUDA out of memory.")
-
-    made = train(tmp_path, tiny(), auto_find_batch_size=True, callbacks=[At("on_step_end", fail)])
-    assert made.state.train_batch_size == 3
 
 
 @pytest.mark.usefixtures("keeping")

@@ -1,6 +1,5 @@
 """How a Trainer behaves over its life: several trainings, modes of the model, interruptions, errors, callbacks."""
 
-import contextlib
 import copy
 import signal
 import sys
@@ -9,7 +8,7 @@ import pytest
 import torch
 from tiny import At, Tiny, losses, points, same, told, trainer, weights
 
-from lightrainer import ProgressCallback, Trainer
+from lightrainer import Trainer
 
 # --- several runs of one trainer
 
@@ -147,25 +146,6 @@ def test_an_error_of_the_user_comes_out_unchanged(tmp_path, name):
 
 
 # --- callbacks
-
-
-def test_callbacks_come_and_go(tmp_path):
-    made = trainer(tmp_path)
-    present = lambda: [type(one).__name__ for one in made.callback_handler.callbacks]
-    assert present() == ["DefaultFlowCallback", "PrinterCallback"]
-    mine = At("on_step_end", lambda *_: None)
-    made.add_callback(mine)
-    made.add_callback(ProgressCallback)
-    assert present() == ["DefaultFlowCallback", "PrinterCallback", "At", "ProgressCallback"]
-    assert made.pop_callback(At) is mine
-    assert made.pop_callback(At) is None
-    made.remove_callback(ProgressCallback)
-    printer = made.callback_handler.callbacks[1]
-    made.remove_callback(printer)
-    assert present() == ["DefaultFlowCallback"]
-    with contextlib.suppress(ValueError):
-        made.remove_callback(printer)
-    assert made.train().global_step == 4
 
 
 def test_a_copy_makes_its_own_components(tmp_path):

@@ -1,7 +1,7 @@
 """Outputs that a model may return, and errors for others."""
 
 import re
-from collections import OrderedDict, namedtuple
+from collections import namedtuple
 from dataclasses import dataclass
 from types import SimpleNamespace
 
@@ -33,47 +33,6 @@ def returning(form):
 
     torch.manual_seed(3)
     return Returning()
-
-
-def without_none(loss, logits):
-    return {"logits": logits} if loss is None else {"loss": loss, "logits": logits}
-
-
-FORMS = {
-    "dict": without_none,
-    "ordered dict": lambda loss, logits: OrderedDict(without_none(loss, logits)),
-    "tuple": lambda loss, logits: (logits,) if loss is None else (loss, logits),
-    "list": lambda loss, logits: [logits] if loss is None else [loss, logits],
-    "named tuple": Pair,
-    "object": lambda loss, logits: SimpleNamespace(loss=loss, logits=logits),
-    "dataclass": lambda loss, logits: Outputs(loss=loss, logits=logits),
-}
-
-
-@pytest.mark.parametrize("name", FORMS)
-def test_any_form_of_output(tmp_path, name):
-    """The same losses, predictions and metrics as with a dict."""
-
-    def compute_metrics(prediction):
-        assert prediction.predictions.shape == (len(prediction.label_ids), 3)
-        return {"right": float((prediction.predictions.argmax(axis=1) == prediction.label_ids).mean())}
-
-    results = []
-    for form in (FORMS["dict"], FORMS[name]):
-        made = trainer(tmp_path, model=returning(form), compute_metrics=compute_metrics)
-        made.train()
-        found = made.evaluate()
-        results.append(
-            (losses(made), found["eval_loss"], found["eval_right"], made.predict(points(5)).predictions.tolist())
-        )
-    assert results[0] == results[1]
-
-
-def test_the_loss_alone(tmp_path):
-    made = trainer(tmp_path, model=returning(lambda loss, logits: loss), prediction_loss_only=True)
-    made.train()
-    assert losses(made)[0] > 0
-    assert made.evaluate()["eval_loss"] > 0
 
 
 def test_the_loss_of_a_function_and_a_model_without_one(tmp_path):

@@ -225,16 +225,6 @@ def test_the_optimizer_is_told_of_training_and_evaluation(tmp_path, schedule_fre
     assert made.optimizer.calls[-1] == "eval"
 
 
-def test_a_factory_of_the_user_gets_the_model(tmp_path):
-    class Half:
-        def __call__(self, model: nn.Module, lr: float):
-            return torch.optim.SGD(model.second.parameters(), lr=lr)
-
-    made = trained(tmp_path, optimizer_cls_and_kwargs=(Half, {"lr": 0.1}))
-    assert torch.equal(made.model.first.weight, tiny().first.weight)
-    assert not torch.equal(made.model.second.weight, tiny().second.weight)
-
-
 def swapped(made):
     made.train()
     made.model = tiny(5)

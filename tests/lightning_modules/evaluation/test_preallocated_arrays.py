@@ -187,23 +187,6 @@ def test_a_second_copy_would_be_seen():
     assert peak_memory("concatenated") > 1.9
 
 
-def test_more_than_there_is_memory_for_may_be_expected(monkeypatch):
-    """A loader that ends early needs no room for the whole dataset."""
-    empty = np.empty
-
-    class Small:
-        def __getattr__(self, name):
-            return getattr(np, name)
-
-        def empty(self, shape, dtype):
-            if shape > 100:
-                raise MemoryError
-            return empty(shape, dtype)
-
-    monkeypatch.setattr(module, "np", Small())
-    assert joined([np.ones((2, 3))] * 5, rows=10**9).shape == (10, 3)
-
-
 def test_any_shapes(chunk):
     """Of rows, lengths and what follows, among them nothing at all."""
     different = []

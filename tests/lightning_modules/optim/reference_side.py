@@ -48,17 +48,6 @@ def small_model():
     return nn.Sequential(nn.Linear(5, 7), nn.LayerNorm(7), nn.Linear(7, 3))
 
 
-def train(make_optimizer, config, steps=5):
-    """Train a small model; the model and its optimizer."""
-    model = small_model()
-    optimizer = make_optimizer(config, model)
-    for _ in range(steps):
-        optimizer.zero_grad()
-        model(torch.randn(4, 5)).square().sum().backward()
-        optimizer.step()
-    return model, optimizer
-
-
 def same(left, right):
     """Whether two nests of tensors and values have the same bits; parameters count as the same object only."""
     if isinstance(left, nn.Parameter) or isinstance(right, nn.Parameter):

@@ -4,6 +4,7 @@ import logging
 
 import pytest
 import torch
+from reference_side import reference_arguments
 from torch import nn
 
 from lightrainer.lightning_modules.optim import OptimizerConfig, parse_optimizer_args
@@ -68,3 +69,15 @@ def test_adafactor_has_no_arguments_of_its_own_here(caplog):
         optimizer = OptimizerConfig(name="adafactor", args="clip_threshold=2").build(nn.Linear(1, 1))
     assert optimizer.defaults["clip_threshold"] == 1.0
     assert "clip_threshold" in caplog.text
+
+
+def test_defaults_are_the_documented_ones():
+    """The default optimizer and its numbers are those of `TrainingArguments`."""
+    from transformers import TrainingArguments
+
+    fields = {name: field.default for name, field in TrainingArguments.__dataclass_fields__.items()}
+    config = reference_arguments(OptimizerConfig())
+    names = ("optim_args", "optim_target_modules", "learning_rate", "weight_decay", "adam_beta1", "adam_beta2")
+    for name in (*names, "adam_epsilon"):
+        assert getattr(config, name) == fields[name]
+    assert config.optim.value == TrainingArguments.default_optim
