@@ -101,8 +101,8 @@ def load_whole(model: nn.Module, state_dict: Mapping[str, torch.Tensor]) -> None
                 with _gathered(tensor, writes=True):
                     tensor.copy_(state_dict[name])
     optimizer: Any = getattr(model, "optimizer", None) if trains(model) else None
-    if hasattr(optimizer, "_restore_from_bit16_weights"):  # its float32 master weights
-        optimizer._restore_from_bit16_weights()
+    if hasattr(optimizer, "refresh_fp32_params"):  # its float32 master weights
+        optimizer.refresh_fp32_params()
 
 
 def _own(model: Any) -> nn.Module:
