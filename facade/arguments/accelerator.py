@@ -7,33 +7,21 @@ from ...lightning_modules.common.json_files import read_object
 from ...lightning_modules.common.suggestions import did_you_mean
 
 
+def _setting(default: Any, help: str) -> Any:
+    return field(default=default, metadata={"help": help})
+
+
 @dataclass
 class AcceleratorConfig:
     """As `transformers.trainer_pt_utils.AcceleratorConfig`, but errors suggest the nearest key."""
 
-    split_batches: bool = field(
-        default=False,
-        metadata={"help": "Split each batch over all processes instead of giving each process a batch."},
-    )
-    dispatch_batches: bool | None = field(
-        default=None, metadata={"help": "Read data in the first process only and send it to the others."}
-    )
-    even_batches: bool = field(
-        default=True,
-        metadata={"help": "Repeat samples from the start of the data so that all processes get equally many batches."},
-    )
-    use_seedable_sampler: bool = field(
-        default=True, metadata={"help": "Shuffle by seed and epoch alone, so that the order of the data is repeatable."}
-    )
-    non_blocking: bool = field(
-        default=False, metadata={"help": "Copy batches to the device while the program goes on; needs pinned memory."}
-    )
-    gradient_accumulation_kwargs: dict | None = field(
-        default=None, metadata={"help": "Further settings of gradient accumulation, such as 'sync_each_batch'."}
-    )
-    use_configured_state: bool = field(
-        default=False, metadata={"help": "Use the process state that accelerate was set up with before."}
-    )
+    split_batches: bool = _setting(False, "Split each batch over all processes, in place of one batch for each.")
+    dispatch_batches: bool | None = _setting(None, "Read data in the first process only and send it to the others.")
+    even_batches: bool = _setting(True, "Repeat samples from the start so that all processes get equally many batches.")
+    use_seedable_sampler: bool = _setting(True, "Shuffle by seed and epoch alone, so that the order is repeatable.")
+    non_blocking: bool = _setting(False, "Copy batches to the device in the background; needs pinned memory.")
+    gradient_accumulation_kwargs: dict | None = _setting(None, "More about accumulation, such as 'sync_each_batch'.")
+    use_configured_state: bool = _setting(False, "Use the process state that accelerate was set up with before.")
 
     @classmethod
     def from_json_file(cls, json_file: str) -> "AcceleratorConfig":

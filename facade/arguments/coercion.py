@@ -16,15 +16,7 @@ from typing import Any
 from ...lightning_modules.common.json_files import read_object
 from .accelerator import AcceleratorConfig
 from .checkpointing import agree
-from .enums import (
-    DebugOption,
-    FSDPOption,
-    HubStrategy,
-    IntervalStrategy,
-    OptimizerNames,
-    SaveStrategy,
-    SchedulerType,
-)
+from .enums import DebugOption, FSDPOption, HubStrategy, IntervalStrategy, OptimizerNames, SaveStrategy, SchedulerType
 from .fields import ArgumentFields
 from .fsdp_config import OLD_NAMES
 from .hardware import has_mps

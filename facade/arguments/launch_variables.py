@@ -99,18 +99,13 @@ VARIABLES: dict[str, Variable] = {
     "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": _deepspeed("gradient_accumulation_steps", "gradient_accumulation_steps"),
     "ACCELERATE_GRADIENT_CLIPPING": _deepspeed("gradient_clipping", "gradient_clipping"),
     "ACCELERATE_DEEPSPEED_ZERO_STAGE": _deepspeed("zero_optimization.stage", "zero_stage"),
-    "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE": _deepspeed(
-        "zero_optimization.offload_optimizer.device", "offload_optimizer_device"
-    ),
-    "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_NVME_PATH": _deepspeed(
-        "zero_optimization.offload_optimizer.nvme_path", "offload_optimizer_nvme_path"
-    ),
-    "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE": _deepspeed(
-        "zero_optimization.offload_param.device", "offload_param_device"
-    ),
-    "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_NVME_PATH": _deepspeed(
-        "zero_optimization.offload_param.nvme_path", "offload_param_nvme_path"
-    ),
+    **{
+        f"ACCELERATE_DEEPSPEED_OFFLOAD_{part}_{what}".upper(): _deepspeed(
+            f"zero_optimization.offload_{part}.{what}", f"offload_{part}_{what}"
+        )
+        for part in ("optimizer", "param")
+        for what in ("device", "nvme_path")
+    },
     "ACCELERATE_DEEPSPEED_ZERO3_SAVE_16BIT_MODEL": _deepspeed(
         "zero_optimization.stage3_gather_16bit_weights_on_model_save", "zero3_save_16bit_model"
     ),
@@ -154,7 +149,7 @@ VARIABLES: dict[str, Variable] = {
         elsewhere="nothing: processes are compared in any case", option="debug", flag=True
     ),
     "ACCELERATE_SAGEMAKER_DISTRIBUTED_TYPE": Variable(
-        refused="there is no smdistributed here: start the script with torchrun in the job",
+        refused="there is no smdistributed here: start the script with torchrun in the job"
     ),
     "OMP_NUM_THREADS": Variable(elsewhere="OpenMP and MKL", option="num_cpu_threads_per_process"),
     "CUDA_VISIBLE_DEVICES": Variable(elsewhere="CUDA: which devices can be seen", option="gpu_ids"),

@@ -89,11 +89,7 @@ class Setters(ArgumentFields):
         if chosen == SaveStrategy.STEPS and steps == 0:
             raise ValueError("set_save(strategy='steps', steps=0): pass a number of steps above 0, or strategy='no'.")
         return _assign(
-            self,
-            save_strategy=chosen,
-            save_steps=steps,
-            save_total_limit=total_limit,
-            save_on_each_node=on_each_node,
+            self, save_strategy=chosen, save_steps=steps, save_total_limit=total_limit, save_on_each_node=on_each_node
         )
 
     def set_logging(

@@ -18,9 +18,7 @@ class RunArguments:
         8, "Samples in a training batch of one process, before accumulation.", "`build_loader(batch_size=)`"
     )
     num_train_epochs: float = argument(
-        3.0,
-        "Passes over the training data; may be a fraction.",
-        "`Trainer(max_epochs=)` and `should_stop`",
+        3.0, "Passes over the training data; may be a fraction.", "`Trainer(max_epochs=)` and `should_stop`"
     )
     max_steps: int = argument(
         -1, "Optimizer steps to train for; above 0, num_train_epochs is not read.", "`Trainer.should_stop`"
@@ -89,11 +87,7 @@ class PrecisionArguments:
     bf16: bool = argument(
         False, "Compute in bfloat16 where safe, with weights in float32.", "`Trainer(precision='bf16-mixed')`"
     )
-    fp16: bool = argument(
-        False,
-        "Compute in float16 where safe, with loss scaling.",
-        "`Trainer(precision='16-mixed')`",
-    )
+    fp16: bool = argument(False, "Compute in float16 where safe, with loss scaling.", "`Trainer(precision='16-mixed')`")
     bf16_full_eval: bool = argument(
         False, "Evaluate with the weights cast to bfloat16.", "`model.to(torch.bfloat16)` outside of a training"
     )

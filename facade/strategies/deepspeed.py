@@ -22,14 +22,7 @@ from ...lightning_modules.distributed import deepspeed_engine
 from ...lightning_modules.distributed.zero_files import SavedStates, saved_schedule, saved_states
 from ...lightning_modules.distributed.zero_states import ZeroStates
 from ...lightning_modules.models import inspection
-from ..arguments.deepspeed_config import (
-    GATHER,
-    fill_from_arguments,
-    fill_from_run,
-    load_deepspeed,
-    open_keys,
-    value_at,
-)
+from ..arguments.deepspeed_config import GATHER, fill_from_arguments, fill_from_run, load_deepspeed, open_keys, value_at
 from ..arguments.packages import require_deepspeed
 from .strategy import GROUP, Strategy, picked, process_group
 

@@ -46,11 +46,7 @@ class AttentionCalls:
 
 @contextlib.contextmanager
 def ring_attention(
-    mesh: DeviceMesh,
-    buffers: Sequence[torch.Tensor],
-    dims: Sequence[int],
-    *,
-    kept: set[torch.Tensor] | None = None,
+    mesh: DeviceMesh, buffers: Sequence[torch.Tensor], dims: Sequence[int], *, kept: set[torch.Tensor] | None = None
 ) -> Iterator[AttentionCalls]:
     """As `torch.distributed.tensor.experimental.context_parallel`, but also on the CPU, and with checks.
 
@@ -170,38 +166,19 @@ def _forward(operator: Any, args: tuple[Any, ...], options: dict[str, Any]) -> t
     """Run the CPU kernel on each shard of keys and values; torch merges the results."""
     mesh, (query, key, value) = args[0].device_mesh, _local(args[:3])
     dropout, causal = (*args[3:], *(0.0, False)[len(args) - 3 :])
-    found = _torch_module()._templated_ring_attention(
-        mesh.get_group(),
-        _SEQUENCE,
-        _CPU,
-        query=query,
-        key=key,
-        value=value,
-        is_causal=causal,
-        dropout_p=dropout,
-        scale=options.get("scale"),
-    )
+    given = {"query": query, "key": key, "value": value, "scale": options.get("scale")}
+    ring = _torch_module()._templated_ring_attention
+    found = ring(mesh.get_group(), _SEQUENCE, _CPU, **given, is_causal=causal, dropout_p=dropout)
     return _spread(found[:2], mesh)
 
 
 def _backward(operator: Any, args: tuple[Any, ...], options: dict[str, Any]) -> tuple[DTensor, ...]:
     mesh, (gradient, query, key, value, out, logsumexp) = args[1].device_mesh, _local(args[:6])
     dropout, causal = args[6:8]
-    found = _torch_module()._templated_ring_attention_backward(
-        mesh.get_group(),
-        _SEQUENCE,
-        _CPU_BACKWARD,
-        grad_out=gradient,
-        grad_out_name="grad_out",
-        query=query,
-        key=key,
-        value=value,
-        out=out,
-        logsumexp=logsumexp,
-        is_causal=causal,
-        dropout_p=dropout,
-        scale=options.get("scale"),
-    )
+    given = {"query": query, "key": key, "value": value, "scale": options.get("scale")}
+    given |= {"grad_out": gradient, "grad_out_name": "grad_out", "out": out, "logsumexp": logsumexp}
+    ring = _torch_module()._templated_ring_attention_backward
+    found = ring(mesh.get_group(), _SEQUENCE, _CPU_BACKWARD, **given, is_causal=causal, dropout_p=dropout)
     return _spread(found[:3], mesh)
 
 

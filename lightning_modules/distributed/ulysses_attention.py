@@ -24,11 +24,7 @@ _HEADS, _SEQUENCE = 1, 2
 
 @contextlib.contextmanager
 def ulysses_attention(
-    mesh: DeviceMesh,
-    buffers: Sequence[torch.Tensor],
-    dims: Sequence[int],
-    *,
-    kept: set[torch.Tensor] | None = None,
+    mesh: DeviceMesh, buffers: Sequence[torch.Tensor], dims: Sequence[int], *, kept: set[torch.Tensor] | None = None
 ) -> Iterator[AttentionCalls]:
     """As `ring_attention`, but each process has consecutive positions, and computes some of the heads for all of them.
 

@@ -95,13 +95,11 @@ class ZeroPart:
         for (name, shape), gap in zip(self.shapes[group].items(), self.gaps[group], strict=True):
             end = begin + shape.numel()
             firsts = [(process, max(begin, process * size)) for process in range(processes)]
-            yield (
-                name,
-                [
-                    Piece(process, group, first - process * size, first - begin, min(end, (process + 1) * size) - first)
-                    for process, first in firsts
-                ],
-            )
+            pieces = [
+                Piece(process, group, first - process * size, first - begin, min(end, (process + 1) * size) - first)
+                for process, first in firsts
+            ]
+            yield name, pieces
             begin = end + gap
         if begin > size * processes:
             raise ValueError(f"parameters of {begin} elements in {size * processes}")
@@ -110,13 +108,11 @@ class ZeroPart:
         begin = 0
         for name, shape in self.shapes[group].items():
             each = -(-shape.numel() // processes)
-            yield (
-                name,
-                [
-                    Piece(process, group, begin, process * each, min(each, shape.numel() - process * each))
-                    for process in range(processes)
-                ],
-            )
+            pieces = [
+                Piece(process, group, begin, process * each, min(each, shape.numel() - process * each))
+                for process in range(processes)
+            ]
+            yield name, pieces
             begin += each
         if begin != self.sizes[group]:
             raise ValueError(f"parts of {begin} elements in {self.sizes[group]}")

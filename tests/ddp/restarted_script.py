@@ -88,11 +88,7 @@ def trained(folder: Path, callbacks: list[TrainerCallback]) -> Trainer:
     )
     torch.manual_seed(7)
     trainer = Trainer(
-        Dropping(),
-        arguments,
-        train_dataset=Points(count=16),
-        eval_dataset=Points(count=5),
-        callbacks=callbacks,
+        Dropping(), arguments, train_dataset=Points(count=16), eval_dataset=Points(count=5), callbacks=callbacks
     )
     trainer.train()
     return trainer

@@ -109,12 +109,7 @@ def stopped(folder):
     """The time is up after the first trial; then errors: caught ones, and one that ends the search in both."""
     one = trainer(folder / "late")
     best = one.hyperparameter_search(space, n_trials=50, timeout=0.01)
-    fragile = Fragile(
-        model_init=model_of,
-        args=one.args,
-        train_dataset=points(8, 1),
-        eval_dataset=points(8, 2),
-    )
+    fragile = Fragile(model_init=model_of, args=one.args, train_dataset=points(8, 1), eval_dataset=points(8, 2))
     sampler = optuna.samplers.RandomSampler(seed=3)
     caught = fragile.hyperparameter_search(second_is_best, n_trials=3, catch=ArithmeticError, sampler=sampler)
     held = parameters(fragile.model)

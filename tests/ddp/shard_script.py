@@ -33,12 +33,7 @@ STRATEGIES: dict[str, dict[str, Any]] = {
     "fsdp2": {"fsdp": True, "fsdp_config": {"reshard_after_forward": True, "activation_checkpointing": True}},
     "fsdp2_grad": {
         "fsdp": "shard_grad_op offload",
-        "fsdp_config": {
-            "version": 2,
-            "min_num_params": 50,
-            "activation_checkpointing": True,
-            "forward_prefetch": True,
-        },
+        "fsdp_config": {"version": 2, "min_num_params": 50, "activation_checkpointing": True, "forward_prefetch": True},
     },
     "groups": {"parallelism_config": {"dp_shard_size": 2}},
     "fsdp1_flat": {"fsdp": "shard_grad_op", "fsdp_config": {**LAYERS, "use_orig_params": False}},

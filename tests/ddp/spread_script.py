@@ -76,11 +76,7 @@ def train(folder: Path, case: str, model: str, sizes: dict[str, int]) -> None:
                 r=2, target_modules=["q_proj", "down_proj"], lora_alpha=128, init_lora_weights=False
             )
             made = peft.get_peft_model(made, adapter)
-        trainer = Trainer(
-            made,
-            args,
-            train_dataset=[{"input_ids": row, "labels": row} for row in data],
-        )
+        trainer = Trainer(made, args, train_dataset=[{"input_ids": row, "labels": row} for row in data])
         trainer.train(resume_from_checkpoint=resume)
         trainer.save_model()
         logs = [entry for entry in trainer.state.log_history if "loss" in entry]

@@ -15,7 +15,7 @@ from lightrainer.facade.accelerator.accelerator import Accelerator
 accelerate = pytest.importorskip("accelerate")
 pytestmark = [
     # Of the reference's: of contexts without an effect, of schedules that are counted on.
-    pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
 ]
 
 BETTER = {

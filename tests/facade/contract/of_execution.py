@@ -125,10 +125,7 @@ def _exchanged(given: dict[str, Any], place: Place) -> list[dict[str, Any]]:
     )
     items = [{"input_ids": [index, 1, 2], "labels": index % 3} for index in range(8)]
     make(
-        given,
-        place,
-        model=lambda: transformers.BertForSequenceClassification(config),
-        train_dataset=lambda: items,
+        given, place, model=lambda: transformers.BertForSequenceClassification(config), train_dataset=lambda: items
     ).train()
     return asked
 

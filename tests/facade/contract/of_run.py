@@ -6,18 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from effects import (
-    Effect,
-    Place,
-    becomes,
-    built,
-    logged,
-    make,
-    one_of_four,
-    steps,
-    trained,
-    weights,
-)
+from effects import Effect, Place, becomes, built, logged, make, one_of_four, steps, trained, weights
 from of_execution import Words
 from tiny import Tiny, points, tiny
 from torch.nn import functional
@@ -154,9 +143,7 @@ ENTRIES: dict[str, Effect] = {
     "average_tokens_across_devices": Effect(False, _items_of_two_processes, becomes(8, 2)),
     "max_grad_norm": Effect(1e-3, trained(_way), lambda usual, changed: changed < 4 * 1e-2 * 1e-3 * 1.01 < usual, SGD),
     "label_smoothing_factor": Effect(
-        0.5,
-        _smoothed_loss,
-        lambda usual, changed: abs(changed[0] - changed[1]) < 1e-6 < abs(usual[0] - usual[1]),
+        0.5, _smoothed_loss, lambda usual, changed: abs(changed[0] - changed[1]) < 1e-6 < abs(usual[0] - usual[1])
     ),
     # Number formats.
     "bf16": Effect(True, built(computed_in), becomes([torch.float32], [torch.bfloat16, torch.float32])),

@@ -5,16 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from effects import (
-    Effect,
-    Place,
-    becomes,
-    checkpoints,
-    make,
-    of_arguments,
-    one_of_four,
-    trained,
-)
+from effects import Effect, Place, becomes, checkpoints, make, of_arguments, one_of_four, trained
 from safetensors.torch import load_file
 from tiny import At, Tiny
 

@@ -133,17 +133,13 @@ ENTRIES: dict[str, Effect] = {
     ),
     "dataloader_in_order": Effect(False, loader("in_order"), becomes(True, False), {"dataloader_num_workers": 1}),
     "remove_unused_columns": Effect(
-        False,
-        built(_columns, train_dataset=with_another_column),
-        becomes(["labels", "x"], ["extra", "labels", "x"]),
+        False, built(_columns, train_dataset=with_another_column), becomes(["labels", "x"], ["extra", "labels", "x"])
     ),
     "label_names": Effect(
         ["absent"], lambda given, place: make(given, place).predict(points(3)).label_ids is None, becomes(False, True)
     ),
     "train_sampling_strategy": Effect(
-        "sequential",
-        _order,
-        lambda usual, changed: changed == [float(item["x"][0]) for item in points()] != usual,
+        "sequential", _order, lambda usual, changed: changed == [float(item["x"][0]) for item in points()] != usual
     ),
     "length_column_name": Effect(
         "size",

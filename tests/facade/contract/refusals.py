@@ -151,10 +151,7 @@ COMBINATIONS = [
     Bad(
         {},
         "Both optimizers and optimizer_cls_and_kwargs",
-        parts=lambda: {
-            "optimizers": (_optimizer(), None),
-            "optimizer_cls_and_kwargs": (torch.optim.SGD, {"lr": 0.1}),
-        },
+        parts=lambda: {"optimizers": (_optimizer(), None), "optimizer_cls_and_kwargs": (torch.optim.SGD, {"lr": 0.1})},
         **_FAR,
     ),
     Bad({}, "It is called processing_class now", parts=lambda: {"tokenizer": "a tokenizer"}, **_FAR),

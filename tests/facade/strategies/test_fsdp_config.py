@@ -181,10 +181,7 @@ def test_a_file_that_is_not_json_is_named(tmp_path):
 
 
 COMBINATIONS = [
-    (
-        {"gradient_checkpointing": True, "fsdp_config": {"activation_checkpointing": True}},
-        "Keep one",
-    ),
+    ({"gradient_checkpointing": True, "fsdp_config": {"activation_checkpointing": True}}, "Keep one"),
     (
         {"save_only_model": True, "load_best_model_at_end": True, "eval_strategy": "epoch", "save_strategy": "epoch"},
         "Drop one of them",
