@@ -31,7 +31,7 @@ _ALL = (
     *("azure_ml", "comet_ml", "dagshub", "dvclive", "mlflow", "tensorboard", "wandb", "codecarbon", "clearml"),
     *("swanlab", "trackio"),
 )
-"""What "all" may stand for, in the order of the reference."""
+"""Names that "all" may stand for, in the order of the reference."""
 
 
 def reporting_callbacks(report_to: str | Iterable[str] | None) -> list[type[TrainerCallback]]:

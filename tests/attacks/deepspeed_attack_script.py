@@ -106,7 +106,7 @@ def attack(name: str, stage: int, read_in: int | None = None) -> dict[str, Any]:
 
 
 def control(name: str) -> bool:
-    """Whether the program would run where DeepSpeed reads the file as it always does."""
+    """Return whether the program would run where DeepSpeed reads the file as it always does."""
     checkpoint = OUT / "model states-2" / "checkpoint-2"
     evil = OUT / "model states-2" / "evil"
     torch.load(next(states(checkpoint).glob(MODEL)), weights_only=False)

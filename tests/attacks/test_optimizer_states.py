@@ -264,7 +264,7 @@ def test_other_steps_that_are_no_python(monkeypatch, package):
     refused(model, optimizer, state, "exp_avg")
 
 
-def test_nobody_else_is_told_what_shapes_its_state_has():
+def test_states_of_other_optimizers_may_have_any_shape():
     model = tiny()
     optimizer = Stand(model.parameters())
     state = {**optimizer.state_dict(), "state": {0: {"exp_avg": torch.zeros(1), "anything": torch.zeros(3, 3)}}}
@@ -284,7 +284,7 @@ def alone(tmp_path):
 
 def sharded_model(version):
     if version == 1:
-        # torch deprecates it in favour of the second version, and warns that one process shares with nobody.
+        # torch deprecates it in favour of the second version, and warns that one process shares nothing.
         warnings.simplefilter("ignore")
         model = FullyShardedDataParallel(tiny(), device_id=torch.device("cpu"), use_orig_params=True)
     else:

@@ -139,7 +139,7 @@ def test_models_that_are_no_dict(saving, tmp_path, models):
 
 
 def test_the_best_of_the_run_before_may_be_read_but_not_deleted(saving, tmp_path):
-    """Who goes on in another folder has the best model in the old one, beside the checkpoint."""
+    """A run resumed in another folder has its best model in the old one, beside the checkpoint."""
     before = str(tmp_path / "before" / "step=3.ckpt")
     state = state_of(saving, best_model_path=before, best_k_models={before: torch.tensor(0.5)})
     found = cleaned(saving, state, tmp_path / "before" / "checkpoint-3")
@@ -232,7 +232,7 @@ DELETING = {
 
 @pytest.mark.parametrize("door", DELETING)
 @pytest.mark.parametrize("guarded", [True, False])
-def test_no_folder_of_anyones_choice_is_deleted(tmp_path, victim, monkeypatch, caplog, door, guarded):
+def test_no_folder_named_by_a_checkpoint_is_deleted(tmp_path, victim, monkeypatch, caplog, door, guarded):
     """Without the guard, the negative control, it is."""
     if not guarded:
         for module in (folder_io, training_state):
@@ -341,7 +341,7 @@ def test_the_name_of_a_study_cannot_lead_out_of_sweeps(tmp_path, monkeypatch, ca
 
 @pytest.mark.parametrize("origin", ["../../x", "x/../../y", [1], None, True])
 def test_a_study_cannot_name_the_folder_of_a_trial(origin):
-    """Whoever can write to its storage can say of which trial another is the retry."""
+    """Writers of its storage can name the trial that another one retries."""
     logging.getLogger("optuna").setLevel(logging.WARNING)
     study = optuna.create_study()
     study.enqueue_trial({})

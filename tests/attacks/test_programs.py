@@ -1,4 +1,4 @@
-"""No file of a checkpoint runs a program, whoever reads it: every file, through every door."""
+"""No file of a checkpoint runs a program: every file, through every function that reads checkpoints."""
 
 import json
 import pickle
@@ -55,13 +55,13 @@ REFUSED: dict[str, set[str]] = {
     "load_sharded_checkpoint": {SHARD},
     "problems": set(),
 }
-"""What each door reads, and has to refuse; whatever it does with the others, it runs nothing."""
+"""Files that each door reads and has to refuse; it runs none of the others either."""
 NO_WEIGHTS = {"adapter_model.bin"}
 """With nothing but an adapter a folder has no weights for the model of these tests, and most doors say so."""
 
 
 def named(file: str) -> str:
-    """What an error has to say: for a value among the parts of a model, that is its name."""
+    """Return the text that an error has to contain: for a value among the parts of a model, its name."""
     folder, _, name = file.partition("/")
     return folder if name == "values" else name or folder
 
@@ -173,7 +173,7 @@ def test_a_table_cannot_lead_out_of_its_folder(checkpoint, place):
 
 @pytest.mark.parametrize("what", ["too few", "outside", "negative"])
 def test_a_table_cannot_leave_out_a_part_of_a_tensor(checkpoint, what):
-    """What was in memory before would be taken for weights."""
+    """Else old contents of the memory would be taken for weights."""
     path, table = table_of(checkpoint)
     chunk = table.state_dict_metadata["model.first.weight"].chunks[0]
     chunk.sizes = torch.Size([1, 8]) if what == "too few" else chunk.sizes

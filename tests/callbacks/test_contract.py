@@ -1,4 +1,4 @@
-"""What holds for every callback of the package."""
+"""Contract of every callback of the package."""
 
 import inspect
 import json
@@ -54,7 +54,7 @@ def arguments(tmp_path, **changed):
 
 
 def everything():
-    """What the handler passes along with each event."""
+    """Return the objects that the handler passes with each event."""
     model = torch.nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     names = ("model", "processing_class", "optimizer", "lr_scheduler", "train_dataloader", "eval_dataloader")

@@ -53,7 +53,7 @@ def test_a_signal_asks_for_a_checkpoint_at_the_end_of_the_step(callback):
 
 
 def test_the_end_of_an_epoch_comes_before_the_checkpoint(callback):
-    """What is due there stays due; it would be missing in a training that goes on from the step."""
+    """Events due there stay due; they would be missing in a training resumed from the step."""
     at(callback, "on_train_begin")
     ask()
     assert switches(at(callback, "on_step_end", global_step=4, epoch=1.0)) == []
@@ -146,7 +146,7 @@ def test_a_new_training_has_forgotten(callback):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
-def test_passed_on_to_nobody_it_ends_the_process_in_order(number):
+def test_a_signal_without_a_handler_ends_the_process_in_order(number):
     callback = JITCheckpointCallback([number])
     previous = signal.signal(number, signal.SIG_DFL)
     try:
@@ -196,7 +196,7 @@ def test_ctrl_c_in_an_evaluation_saves_and_interrupts(caplog):
     assert not callback.is_listening
 
 
-def test_what_nobody_insists_on_stays_ignored(callback):
+def test_an_ignored_signal_is_handled_only_if_insisted_on(callback):
     before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     try:
         modest = JITCheckpointCallback([signal.SIGUSR1], insisted_on=())
@@ -209,7 +209,7 @@ def test_what_nobody_insists_on_stays_ignored(callback):
         signal.signal(signal.SIGUSR1, before)
 
 
-def test_who_wants_to_know_hears_when_it_listens():
+def test_on_change_is_called_when_listening_begins_and_ends():
     changes = []
     callback = JITCheckpointCallback([signal.SIGUSR1], on_change=changes.append)
     at(callback, "on_train_begin")

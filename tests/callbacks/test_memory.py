@@ -29,7 +29,7 @@ def test_linux_tells_without_psutil(monkeypatch):
     assert memory.host_memory() == pytest.approx(expected, rel=0.1)
 
 
-def test_where_nobody_tells_the_extra_is_named(monkeypatch):
+def test_without_a_source_of_the_memory_the_extra_is_named(monkeypatch):
     monkeypatch.setattr(memory, "host_memory", lambda: None)
     with pytest.raises(ImportError, match=r"pip install 'lightrainer\[memory\]'"):
         MemoryCallback()

@@ -1,4 +1,4 @@
-"""What holds for all callbacks that measure: no waiting for the device, and a home in a plain Lightning Trainer too."""
+"""Callbacks that measure do not wait for the device, and work in a plain Lightning Trainer too."""
 
 import warnings
 

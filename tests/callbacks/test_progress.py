@@ -121,7 +121,7 @@ def test_a_second_run_after_a_broken_one_begins_anew():
 
 @pytest.mark.parametrize("width", [60, 80, 200])
 def test_a_narrow_terminal_keeps_bar_steps_and_remaining_time(width, capsys, monkeypatch):
-    """What stands beside the bar is left out, the loss last."""
+    """Values beside the bar are left out, the loss last."""
     callback, state = ProgressCallback(), TrainerState(max_steps=10_000, train_batch_size=4)
     opened = callback._bar
 

@@ -1,4 +1,4 @@
-"""What the pages name exists."""
+"""Names on the pages exist."""
 
 import importlib.util
 import inspect

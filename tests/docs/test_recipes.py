@@ -52,7 +52,7 @@ def recipes():
 
 
 def place(tree, path):
-    """Where a file of the checkout is in the copy, where `package/` is the package itself."""
+    """Return the place of a file of the checkout in the copy, where `package/` is the package itself."""
     return tree / "lightrainer" / path.removeprefix("package/")
 
 

@@ -220,7 +220,7 @@ def test_it_went_on_where_it_was(sides, name):
 
 @pytest.mark.parametrize("name", WORDS)
 def test_files_are_the_same(sides, name):
-    """What other programs look for is there, under the same names."""
+    """Other programs find the files they look for, under the same names."""
     reference, ours = ({str(path.relative_to(side)) for path in (side / name).rglob("*")} for side in sides)
     assert reference == {path for path in ours if Path(path).name not in MORE_FILES}
     card = f"{name}/out/README.md"

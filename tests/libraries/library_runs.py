@@ -15,8 +15,8 @@ HERE = Path(__file__).parent
 ASIDE = Path(sys.prefix)  # where `make test-libraries` puts other versions, in folders of their own
 SECONDS = 1200  # for processes that wait for each other on a busy machine
 COMPARED: list[str] = []
-"""What the tests have compared so far, a line for each script."""
-# Nothing is downloaded, and nobody is told that these trainings take place.
+"""Results of the comparisons so far, a line for each script."""
+# Nothing is downloaded, and these trainings are reported nowhere.
 SURROUNDINGS = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "CI": "1"}
 SURROUNDINGS |= {"TOKENIZERS_PARALLELISM": "false", "PYTHONWARNINGS": "ignore"}
 TWO_PROCESSES = ["-m", "torch.distributed.run", "--nproc_per_node=2", "--rdzv-backend=c10d"]
@@ -25,7 +25,7 @@ TWO_PROCESSES += ["--rdzv-endpoint=localhost:0"]
 
 @dataclass(frozen=True)
 class Trained:
-    """What a script left behind."""
+    """Files and output of a script."""
 
     folder: Path
 

@@ -24,7 +24,7 @@ def make(config, output_dir: str, **more) -> Trainer:
 
 
 def merged(folder: str) -> torch.Tensor:
-    """What the saved adapter makes of a sentence, merged into the model that it was trained on."""
+    """Return the output of the saved adapter for a sentence, merged into the model that it was trained on."""
     model = PeftModel.from_pretrained(causal_lm(), folder).merge_and_unload()
     return model(torch.arange(3, 9)[None]).logits.detach().sum(-1)
 

@@ -1,4 +1,4 @@
-"""What is not served: `refused_settings.py CASE FOLDER` has to fail, and to say what it is that fails."""
+"""Settings that are refused: `refused_settings.py CASE FOLDER` has to fail, and to say what it is that fails."""
 
 import sys
 

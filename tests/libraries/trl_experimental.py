@@ -109,7 +109,7 @@ SHORT = {"max_length": 32}
 
 
 def trainers(base: str) -> dict:
-    """What both versions have; `base` is a folder with a model, for those that load it again as a reference."""
+    """Return the arguments of both versions; `base` is a folder with a model, which some load as a reference."""
     self_taught = {**GENERATED, "model": lambda: base}
     return {
         "gkd": experimental("gkd", "GKD", chat_samples, given=taught, max_new_tokens=6, **SHORT, **TWICE),

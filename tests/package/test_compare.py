@@ -101,7 +101,7 @@ def test_the_gradient_under_accumulation_is_a_known_difference(tmp_path):
 
 
 @needs_reference
-def test_numbers_that_nobody_can_explain_are_told(tmp_path):
+def test_unexplained_differences_are_reported(tmp_path):
     """The negative control: weights that come from `os.urandom`, in a script with a fixed output folder."""
     (tmp_path / "drawing.py").write_text(SMALL % "torch.manual_seed(int.from_bytes(os.urandom(4), 'big'))")
     done = compare("--again", "--folder", "there", "drawing.py", cwd=tmp_path)

@@ -1,4 +1,4 @@
-"""Who may import whom, read from the source of every module, also from imports inside functions and for types only."""
+"""Imports between folders, read from the source of every module, also those in functions and for types only."""
 
 import ast
 import functools
@@ -82,7 +82,7 @@ def location(path):
 
 
 def resolved(path, node):
-    """What an import statement imports, as folders and names below `lightrainer`, or the absolute name."""
+    """Return the imports of a statement, as folders and names below `lightrainer`, or the absolute name."""
     if isinstance(node, ast.Import):
         return [tuple(alias.name.split(".")) for alias in node.names]
     module = tuple(node.module.split(".")) if node.module else ()
@@ -108,7 +108,7 @@ def for_type_checkers(path):
 
 
 def names_the_trainer(path, node):
-    """Whether a statement imports the Trainer, or the module of its training, as a type."""
+    """Return whether a statement imports the Trainer, or the module of its training, as a type."""
     types = {"Trainer": "trainer", "TrainerModule": "trainer_module", "TrainingRun": "training_run"}
     found = resolved(path, node)
     known = {("lightrainer", "facade", "trainer", module, name) for name, module in types.items()}
@@ -234,8 +234,8 @@ def test_the_resolution_of_relative_imports():
     assert reaches("callbacks/base.py", "import torch, os.path") == [None, None]
 
 
-def test_nobody_imports_the_library_whose_api_this_is():
-    """Neither it nor its helper; they are looked for in `sys.modules` where somebody else has loaded them."""
+def test_the_library_of_this_api_is_not_imported():
+    """Neither it nor its helper; they are looked for in `sys.modules` where other code has loaded them."""
     assert where(lambda path: {name[0] for name in imports(path)} & {"transformers", "accelerate"}) == {}
 
 

@@ -42,7 +42,7 @@ def given_by_lightning():
 
 
 def used(path, wanted):
-    """Which of the names a module has, as an attribute, in an import, as a method, or as a whole text; by line."""
+    """Return the names in a module: attributes, imports, methods and whole texts, by line."""
     text = path.read_text(encoding="utf-8")
     if not wanted.intersection(PRIVATE.findall(text)):
         return {}
@@ -91,7 +91,7 @@ def private_names_of(name, classes):
 
 
 def is_of(name, classes, roots):
-    """Which of the roots a class is made of."""
+    """Return the roots that a class inherits."""
     found = {base for base in classes[name][0] if base not in classes and base in roots}
     return found.union(*(is_of(base, classes, roots) for base in classes[name][0] if base in classes and base != name))
 

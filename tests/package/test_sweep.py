@@ -480,7 +480,7 @@ def test_the_objective_is_what_the_script_calls_best(tmp_path, monkeypatch, caps
 
 
 def planned(folder, monkeypatch, *words):
-    """What a command line becomes."""
+    """Return the plan of a command line."""
     monkeypatch.chdir(folder)
     (folder / "script.py").write_text("")
     (folder / "space.yaml").write_text("per_device_train_batch_size: [4, 8]")

@@ -45,7 +45,7 @@ PATIENCE = 60
 
 
 def execute(script: str, words: list[str], environment: dict[str, str]) -> None:
-    """What Python does with a script, in a process whose place among the others is in its environment already."""
+    """Run a script as Python does, in a process whose place among the others is in its environment already."""
     for name, value in environment.items():
         os.environ.setdefault(name, value)
     main = sys.modules["__main__"] = ModuleType("__main__")
@@ -55,7 +55,7 @@ def execute(script: str, words: list[str], environment: dict[str, str]) -> None:
 
 
 def launch(options: list[str], script: str, words: list[str], environment: dict[str, str]) -> None:
-    """What torchrun does, with its own code; but its workers are forked too, again and again after a fault."""
+    """Start processes with the code of torchrun; but its workers are forked too, again and again after a fault."""
     from torch.distributed import run
     from torch.distributed.elastic.multiprocessing.errors import record
     from torch.distributed.launcher.api import elastic_launch
@@ -66,7 +66,7 @@ def launch(options: list[str], script: str, words: list[str], environment: dict[
 
 
 def work(script: str, words: list[str]) -> None:
-    """What a worker does, which ends as Python does: with its exit handlers, a traceback, and a code or signal."""
+    """Run a worker, which ends as Python does: with its exit handlers, a traceback, and a code or signal."""
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):  # the launcher's own
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -120,7 +120,7 @@ def start_python(caller: socket.socket, files: list[int], asked: dict[str, Any])
 def become_python(
     files: list[int], *, words: list[str], environment: dict[str, str], cwd: str, executable: str, packages: str = ""
 ) -> None:
-    """What Python does at its start, and with its command line."""
+    """Start as Python does, with its command line."""
     os.setsid()
     os.chdir(cwd)
     for number, file in enumerate(files):
@@ -177,7 +177,7 @@ def _let_the_site_begin() -> None:
 
 
 def serve(listener: socket.socket) -> None:
-    """Fork a process for each caller, which does what it asks for, until nobody uses this server any more."""
+    """Fork a process for each caller, which does what it asks for, until this server is not used any more."""
     users: list[socket.socket] = []
     while True:
         ready = select.select([listener, *users], [], [], None if users else PATIENCE)[0]
@@ -213,7 +213,7 @@ def serve(listener: socket.socket) -> None:
 
 
 def listen(address: str, modules: list[str], ready: Callable[[], object]) -> None:
-    """Import modules, and serve until nobody uses them any more; what is left over then is killed."""
+    """Import modules, and serve until they are not used any more; what is left over then is killed."""
     for name in modules:
         importlib.import_module(name)
     gc.collect()
@@ -231,7 +231,7 @@ def listen(address: str, modules: list[str], ready: Callable[[], object]) -> Non
 
 
 def say_that_it_listens() -> None:
-    """Whoever started it waits for that, and reads no further."""
+    """Its parent waits for that, and reads no further."""
     print("ready", flush=True)
     os.dup2(2, 1)
 

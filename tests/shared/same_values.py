@@ -1,4 +1,4 @@
-"""Whether two results are the same, to the last bit."""
+"""Compare results to the last bit."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -51,7 +51,7 @@ IMPORTED: dict[str, tuple[str | None, tuple[str, ...]]] = {
     "plain": ("libraries", FROM_TRANSFORMERS),
     "served": ("libraries", (*LIGHTNING, *FROM_TRANSFORMERS)),
 }
-"""What servers import, each after what the one did that it is forked from. "transformers" are those of both libraries;
+"""Imports of servers, each after those of the one that it is forked from. "transformers" are those of both libraries;
 with "torch" alone ours is imported anew, and finds its environment."""
 SERVERS = "LIGHTRAINER_TESTS_SERVERS"
 """Names the folder in which the servers listen; all workers of a run share them."""
@@ -87,7 +87,7 @@ def finished_ranks(
     library: str = "lightrainer",
     **environment: str,
 ) -> str:
-    """What was said by a script that ends well in so many processes, see `forked_ranks`."""
+    """Return the output of a script that ends well in so many processes, see `forked_ranks`."""
     options = {"log": log, "seconds": seconds, "processes": processes, "library": library}
     codes, said = forked_ranks(script, *words, **options, **environment)
     assert codes == [0] * max(processes, 1), f"{script} {' '.join(words)}\nended with {codes}\n{said[-8000:]}"
@@ -141,7 +141,7 @@ def _answer(library: str, asked: dict[str, Any]) -> tuple[list[int] | str, str]:
 
 
 def finished_code(code: str, folder: Path, seconds: float = 180, **options: Any) -> str:
-    """What was said by code that ends well in a process of its own, forked as by `forked_ranks`."""
+    """Return the output of code that ends well in a process of its own, forked as by `forked_ranks`."""
     script = folder / "script.py"
     script.write_text(textwrap.dedent(code))
     return finished_ranks(script, log=folder / "log.txt", seconds=seconds, **{"processes": 0, **options})

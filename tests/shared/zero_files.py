@@ -18,7 +18,7 @@ def number(name: str, entry: str) -> torch.Tensor:
 
 
 def flat_parts(group: dict, entry: str, stage: int, processes: int, gap: int) -> list[torch.Tensor]:
-    """What each process has of a group, padded."""
+    """Return the part of a group that each process has, padded."""
     if stage == 3:
         wholes = [number(name, entry).flatten() for name in group]
         padded = [torch.cat([whole, torch.zeros(-len(whole) % processes)]).chunk(processes) for whole in wholes]

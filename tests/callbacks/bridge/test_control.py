@@ -1,4 +1,4 @@
-"""What TrainerCallbacks ask for in their control is done by Lightning, and goes on after a resumption."""
+"""Switches that TrainerCallbacks set are obeyed by Lightning, also after a resumption."""
 
 import json
 import logging

@@ -150,7 +150,7 @@ def test_what_events_are_given():
 
 
 def test_the_user_s_model_is_the_one_in_the_module():
-    """Where the module has it as `model`, and nothing else to train; another can be named."""
+    """Take the attribute `model` of a module with nothing else to train, or a model that is given."""
     network, other = Network(), object()
     for settings, expected in (({}, network), ({"model": other}, other)):
         recorder = Recorder()

@@ -1,4 +1,4 @@
-"""What trackers have written to the disk."""
+"""Read files of trackers."""
 
 import csv
 import json

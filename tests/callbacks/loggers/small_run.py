@@ -7,11 +7,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-SECRET = "a-secret-that-nobody-may-read"
+SECRET = "a-secret-not-to-be-read"
 
 
 class Config:
-    """What a model says of itself."""
+    """Configuration of a model."""
 
     def to_dict(self) -> dict[str, Any]:
         return {"width": 4, "nested": {"depth": 2, "kinds": {"first": "linear"}}}

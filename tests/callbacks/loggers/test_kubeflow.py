@@ -14,7 +14,7 @@ from lightrainer.callbacks.state import TrainerControl, TrainerState
 
 @pytest.fixture
 def reports(monkeypatch, tmp_path):
-    """What the controller hears, each with its token."""
+    """Return the reports that the controller gets, each with its token."""
     heard = []
 
     class Controller(BaseHTTPRequestHandler):

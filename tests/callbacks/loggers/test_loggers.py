@@ -1,4 +1,4 @@
-"""What holds for the callbacks of all trackers."""
+"""Contract of the callbacks of all trackers."""
 
 import inspect
 import logging
@@ -98,11 +98,11 @@ def test_a_run_that_cannot_be_opened_is_an_error_before_the_first_step(tracker, 
         pytest.skip("opens no run")
     made = trainer(lightrainer, tmp_path / "out", report_to=tracker.name)
 
-    def nobody_there(*args, **kwargs):
+    def unreachable(*args, **kwargs):
         raise ConnectionError("no route to the server")
 
     for call in ("Task.init", "start", "start_run", "init"):
-        tracker.record.answers[call] = nobody_there
+        tracker.record.answers[call] = unreachable
     with pytest.raises(ConnectionError, match="no route"):
         made.train()
     assert made.state.global_step == 0

@@ -1,4 +1,4 @@
-"""What the clients of trackers are told: recorded, for ours and for the reference's callback in the same training."""
+"""Calls of the clients of trackers, recorded for our callback and the reference's in the same training."""
 
 import copy
 import os

@@ -1,4 +1,4 @@
-"""What a forward pass leaves for the backward pass, on paper against what autograd is given to keep."""
+"""Bytes kept for the backward pass, estimated against the tensors that autograd saves."""
 
 import contextlib
 

@@ -1,4 +1,4 @@
-"""Which strategy `lightrainer estimate --compare` recommends: the first row of docs/scaling.md that fits."""
+"""The strategy that `lightrainer estimate --compare` recommends: the first row of docs/scaling.md that fits."""
 
 import pytest
 

@@ -54,7 +54,7 @@ class Old(Trainer):
 
 
 def caught(act):
-    """What comes of it, and the texts of the warnings, each with the file that it points to."""
+    """Return the result, and the texts of the warnings, each with the file that it points to."""
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         try:

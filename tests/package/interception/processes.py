@@ -56,6 +56,6 @@ def forked(python, *words, cwd, served=False, input="", environment=None):
 
 
 def said(done):
-    """What a script printed last, as JSON; its errors where it failed."""
+    """Return the last line of a script, as JSON; fail with its errors if it failed."""
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
