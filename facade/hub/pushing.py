@@ -25,8 +25,6 @@ from .repository import Repository
 
 logger = logging.getLogger(__name__)
 
-_NOTICE = 60.0
-"""Seconds between two warnings while waiting for an upload."""
 LAST_CHECKPOINT = "last-checkpoint"
 """Folder of the newest checkpoint in the repository with `hub_strategy="checkpoint"`."""
 
@@ -74,11 +72,8 @@ class PushInProgress:
         return all(job.done() for job in self.jobs)
 
     def wait_until_done(self) -> None:
-        """Wait for all, failed ones too; warn once a minute."""
-        waited = 0.0
-        while futures.wait(self.jobs, timeout=_NOTICE).not_done:
-            waited += _NOTICE
-            logger.warning("Still uploading to the Hub, %g s by now; Ctrl-C gives it up.", waited)
+        """Wait for all, failed ones too."""
+        futures.wait(self.jobs)
 
     def cancel(self) -> None:
         """Cancel those that have not begun, and drop those that are done."""

@@ -59,7 +59,6 @@ class Repository:
         create = replaced("create_repo")
         if create is not None:
             return replace(self, name=create(self.name, token=self.token, private=private, exist_ok=True).repo_id)
-        require_online(f"create the repository {self.name!r}")
         url = self._call(lambda api: api.create_repo(self.name, private=private, exist_ok=True))
         made = replace(self, name=url.repo_id)
         made.require_branch()
@@ -175,22 +174,6 @@ def is_offline() -> bool:
     from huggingface_hub import constants
 
     return bool(constants.HF_HUB_OFFLINE)
-
-
-def require_online(purpose: str) -> None:
-    """Refuse uploads in offline mode.
-
-    Raises:
-        OfflineModeIsEnabled: a ConnectionError; `HF_HUB_OFFLINE` is set.
-    """
-    if not is_offline():
-        return
-    from huggingface_hub.errors import OfflineModeIsEnabled
-
-    raise OfflineModeIsEnabled(
-        f"Cannot {purpose}: HF_HUB_OFFLINE=1 keeps this process off the Hub. Unset it, or leave push_to_hub out: "
-        "create_model_card() works offline, and the output folder can be uploaded later with `hf upload`."
-    )
 
 
 @contextlib.contextmanager

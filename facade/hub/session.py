@@ -23,7 +23,7 @@ from .card_text import MARKER
 from .facts import as_list, facts_of, size_of
 from .model_card import ModelCard
 from .pushing import LAST_CHECKPOINT, NOT_UPLOADED, CheckpointPush, Pusher, PushInProgress, Stage, draft_is_wanted
-from .repository import Repository, quiet, replaced, require_online
+from .repository import Repository, quiet, replaced
 
 if TYPE_CHECKING:
     from huggingface_hub import CommitInfo
@@ -69,8 +69,6 @@ class HubSession:
         """Create the repository; see `Trainer.init_hf_repo`."""
         named = self.host.args.hub_model_id
         name = named or self.output_name
-        if replaced("create_repo") is None:
-            require_online(f"create the repository {name!r} of push_to_hub")
         if not self.host.is_world_process_zero():
             return
         logger.info("Uploads go to %r, named by %s", name, "hub_model_id" if named else "the folder output_dir")

@@ -264,13 +264,8 @@ class HfArgumentParser(ArgumentParser):
             ImportError: PyYAML is not installed.
             ValueError: The file is not YAML, names the position; or see `parse_dict`.
         """
-        try:
-            import yaml
-        except ImportError as error:
-            raise ImportError(
-                f"Reading {yaml_file} needs PyYAML: pip install pyyaml, or write the file as JSON and use "
-                "parse_json_file."
-            ) from error
+        import yaml
+
         content: Any = None
         problem = ""
         try:
@@ -306,7 +301,7 @@ def _hints(kind: type) -> dict[str, Any]:
 def _files_beside(look: bool, filename: str | os.PathLike[str] | None) -> list[Path]:
     """Return the file of options that was passed, or the one beside the program, if it exists."""
     if filename:
-        return _existing([Path(filename)])
+        return [Path(filename)]
     # In an interactive session the program has no name.
     if not look or not sys.argv or not Path(sys.argv[0]).name:
         return []
@@ -319,21 +314,4 @@ def _named_files(words: list[str], flag: str) -> tuple[list[Path], list[str]]:
     parser = ArgumentParser(add_help=False)
     parser.add_argument(flag, dest="files", action="append", default=[])
     namespace, rest = parser.parse_known_args(words)
-    return _existing([Path(name) for name in namespace.files]), rest
-
-
-def _existing(files: list[Path]) -> list[Path]:
-    """Check that files the user named exist, and return them.
-
-    Raises:
-        FileNotFoundError: A file is missing; without its options the program would silently run with others.
-    """
-    for file in files:
-        if file.is_dir() or not file.exists():  # `is_file` would refuse a pipe of the shell
-            kind = "is a folder" if file.is_dir() else "there is no such file"
-            beside = [one.name for one in file.parent.iterdir()] if file.parent.is_dir() else []
-            raise FileNotFoundError(
-                f"{str(file)!r}: {kind}, so no options can be read from it.{did_you_mean(file.name, beside)} Pass a "
-                "file with options such as `--learning_rate 1e-4`, or leave it out."
-            )
-    return files
+    return [Path(name) for name in namespace.files], rest

@@ -24,16 +24,10 @@ def remote_fault(path: Any, what: str) -> str | None:
     found = _ADDRESS.match(text) if isinstance(text, str) else None
     if found is None:
         return None
-    said = (
-        f"{what}={text!r} is an address ({found[1]}), not a folder of this machine, and nothing is written to or read "
-    )
-    if found[1].lower() == "file":
-        return (
-            f"{said}from such. Pass the path alone: {text[found.end() - 1 :].replace('///', '/').replace('//', '/')!r}."
-        )
     return (
-        f"{said}from such. Pass a local folder, or one where the storage is mounted, and copy from or to the storage "
-        "before or after the run; push_to_hub=True uploads to the Hugging Face Hub."
+        f"{what}={text!r} is an address ({found[1]}), not a folder of this machine, and nothing is written to or read "
+        "from such. Pass a local folder, or one where the storage is mounted, and copy from or to the storage before "
+        "or after the run; push_to_hub=True uploads to the Hugging Face Hub."
     )
 
 

@@ -261,6 +261,4 @@ def rows_of(text: Any, pair: Any, words: bool) -> tuple[list[Any], bool]:
         raise TypeError(
             "`text_pair` is one text, but `text` a list: pass a list of as many texts, the second of each pair."
         )
-    if len(text) != len(pair):
-        raise ValueError(f"`text` has {len(text)} texts and `text_pair` {len(pair)}: they cannot be paired.")
     return list(zip(text, pair, strict=True)), True

@@ -177,9 +177,7 @@ def _json(path: Path | None) -> dict[str, Any] | None:
 
 def _backend(path: Path) -> tuple[Tokenizer, list[dict[str, Any]]]:
     """Return the tokenizer, and its added tokens as they are written."""
-    written = settings_file(path).get("added_tokens")
-    if not isinstance(written, list):
-        raise OSError(f"{path} is no tokenizer.json: it has no list `added_tokens`.")
+    written = settings_file(path).get("added_tokens") or []
     try:
         return Tokenizer.from_file(str(path)), written
     except Exception as error:  # the library raises nothing narrower
@@ -255,9 +253,7 @@ def _special(value: Any) -> Any:
 def _as_token(value: Any) -> AddedToken:
     if isinstance(value, AddedToken):
         return value
-    if isinstance(value, dict):
-        return AddedToken(**{key: each for key, each in value.items() if key != "__type"})
-    raise OSError(f"`added_tokens_decoder` holds {value!r}, a {type(value).__name__}; expected a dict of flags.")
+    return AddedToken(**{key: each for key, each in value.items() if key != "__type"})
 
 
 def revived(value: Any) -> Any:

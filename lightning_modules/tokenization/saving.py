@@ -58,8 +58,6 @@ class Saving(Backend):
             raise ValueError("`legacy_format=True` asks for the files of a slow tokenizer; this is a fast one.")
         require_local(save_directory, "save_directory")
         folder = Path(save_directory)
-        if folder.is_file():
-            raise NotADirectoryError(f"`save_directory` is {str(folder)!r}, a file. Pass a folder.")
         folder.mkdir(parents=True, exist_ok=True)
         prefix = f"{filename_prefix}-" if filename_prefix else ""
         templates = self._save_templates(folder, prefix) if save_jinja_files else []

@@ -36,10 +36,6 @@ class SpecialTokens:
         self._special_tokens_map = dict.fromkeys(self.SPECIAL_TOKENS_ATTRIBUTES)
         self._extra_special_tokens = []
         own = kwargs.pop("model_specific_special_tokens", None) or {}
-        if not isinstance(own, Mapping):
-            raise TypeError(
-                f"`model_specific_special_tokens` is a {type(own).__name__}; expected a dict of name to token."
-            )
         found: dict[str, Any] = {}
         for name in list(kwargs):
             if name in self.SPECIAL_TOKENS_ATTRIBUTES:

@@ -42,7 +42,7 @@ def test_offline_is_said_at_once(server, tmp_path):
     code, said, results = start(server.url, tmp_path / "out", variables=offline, push_to_hub=True, hub_model_id=NAME)
     assert code != [0]
     assert results == []
-    assert "HF_HUB_OFFLINE=1 keeps this process off the Hub" in said
+    assert "HF_HUB_OFFLINE" in said
     assert server.requests == []
 
 

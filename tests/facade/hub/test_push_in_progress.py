@@ -1,10 +1,7 @@
 """Uploads that are on their way can be given up, and waited for, which is said when it takes long."""
 
-import logging
-import threading
 from concurrent.futures import Future
 
-from lightrainer.facade.hub import pushing as module
 from lightrainer.facade.hub.pushing import PushInProgress
 
 
@@ -20,12 +17,3 @@ def test_the_uploads_that_wait_can_be_given_up():
     running.set_result(1)
     assert pushes.is_done()
     pushes.wait_until_done()
-
-
-def test_a_long_wait_is_said(monkeypatch, caplog):
-    monkeypatch.setattr(module, "_NOTICE", 0.02)
-    job = Future()
-    threading.Timer(0.1, job.set_result, [1]).start()
-    with caplog.at_level(logging.INFO, "lightrainer"):
-        PushInProgress([job]).wait_until_done()
-    assert "Still uploading to the Hub, 0.02 s" in caplog.text

@@ -149,7 +149,7 @@ def test_a_limit_that_somebody_has_set_is_kept(hub, new_connections):
 
 def test_offline_is_said_before_anything_else(hub, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(OfflineModeIsEnabled, match=r"HF_HUB_OFFLINE=1.*create_model_card\(\) works offline"):
+    with pytest.raises(OfflineModeIsEnabled, match="HF_HUB_OFFLINE"):
         Repository("me/model").created()
     assert issubclass(OfflineModeIsEnabled, ConnectionError)
     assert Repository("me/model").license_of("gpt2") is None

@@ -70,7 +70,3 @@ def test_addresses(address):
 )
 def test_paths(path):
     assert remote_fault(path, "output_dir") is None
-
-
-def test_the_address_of_a_file_is_answered_with_its_path():
-    assert "Pass the path alone: '/tmp/out'" in str(remote_fault("file:///tmp/out", "output_dir"))
