@@ -89,7 +89,7 @@ def make_study(directions: list[str], given: dict[str, Any], metrics: Sequence[s
         StorageError: the storage cannot be reached.
         TypeError: the sampler or the pruner is none of optuna.
         ValueError: the study in the storage has other metrics or directions.
-        optuna.exceptions.DuplicatedStudyError: it is there already; says what to pass.
+        optuna.exceptions.DuplicatedStudyError: it is there already.
     """
     import optuna
 
@@ -102,11 +102,6 @@ def make_study(directions: list[str], given: dict[str, Any], metrics: Sequence[s
     where = shown(str(address)) if isinstance(address, str) else "the storage"
     try:
         study = optuna.create_study(**keywords)
-    except optuna.exceptions.DuplicatedStudyError as error:
-        raise optuna.exceptions.DuplicatedStudyError(
-            f"There is a study {keywords.get('study_name')!r} in {where} already. To go on with it, pass "
-            "load_if_exists=True; for a new one, another study_name."
-        ) from error
     except optuna.exceptions.StorageInternalError as error:
         raise StorageError(f"storage={where}: {error}") from error
     named = study.metric_names
@@ -202,11 +197,7 @@ def _none_completed(trials: list[Any]) -> str:
     if not trials:
         return "No trial was completed, as the timeout was up before one began."
     retried = retries.interrupted(trials)
-    states = Counter(retries.state_of(trial, retried) for trial in trials)
-    said = ", ".join(f"{number} {state.lower()}" for state, number in states.items())
-    why = ""
-    if states["FAIL"]:
-        why = retries.listed(retries.failures(trials))
-    elif states["PRUNED"]:
-        why = " Let the pruner prune less, e.g. with n_warmup_steps or n_startup_trials."
+    states = Counter(retries.state_of(trial, retried).lower() for trial in trials)
+    said = ", ".join(f"{number} {state}" for state, number in states.items())
+    why = retries.listed(retries.failures(trials)) or " Let the pruner prune less, e.g. with n_warmup_steps."
     return f"No trial was completed, so there is no best one: {said}.{why}"

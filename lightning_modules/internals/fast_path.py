@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from .lightning_import import (
     DDPStrategy,
@@ -20,7 +20,7 @@ from .lightning_import import (
     _EvaluationLoop,
     callbacks_of,
 )
-from .precision import ForwardCasting, LossScaler
+from .precision import ForwardCasting
 
 UNMEASURED = contextlib.nullcontext()
 
@@ -199,9 +199,6 @@ class ForwardPrecision(ForwardCasting, MixedPrecision):
         device: type of the device, such as `cuda`.
         scaler: scales losses, for float16 only; a `LossScaler`, so that gradients may be unscaled before the step.
     """
-
-    def __init__(self, precision: Literal["16-mixed", "bf16-mixed"], device: str, scaler: LossScaler | None) -> None:
-        super().__init__(precision, device, scaler)
 
 
 def no_op(*_: Any, **__: Any) -> None:

@@ -32,7 +32,6 @@ class TensorFlowModule(KerasModule):
 
     Raises:
         ImportError: TensorFlow is not installed.
-        TypeError: the model is none of TensorFlow.
         ValueError: Keras computes in another library.
     """
 
@@ -223,8 +222,6 @@ def _check_library(model: Any) -> None:
             f"Keras computes in {keras.backend.backend()!r}: set the environment variable KERAS_BACKEND to torch or "
             "tensorflow before keras is imported, or run the script with `python -m lightrainer script.py`."
         )
-    if not hasattr(type(model), "trainable_variables"):
-        raise TypeError(f"model must be a Keras model or a tf.Module, but is {type(model).__name__} ({model!r:.60}).")
     if not is_installed("tensorflow"):
         raise ImportError(
             "The model computes in TensorFlow, which is not installed: pip install 'lightrainer[tf]'. A model of "

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch.distributed as dist
-from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, Sampler
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sampler
 
 from ..common.class_paths import build_described, is_description
 from ..common.seeding import capture_host_rng, restore_host_rng, seed_worker
@@ -34,7 +34,6 @@ _PLAIN = """
 """Arguments that are plain values, kept as hyperparameters."""
 
 _STAGES = ("train", "val", "test", "predict")
-_SEVERAL = ("val_dataset", "test_dataset")
 
 OneDataset = Callable[[], Any] | Any
 Datasets = dict[str, Callable[[], Any]] | Callable[[], Any] | Any
@@ -330,24 +329,11 @@ def _measured_lengths(dataset: Any, length_column: str, input_column: str) -> An
     return sample_lengths(dataset, input_column, length_argument="length_column") if given is None else given
 
 
-def _require_no_list(dataset: Any, name: str) -> None:
-    if isinstance(dataset, (list, tuple)) and dataset and all(map(_is_dataset, dataset)):
-        several = "a dict of them: {'near': ..., 'far': ...}" if name in _SEVERAL else "one, such as ConcatDataset(...)"
-        raise ValueError(f"`{name}` is a {type(dataset).__name__} of {len(dataset)} datasets. Give {several}.")
-
-
-def _is_dataset(value: Any) -> bool:
-    """Return whether it is a dataset, not a sample: of a class of datasets, or a list of samples with columns."""
-    rows = isinstance(value, list) and bool(value) and isinstance(value[0], Mapping)
-    return rows or isinstance(value, Dataset) or is_table(value)
-
-
 def _made(dataset: Any, name: str) -> Any:
     """Return the dataset itself, where a function or a description of it is given, or a dict of them."""
     if is_description(dataset):
         return build_described(dataset, object, name)
     if isinstance(dataset, Mapping):
         return {key: _made(value, name) for key, value in dataset.items()}
-    _require_no_list(dataset, name)
     is_function = callable(dataset) and not hasattr(dataset, "__getitem__") and not hasattr(dataset, "__iter__")
     return dataset() if is_function else dataset

@@ -185,7 +185,7 @@ class LossModule(OptimizerModule):
             The loss, a mean over this batch, and the outputs.
         """
         if self.loss_fn is not None:
-            labels = self._require_labels(batch)
+            labels = self._labels(batch)
             outputs = self.call_model(batch, without=self.label_names)
             return self.loss_fn(outputs, labels), outputs
         labels = self._named_labels(batch) if self.label_smoothing else None
@@ -326,17 +326,6 @@ class LossModule(OptimizerModule):
     def _compares_with_input(self) -> bool:
         """Return whether a batch without labels is compared with itself."""
         return self.loss_fn is not None
-
-    def _require_labels(self, batch: Any) -> Any:
-        """Return the labels, which `loss_fn` needs."""
-        labels = self._labels(batch)
-        if labels is None or (isinstance(labels, tuple) and any(part is None for part in labels)):
-            raise ValueError(
-                f"`loss_fn` compares the model's output with the labels, but the batch has no {self.label_names}. It "
-                f"has: {describe_batch(batch)}. Say which column they are, label_names=[...], or let the dataset "
-                "return tuples of inputs and labels."
-            )
-        return labels
 
     def _begin(self, stage: str) -> None:
         loaders = self._loaders(stage)

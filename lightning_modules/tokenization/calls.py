@@ -140,14 +140,6 @@ class Calls(Backend):
         """As `PreTrainedTokenizerFast.tokenize`: the tokens of a text, as text; takes the arguments of a call."""
         return self(text, pair, add_special_tokens=add_special_tokens, **kwargs).tokens()
 
-    def encode_plus(self, text: Any, text_pair: Any = None, **kwargs: Any) -> BatchEncoding:
-        """As in transformers 4.x: a call on one text or pair."""
-        return self(text, text_pair, **kwargs)
-
-    def batch_encode_plus(self, batch_text_or_text_pairs: Any, **kwargs: Any) -> BatchEncoding:
-        """As in transformers 4.x: a call on several texts or pairs."""
-        return self(list(batch_text_or_text_pairs), **kwargs)
-
     def _options(self, asked: dict[str, Any]) -> CallOptions:
         for name in asked:
             if name not in _KNOWN:

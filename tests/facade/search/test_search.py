@@ -245,7 +245,7 @@ def test_options_of_the_study(tmp_path):
     options = {"study_name": "mine", "storage": address}
     made = searcher(tmp_path / "out")
     first = made.hyperparameter_search(space, n_trials=2, sampler=random_sampler(), **options)
-    with pytest.raises(optuna.exceptions.DuplicatedStudyError, match="load_if_exists=True"):
+    with pytest.raises(optuna.exceptions.DuplicatedStudyError, match="load_if_exists"):
         made.hyperparameter_search(space, n_trials=2, **options)
     again = searcher(tmp_path / "out")
     more = again.hyperparameter_search(

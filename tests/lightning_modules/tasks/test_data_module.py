@@ -279,18 +279,6 @@ def test_columns_that_the_model_does_not_take(caplog, kind):
         make_trainer().validate(LossModule(seeded(Net)), DataModule(None, samples, collate_fn=asking), verbose=False)
 
 
-@pytest.mark.parametrize(
-    ("given", "advice"),
-    [
-        ({"val_dataset": [points(6), points(7)]}, "a dict of them"),
-        ({"train_dataset": (Endless(),) * 2}, "ConcatDataset"),
-    ],
-)
-def test_a_list_of_datasets_is_no_dataset(given, advice):
-    with pytest.raises(ValueError, match=rf"`{next(iter(given))}` is a \w+ of 2 datasets\. Give .*{advice}"):
-        DataModule(**given).setup("fit")
-
-
 def test_loaders_are_ours_and_hyperparameters_are_plain():
     data = DataModule(points(), batch_size=4, num_workers=0)
     assert isinstance(data.train_dataloader(), EpochLoader)

@@ -371,10 +371,3 @@ class TwoInputsAlone(nn.Module):
 def test_what_is_no_loss_function_is_refused(arguments, kind, message):
     with pytest.raises(kind, match=message):
         LossModule(network(), **arguments)
-
-
-def test_a_batch_without_labels_is_explained():
-    samples = [{"x": x, "y": y} for x, y in zip(ROWS, CLASSES, strict=True)]
-    module = LossModule(Bare(), loss_fn=nn.CrossEntropyLoss())
-    with pytest.raises(ValueError, match=r"the batch has no \['labels'\]. It has: x, y. .*label_names="):
-        make_trainer(max_epochs=1).fit(module, DataLoader(samples, batch_size=4))

@@ -206,11 +206,9 @@ def test_wrong_tokens_and_settings_are_explained():
 
 
 def test_4x_names():
-    mine, theirs = both("WordPiece")
+    mine, _ = both("WordPiece")
     mine.additional_special_tokens = ["<x>"]
     assert mine.extra_special_tokens == ["<x>"]
-    assert dict(mine.encode_plus("a", "b")) == dict(theirs("a", "b"))
-    assert dict(mine.batch_encode_plus(["a", "b"])) == dict(theirs(["a", "b"]))
     assert mine([])["input_ids"] == []
 
 
