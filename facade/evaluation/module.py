@@ -57,27 +57,17 @@ class EvaluationModule(FastModule):
         return self
 
     def validation_step(self, batch: Any, batch_idx: int) -> Any:
-        """Run one batch of `evaluate`; returns loss, predictions and labels as outputs for Lightning callbacks."""
-        assert self.evaluation is not None
-        return self.evaluation.step(batch)
-
-    def test_step(self, batch: Any, batch_idx: int) -> Any:
-        """Run one batch of `predict`."""
+        """Run one batch; return loss, predictions and labels as outputs for Lightning callbacks."""
         assert self.evaluation is not None
         return self.evaluation.step(batch)
 
     def on_validation_epoch_end(self) -> None:
-        """Log the metrics of an evaluation."""
-        self._log_metrics()
-
-    def on_test_epoch_end(self) -> None:
-        """Log the metrics of a prediction."""
-        self._log_metrics()
-
-    def _log_metrics(self) -> None:
         """Expose the metrics to Lightning callbacks such as EarlyStopping and ModelCheckpoint."""
         if callbacks_of(self.trainer):
             assert self.evaluation is not None
             with torch.enable_grad():  # as outside of the loop, where metrics are computed otherwise
                 metrics = self.evaluation.numbers()
             self.log_dict(metrics, sync_dist=True, logger=False)  # the Trainer logs them
+
+    # `predict` is a test of Lightning.
+    test_step, on_test_epoch_end = validation_step, on_validation_epoch_end

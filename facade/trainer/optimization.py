@@ -14,7 +14,6 @@ from ...lightning_modules.models.inspection import unwrap_model
 from ...lightning_modules.optim import (
     LayerwiseOptimizer,
     build_optimizer,
-    is_layerwise,
     let_backward_step,
     parameter_groups,
     steps_in_backward,
@@ -103,22 +102,13 @@ def _with_warmup_in_steps(args: Any, training_steps: int | None, optimizer_cls: 
     return optimizer_cls, {**kwargs, "warmup_steps": args.get_warmup_steps(training_steps)}
 
 
-def check_name(args: TrainingArguments) -> None:
-    """Check `optim` against the other arguments.
+def check_optimizer(args: TrainingArguments, optimizer: Any) -> None:
+    """Check an optimizer that steps in the backward pass against the arguments.
 
     Raises:
         ValueError: fp16, or gradient accumulation.
         NotImplementedError: several processes.
     """
-    name = OptimizerNames(args.optim)
-    if is_layerwise(name):
-        _refuse_conflicts(args, f"optim={name.value!r}", layerwise=True)
-    elif name in (OptimizerNames.LOMO, OptimizerNames.ADALOMO):
-        _refuse_conflicts(args, f"optim={name.value!r}", layerwise=False)
-
-
-def check_optimizer(args: TrainingArguments, optimizer: Any) -> None:
-    """Check an optimizer object as `check_name` does."""
     layerwise = isinstance(optimizer, LayerwiseOptimizer)
     if layerwise or steps_in_backward(optimizer):
         _refuse_conflicts(args, f"The optimizer {type(optimizer).__name__}", layerwise=layerwise)

@@ -458,9 +458,8 @@ class Trainer:
         GaLore, APOLLO and LOMO take their parameters from `model`.
 
         Raises:
-            ImportError, ValueError, NotImplementedError: the optimizer is not installed, or does not go with others.
+            ImportError, ValueError: the optimizer is not installed, or lacks what it needs.
         """
-        optimization.check_name(args)
         return optimizer_class_and_kwargs(optimizer_config(args), model)
 
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
@@ -662,7 +661,8 @@ class Trainer:
         if device == _CPU and type(data) is dict and {*map(type, data.values())} == {torch.Tensor}:
             data = {name: tensor.to(device) for name, tensor in data.items()}
         else:
-            data = steps.to_device(data, device, self.args.accelerator_config.non_blocking)
+            config: Any = self.args.accelerator_config
+            data = steps.to_device(data, device, config.non_blocking)
         half = self.accelerator.strategy.half_of_inputs
         return data if half is None else steps.to_half(data, half)
 

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from ..common.collectives import transport_device
-from ..common.nested import find_batch_size, map_nested, mapping_like
+from ..common.nested import find_batch_size, leaves, map_nested, mapping_like
 from .epoch_loader import EpochLoader
 
 Round = tuple[list[Any], int]
@@ -146,6 +146,10 @@ class _Slot:
     shape: torch.Size
     dtype: torch.dtype
 
+    @staticmethod
+    def of(leaf: Any) -> Any:
+        return _Slot(leaf.shape, leaf.dtype) if isinstance(leaf, torch.Tensor) else leaf
+
     def receive(self, device: torch.device) -> torch.Tensor:
         tensor = torch.empty(self.shape, dtype=self.dtype, device=device)
         if tensor.numel():
@@ -177,7 +181,7 @@ def _exchange(rounds: Iterator[Round], rank: int, copies: int) -> tuple[Any, int
 def _send(rounds: Iterator[Round], copies: int) -> tuple[Any, int] | None:
     try:
         batches, count = next(rounds, ([], 0))
-        outlines = [map_nested(_outlined, batch) for batch in batches]
+        outlines = [map_nested(_Slot.of, batch) for batch in batches]
         packed = pickle.dumps((outlines, count)) if batches else None
     except Exception as error:
         dist.broadcast_object_list([f"{type(error).__name__}: {error}"], src=0)
@@ -185,14 +189,7 @@ def _send(rounds: Iterator[Round], copies: int) -> tuple[Any, int] | None:
     dist.broadcast_object_list([packed], src=0)
     device = transport_device()
     for rank in range(1, len(batches) * copies):
-        map_nested(lambda leaf, rank=rank: _send_tensor(leaf, rank, device), batches[rank // copies])
+        for leaf in leaves(batches[rank // copies]):
+            if isinstance(leaf, torch.Tensor) and leaf.numel():
+                dist.send(leaf.to(device).contiguous(), dst=rank)
     return (batches[0], count) if batches else None
-
-
-def _outlined(leaf: Any) -> Any:
-    return _Slot(leaf.shape, leaf.dtype) if isinstance(leaf, torch.Tensor) else leaf
-
-
-def _send_tensor(leaf: Any, rank: int, device: torch.device) -> None:
-    if isinstance(leaf, torch.Tensor) and leaf.numel():
-        dist.send(leaf.to(device).contiguous(), dst=rank)

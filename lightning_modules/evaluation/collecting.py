@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -231,11 +231,6 @@ def _of_one_width(rows: list[Any], padding: float) -> list[Any]:
 
 def _padded(row: Any, width: int, padding: float) -> Any:
     shape = (row.shape[0], width, *row.shape[2:])
-    make: Callable[..., Any] = row.new_full if isinstance(row, torch.Tensor) else _like(row)
-    wide = make(shape, padding)
+    wide = row.new_full(shape, padding) if isinstance(row, torch.Tensor) else np.full(shape, padding, row.dtype)
     wide[:, : row.shape[1]] = row
     return wide
-
-
-def _like(row: np.ndarray) -> Callable[..., np.ndarray]:
-    return lambda shape, fill: np.full(shape, fill, dtype=row.dtype)

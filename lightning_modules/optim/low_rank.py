@@ -122,7 +122,10 @@ def target_layers(name: OptimizerNames, model: nn.Module, targets: TargetModules
         found = linear
     else:
         parts = not isinstance(targets, str)
-        meant = {entry: [path for path in modules if _means(entry, path, parts)] for entry in entries}
+        meant = {
+            entry: [path for path in modules if (parts and entry in path) or re.fullmatch(entry, path)]
+            for entry in entries
+        }
         found = [path for path in linear if any(path in paths for paths in meant.values())]
         idle = [entry for entry, paths in meant.items() if not set(paths) & set(linear)]
         if found and idle:
@@ -144,7 +147,3 @@ def _entries(name: OptimizerNames, targets: TargetModules | None) -> list[str]:
             "expression, or a list of parts of names such as ['attn', 'mlp']."
         )
     return [targets] if isinstance(targets, str) else targets
-
-
-def _means(entry: str, path: str, parts: bool) -> bool:
-    return (parts and entry in path) or re.fullmatch(entry, path) is not None

@@ -162,25 +162,18 @@ REFUSED = [
 def test_conflicts_with_steps_in_the_backward_pass(tmp_path, stand_ins, changes, words):
     made = trainer(tmp_path, optim_target_modules="all-linear", **changes)
     before = weights(made)
-    with pytest.raises(ValueError, match=f"optim='{changes['optim']}' steps in each backward pass.*{words}"):
+    with pytest.raises(ValueError, match=rf"The optimizer \w+ steps in each backward pass.*{words}"):
         made.train()
     assert torch.equal(weights(made), before)
 
 
 @pytest.mark.parametrize("optim", ["galore_adamw_layerwise", "lomo"])
 def test_several_processes_are_refused(tmp_path, stand_ins, monkeypatch, optim):
-    args = arguments(tmp_path, optim=optim, optim_target_modules="all-linear")
+    made = trainer(tmp_path, optim=optim, optim_target_modules="all-linear")
     four = ProcessEnvironment(rank=0, local_rank=0, world_size=4, local_world_size=4, device=torch.device("cpu"))
-    monkeypatch.setattr(type(args), "distributed_state", four)
-    with pytest.raises(NotImplementedError, match=f"optim='{optim}'.*4 processes"):
-        Trainer.get_optimizer_cls_and_kwargs(args, Tiny())
-
-
-def test_an_optimizer_of_the_user_is_refused_too(tmp_path):
-    model = tiny()
-    made = trainer(tmp_path, model=model, optimizers=(InBackward(model, lr=0.1), None), fp16=True)
-    with pytest.raises(ValueError, match=r"The optimizer InBackward steps in each backward pass.*fp16"):
-        made.train()
+    monkeypatch.setattr(type(made.args), "distributed_state", four)
+    with pytest.raises(NotImplementedError, match=r"The optimizer .*4 processes"):
+        made.create_optimizer()
 
 
 class WarmsUpItself(torch.optim.SGD):
