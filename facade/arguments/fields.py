@@ -62,9 +62,7 @@ class GenerationArguments:
     sortish_sampler: bool = argument(
         False, "Put training samples of similar length into one batch.", "`LengthGroupedSampler(lengths=)`"
     )
-    predict_with_generate: bool = argument(
-        False, "Let evaluation generate tokens for compute_metrics.", "the model's `generate`"
-    )
+    predict_with_generate: bool = argument(False, "Let evaluation generate tokens.", "the model's `generate`")
     generation_max_length: int | None = argument(
         None, "Longest generated sequence, in tokens; unset is the model's.", "`generate(max_length=)`"
     )

@@ -17,17 +17,11 @@ class ReportingArguments:
     logging_strategy: IntervalStrategy | str = argument(
         "steps", "When to log: 'no', 'steps' (see logging_steps) or 'epoch'.", "`control.should_log`"
     )
-    logging_steps: float = argument(
-        500, "Optimizer steps from one log to the next; below 1, a share of all steps.", "`state.logging_steps`"
-    )
-    logging_first_step: bool = argument(
-        False, "Log after the very first step as well.", "`DefaultFlowCallback`: `control.should_log` at step 1"
-    )
-    log_on_each_node: bool = argument(
-        True, "Log on the first process of every machine, not on the first machine only.", "`args.should_log`"
-    )
+    logging_steps: float = argument(500, "Steps between logs; below 1, a share of all.", "`state.logging_steps`")
+    logging_first_step: bool = argument(False, "Log after the very first step, too.", "`control.should_log` at step 1")
+    log_on_each_node: bool = argument(True, "Log on the first process of every machine.", "`args.should_log`")
     logging_nan_inf_filter: bool = argument(
-        True, "Leave NaN and infinite losses out of the logged mean.", "`LossMeter(skip_not_finite=)`"
+        True, "Leave NaN and inf losses out of logs.", "`LossMeter(skip_not_finite=)`"
     )
     include_num_input_tokens_seen: str | bool = argument(
         "no",
@@ -47,20 +41,14 @@ class ReportingArguments:
         "level of the logger `lightrainer` elsewhere",
         choices=list(LOG_LEVELS),
     )
-    disable_tqdm: bool | None = argument(
-        None, "Show no bars; unset shows them unless the log level is above warning.", "`PrinterCallback`"
-    )
+    disable_tqdm: bool | None = argument(None, "Show no bars; unset follows the log level.", "`PrinterCallback`")
     report_to: None | str | list[str] = argument(  # noqa: RUF036 - TRL takes the last but one
         "none",
         "Trackers that receive the logs, such as 'tensorboard'; 'all' installed ones, or 'none'.",
         "one callback each, such as `WandbCallback`; see [its page](../user/experiment-tracking.md)",
     )
-    run_name: str | None = argument(
-        None, "Name of this run in trackers.", "the run's name in wandb, MLflow, Comet, SwanLab and Trackio"
-    )
-    project: str = argument(
-        "huggingface", "Project name, read by the tracker Trackio only.", "`project` of `trackio.init`"
-    )
+    run_name: str | None = argument(None, "Name of this run in trackers.", "wandb, MLflow, Comet, SwanLab and Trackio")
+    project: str = argument("huggingface", "Project name, read by Trackio only.", "`project` of `trackio.init`")
     trackio_space_id: str | None = argument(
         None, "Hub Space that Trackio writes to; unset keeps its data here.", "`space_id` of `trackio.init`"
     )
@@ -85,17 +73,13 @@ class EvaluationArguments:
     eval_strategy: IntervalStrategy | str = argument(
         "no", "When to evaluate: 'no', 'steps' (see eval_steps) or 'epoch'.", "`control.should_evaluate`"
     )
-    eval_steps: float | None = argument(
-        None, "Steps between evaluations; below 1, a share of all. Unset: logging_steps.", "`state.eval_steps`"
-    )
-    eval_delay: float = argument(
-        0, "Steps or epochs before which nothing is evaluated.", "no `control.should_evaluate` before it"
-    )
+    eval_steps: float | None = argument(None, "Steps between evaluations; unset: logging_steps.", "`state.eval_steps`")
+    eval_delay: float = argument(0, "Steps or epochs before which nothing is evaluated.", "`control.should_evaluate`")
     per_device_eval_batch_size: int = argument(
         8, "Samples in one evaluation batch of one process.", "`build_loader(batch_size=)` of evaluation and prediction"
     )
     prediction_loss_only: bool = argument(
-        False, "Keep only the loss of an evaluation.", "`prediction_step(prediction_loss_only=)`"
+        False, "Keep nothing but the loss.", "`prediction_step(prediction_loss_only=)`"
     )
     eval_on_start: bool = argument(
         False, "Evaluate once before the first step, so that faults show early.", "an evaluation in `on_train_start`"
@@ -127,17 +111,13 @@ class SavingArguments:
     save_strategy: SaveStrategy | str = argument(
         "steps", "When to write a checkpoint: 'no', 'steps', 'epoch' or 'best'.", "`control.should_save`"
     )
-    save_steps: float = argument(
-        500, "Optimizer steps from one checkpoint to the next; below 1, a share.", "`state.save_steps`"
-    )
-    save_on_each_node: bool = argument(
-        False, "Write on every machine; leave it off where machines share the disk.", "`args.should_save`"
-    )
+    save_steps: float = argument(500, "Steps between checkpoints; below 1, a share of all.", "`state.save_steps`")
+    save_on_each_node: bool = argument(False, "Write on every machine, not to a shared disk.", "`args.should_save`")
     save_total_limit: int | None = argument(
         None, "Checkpoints to keep, newest and best first; 0 keeps all.", "`rotate_checkpoints(save_total_limit=)`"
     )
     enable_jit_checkpoint: bool = argument(
-        False, "On SIGTERM write a checkpoint after the step, and exit with 143.", "a handler of SIGTERM"
+        False, "On SIGTERM write a checkpoint; exit with 143.", "a handler of SIGTERM"
     )
 
 
@@ -145,18 +125,14 @@ class SavingArguments:
 class CheckpointUseArguments:
     """The fields of `transformers.TrainingArguments` about the best checkpoint and about resuming."""
 
-    load_best_model_at_end: bool = argument(
-        False, "End training with the weights of the best checkpoint.", "they are loaded in `on_train_end`"
-    )
+    load_best_model_at_end: bool = argument(False, "End with the weights of the best checkpoint.", "`on_train_end`")
     metric_for_best_model: str | None = argument(
         None, "Metric that decides which checkpoint is best; 'loss' if needed.", "`state.best_metric`"
     )
     greater_is_better: bool | None = argument(
-        None, "A larger metric is better. Unset: unless its name ends in 'loss'.", "`state.best_metric`"
+        None, "A larger metric is better; unset: no loss is.", "`state.best_metric`"
     )
-    ignore_data_skip: bool = argument(
-        False, "Resume at the beginning of the data; quicker, but not the same.", "`WindowLoader`"
-    )
+    ignore_data_skip: bool = argument(False, "Resume at the start of the data, not exactly.", "`WindowLoader`")
     restore_callback_states_from_checkpoint: bool = argument(
         False, "On resuming restore the states of callbacks.", "`stateful_callbacks` of `trainer_state.json`"
     )
@@ -166,9 +142,7 @@ class CheckpointUseArguments:
 class HubArguments:
     """The fields of `transformers.TrainingArguments` about the Hub."""
 
-    push_to_hub: bool = argument(
-        False, "Upload the model to the Hub whenever it is saved.", "uploads in the background and by `save_model`"
-    )
+    push_to_hub: bool = argument(False, "Upload the model to the Hub whenever it is saved.", "background uploads")
     # Not in repr: the one that dataclasses write for a subclass would show it.
     hub_token: str | None = argument(
         None, "Token for uploading; unset takes the one this machine knows.", "the token of the upload", repr=False
@@ -176,15 +150,11 @@ class HubArguments:
     hub_private_repo: bool | None = argument(
         None, "Make a new repository private; unset is the account's default.", "`private` of the repository"
     )
-    hub_model_id: str | None = argument(
-        None, "Repository to upload to; unset takes the name of output_dir.", "the repository's name"
-    )
+    hub_model_id: str | None = argument(None, "Repository to upload to; unset is output_dir's name.", "its name")
     hub_strategy: HubStrategy | str = argument(
         "every_save", "What to upload: 'end', 'every_save', 'checkpoint' or 'all_checkpoints'.", "the uploads"
     )
-    hub_always_push: bool = argument(
-        False, "Upload again although the last upload is under way.", "uploads wait for each other"
-    )
+    hub_always_push: bool = argument(False, "Upload again while an upload is under way.", "uploads wait for each other")
     hub_revision: str | None = argument(
         None, "Branch of the repository to upload to; made if missing.", "the branch of uploads and downloads"
     )

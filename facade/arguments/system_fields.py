@@ -11,18 +11,10 @@ from .enums import DebugOption, FSDPOption
 class PlatformArguments:
     """The fields of `transformers.TrainingArguments` about seeds, devices, and how processes share data."""
 
-    full_determinism: bool = argument(
-        False, "Use only deterministic operations; slow, for debugging.", "`enable_full_determinism(seed)`"
-    )
-    seed: int = argument(
-        42, "Seed of all random numbers, set when training starts.", "`set_seed(seed)`, also before `model_init`"
-    )
-    data_seed: int | None = argument(
-        None, "Seed of the order of the data; unset takes the one in seed.", "`build_loader(seed=)`"
-    )
-    use_cpu: bool = argument(
-        False, "Compute on the CPU although there is an accelerator.", "`Trainer(accelerator='cpu')`"
-    )
+    full_determinism: bool = argument(False, "Use deterministic operations only.", "`enable_full_determinism(seed)`")
+    seed: int = argument(42, "Seed of all random numbers, set when training starts.", "`set_seed(seed)`")
+    data_seed: int | None = argument(None, "Seed of the order of the data; unset is seed.", "`build_loader(seed=)`")
+    use_cpu: bool = argument(False, "Compute on the CPU even beside an accelerator.", "`Trainer(accelerator='cpu')`")
     accelerator_config: dict | str | None = argument(
         None,
         "How batches are distributed over processes: a dict, or the path of a JSON file.",
@@ -51,18 +43,14 @@ class DataArguments:
     dataloader_num_workers: int = argument(
         0, "Processes that read data ahead; with 0 the training process reads it itself.", "`DataLoader(num_workers=)`"
     )
-    dataloader_pin_memory: bool = argument(
-        True, "Put batches into page-locked memory, for quicker copies.", "`DataLoader(pin_memory=)`"
-    )
+    dataloader_pin_memory: bool = argument(True, "Put batches into page-locked memory.", "`DataLoader(pin_memory=)`")
     dataloader_persistent_workers: bool = argument(
         False, "Keep the reading processes alive from one pass to the next.", "`DataLoader(persistent_workers=)`"
     )
     dataloader_prefetch_factor: int | None = argument(
         None, "Batches that each reading process holds ready; unset is torch's.", "`DataLoader(prefetch_factor=)`"
     )
-    remove_unused_columns: bool = argument(
-        True, "Drop columns that the model's forward has no parameter for.", "`RemoveColumnsCollator`"
-    )
+    remove_unused_columns: bool = argument(True, "Drop columns that forward does not take.", "`RemoveColumnsCollator`")
     label_names: list[str] | None = argument(
         None, "Keys of a batch that hold labels; unset is found out from the model.", "labels in `prediction_step`"
     )
@@ -75,7 +63,7 @@ class DataArguments:
         choices=SAMPLING_STRATEGIES,
     )
     length_column_name: str = argument(
-        "length", "Column with the length of each sample.", "`BatchRebalanceSampler(lengths=)`"
+        "length", "Column with the length of samples.", "`BatchRebalanceSampler(lengths=)`"
     )
 
 
@@ -89,9 +77,7 @@ class LaterDataArguments:
         "`DataLoader(multiprocessing_context=)`",
         choices=START_METHODS,
     )
-    dataloader_in_order: bool = argument(
-        True, "Take batches in the order of requests, not of arrival.", "`DataLoader(in_order=)`"
-    )
+    dataloader_in_order: bool = argument(True, "Take batches in the order of requests.", "`DataLoader(in_order=)`")
 
 
 DDP_BACKENDS = ["nccl", "gloo", "mpi", "xccl", "hccl", "cncl", "mccl"]
@@ -154,23 +140,15 @@ class ScriptArguments:
     debug: str | list[DebugOption] = argument(
         "", "Watch for faults: 'underflow_overflow', 'tpu_metrics_debug', or both.", "a watch over all layers"
     )
-    skip_memory_metrics: bool = argument(
-        True, "Do not measure memory for the metrics.", "`MemoryTracker`: `*_mem_*` among the metrics"
-    )
+    skip_memory_metrics: bool = argument(True, "Do not measure memory for the metrics.", "`MemoryTracker`")
     do_train: bool = argument(False, "For the script: whether to train.", "nothing: scripts read it")
     do_eval: bool = argument(
-        False, "For the script: whether to evaluate; on once eval_strategy is not 'no'.", "nothing: scripts read it"
+        False, "For the script: whether to evaluate; on with eval_strategy.", "nothing: scripts read it"
     )
     do_predict: bool = argument(False, "For the script: whether to predict on test data.", "nothing: scripts read it")
     resume_from_checkpoint: str | None = argument(
         None, "For the script: the checkpoint for Trainer.train().", "nothing: scripts hand it to `train`"
     )
-    warmup_ratio: float | None = argument(
-        None, "Deprecated: use warmup_steps, which takes a share below 1 as well.", "`warmup_steps`"
-    )
-    logging_dir: str | None = argument(
-        None, "Deprecated: set TENSORBOARD_LOGGING_DIR. Folder of TensorBoard logs.", "`SummaryWriter(log_dir=)`"
-    )
-    local_rank: int = argument(
-        -1, "Deprecated and not read: older launchers pass it.", "nothing: the launcher's variables say it"
-    )
+    warmup_ratio: float | None = argument(None, "Deprecated: use warmup_steps, below 1 a share.", "`warmup_steps`")
+    logging_dir: str | None = argument(None, "Deprecated: set TENSORBOARD_LOGGING_DIR.", "`SummaryWriter(log_dir=)`")
+    local_rank: int = argument(-1, "Deprecated and not read: older launchers pass it.", "nothing")

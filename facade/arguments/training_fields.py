@@ -11,27 +11,19 @@ from .enums import OptimizerNames, SchedulerType
 class RunArguments:
     """The fields of `transformers.TrainingArguments` that say how long to train and where to write."""
 
-    output_dir: str | None = argument(
-        None, "Folder for checkpoints, model and logs; unset is 'trainer_output'.", "`Trainer(default_root_dir=)`"
-    )
+    output_dir: str | None = argument(None, "Folder for all results; unset is 'trainer_output'.", "`default_root_dir`")
     per_device_train_batch_size: int = argument(
         8, "Samples in a training batch of one process, before accumulation.", "`build_loader(batch_size=)`"
     )
-    num_train_epochs: float = argument(
-        3.0, "Passes over the training data; may be a fraction.", "`Trainer(max_epochs=)` and `should_stop`"
-    )
-    max_steps: int = argument(
-        -1, "Optimizer steps to train for; above 0, num_train_epochs is not read.", "`Trainer.should_stop`"
-    )
+    num_train_epochs: float = argument(3.0, "Passes over the training data, or a fraction.", "`Trainer(max_epochs=)`")
+    max_steps: int = argument(-1, "Optimizer steps; above 0, num_train_epochs is not read.", "`Trainer.should_stop`")
 
 
 @dataclass(init=False, repr=False, eq=False)
 class OptimizationArguments:
     """The fields of `transformers.TrainingArguments` that say how weights are updated."""
 
-    learning_rate: float = argument(
-        5e-5, "Highest learning rate, reached after warm-up.", "`configure_optimizers()`: `lr`"
-    )
+    learning_rate: float = argument(5e-5, "Highest learning rate, after warm-up.", "`configure_optimizers()`: `lr`")
     lr_scheduler_type: SchedulerType | str = argument(
         "linear", "Shape of the learning rate over time, a value of SchedulerType.", "`get_scheduler(name)`"
     )
@@ -41,9 +33,7 @@ class OptimizationArguments:
         "`get_scheduler(scheduler_specific_kwargs=)`",
         metavar="JSON",
     )
-    warmup_steps: float = argument(
-        0, "Steps in which the learning rate grows from 0; below 1, a share.", "`get_scheduler(num_warmup_steps=)`"
-    )
+    warmup_steps: float = argument(0, "Steps of warm-up; below 1, a share.", "`get_scheduler(num_warmup_steps=)`")
     default_optim: ClassVar[str] = "adamw_torch_fused"
     optim: OptimizerNames | str = argument(
         default_optim, "The optimizer, a value of OptimizerNames.", "`configure_optimizers()`: the optimizer"
@@ -51,18 +41,10 @@ class OptimizationArguments:
     optim_args: str | None = argument(
         None, "Further settings of the optimizer: 'key=value,key=value'.", "`configure_optimizers()`: further arguments"
     )
-    weight_decay: float = argument(
-        0.0, "Weight decay, not of biases and normalisation weights.", "`weight_decay` of the first parameter group"
-    )
-    adam_beta1: float = argument(
-        0.9, "How much of Adam's mean of the gradient is kept each step.", "first of the `betas` of Adam and its kin"
-    )
-    adam_beta2: float = argument(
-        0.999, "How much of Adam's mean of the squared gradient is kept.", "second of the `betas` of Adam and its kin"
-    )
-    adam_epsilon: float = argument(
-        1e-8, "Added to Adam's denominator so that it never divides by zero.", "`eps` of Adam and its kin"
-    )
+    weight_decay: float = argument(0.0, "Weight decay, except of biases and norms.", "the first parameter group")
+    adam_beta1: float = argument(0.9, "Share of Adam's mean gradient that a step keeps.", "first of Adam's `betas`")
+    adam_beta2: float = argument(0.999, "Share of Adam's mean square that a step keeps.", "second of Adam's `betas`")
+    adam_epsilon: float = argument(1e-8, "Added to Adam's denominator against division by zero.", "`eps` of Adam")
     optim_target_modules: None | str | list[str] = argument(  # noqa: RUF036 - TRL takes the last but one
         None, "Modules that optimizers such as GaLore and APOLLO work on.", "their parameter groups"
     )
@@ -72,9 +54,7 @@ class OptimizationArguments:
     average_tokens_across_devices: bool = argument(
         True, "Divide the loss by the labels in all processes, not in this one.", "`num_items_in_batch`, summed"
     )
-    max_grad_norm: float = argument(
-        1.0, "Scale gradients with a larger norm down to it; 0 turns this off.", "clipping in `training_step`"
-    )
+    max_grad_norm: float = argument(1.0, "Largest norm of gradients; 0 turns it off.", "clipping in `training_step`")
     label_smoothing_factor: float = argument(
         0.0, "Share of each target spread evenly over all classes, from 0 (none) to 1.", "`LabelSmoother(epsilon=)`"
     )
@@ -84,19 +64,11 @@ class OptimizationArguments:
 class PrecisionArguments:
     """The fields of `transformers.TrainingArguments` that choose number formats."""
 
-    bf16: bool = argument(
-        False, "Compute in bfloat16 where safe, with weights in float32.", "`Trainer(precision='bf16-mixed')`"
-    )
+    bf16: bool = argument(False, "Compute in bfloat16 where safe.", "`Trainer(precision='bf16-mixed')`")
     fp16: bool = argument(False, "Compute in float16 where safe, with loss scaling.", "`Trainer(precision='16-mixed')`")
-    bf16_full_eval: bool = argument(
-        False, "Evaluate with the weights cast to bfloat16.", "`model.to(torch.bfloat16)` outside of a training"
-    )
-    fp16_full_eval: bool = argument(
-        False, "Evaluate with the weights cast to float16.", "`model.to(torch.float16)` outside of a training"
-    )
-    tf32: bool | None = argument(
-        None, "Let float32 products run as TF32; unset leaves it.", "`torch.set_float32_matmul_precision()`"
-    )
+    bf16_full_eval: bool = argument(False, "Evaluate with weights in bfloat16.", "`model.to(torch.bfloat16)`")
+    fp16_full_eval: bool = argument(False, "Evaluate with weights in float16.", "`model.to(torch.float16)`")
+    tf32: bool | None = argument(None, "Use TF32 in float32 products.", "`torch.set_float32_matmul_precision()`")
 
 
 @dataclass(init=False, repr=False, eq=False)
@@ -116,18 +88,14 @@ class ExecutionArguments:
     torch_compile_backend: str | None = argument(
         None, "Backend of torch.compile; setting it turns torch_compile on.", "`model.compile(backend=)`"
     )
-    torch_compile_mode: str | None = argument(
-        None, "Mode of torch.compile; setting it turns torch_compile on.", "`model.compile(mode=)`"
-    )
+    torch_compile_mode: str | None = argument(None, "Mode of torch.compile; turns it on.", "`model.compile(mode=)`")
     use_liger_kernel: bool = argument(
         False, "Replace parts of the model by Liger kernels.", "layers of the model are exchanged before training"
     )
     liger_kernel_config: dict[str, bool] | None = argument(
         None, "Which Liger kernels to use, by name; unset takes Liger's own choice.", "which layers are exchanged"
     )
-    use_cache: bool = argument(
-        False, "Let the model keep its key-value cache while training; rarely of use.", "`model.config.use_cache`"
-    )
+    use_cache: bool = argument(False, "Let the model keep its key-value cache in training.", "`model.config.use_cache`")
     neftune_noise_alpha: float | None = argument(
         None, "Strength of NEFTune noise on embeddings, often 5 to 15.", "`neftune_hook(noise_alpha=)`"
     )
