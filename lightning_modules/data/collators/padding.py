@@ -122,6 +122,10 @@ class DataCollatorForMultipleChoice(_Padding, _OfEitherKind):
     return_tensors: str = "pt"
     """"pt" for tensors, "np" for arrays."""
 
+    def torch_call(self, examples: list[Any]) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """As in the reference, whose name of the samples differs here."""
+        return super().torch_call(examples)
+
     def _batch(self, features: list[Any], kind: str) -> Batch:
         require_samples(features)
         name = label_name(features)
