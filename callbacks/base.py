@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 from .state import TrainerControl, TrainerState
 
@@ -25,6 +25,8 @@ EVENTS = (
     "on_push_begin",
 )
 """The names of all events."""
+Reply: TypeAlias = "TrainerControl | None"
+"""The result of an event: a control in the place of the present one, or None to keep that."""
 
 
 class TrainerCallback:
@@ -57,73 +59,51 @@ class TrainerCallback:
             advice = f". To a lightning.Trainer pass callbacks=[LightningBridge({kind}())]"
         raise AttributeError(f"{kind!r} object has no attribute {name!r}{advice}", name=name, obj=self)
 
-    def on_init_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl | None:
+    def on_init_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Reply:
         """Fire once, when the trainer has been constructed; no optimizer or dataloader exists yet."""
 
-    def on_train_begin(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl | None:
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Reply:
         """Fire before the first step of a run, with optimizer, scheduler and dataloader made and a resume loaded.
 
         `should_training_stop` has just been taken down.
         """
 
-    def on_train_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl | None:
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Reply:
         """Fire after the last step, when the final logs are out and the best model, if asked for, is loaded."""
 
-    def on_epoch_begin(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl | None:
+    def on_epoch_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Reply:
         """Fire before the first batch of an epoch is drawn; `should_epoch_stop` has just been taken down."""
 
-    def on_epoch_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl | None:
+    def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Reply:
         """Fire after the last step of an epoch.
 
         May raise `should_log`, `should_evaluate` and `should_save`, which are obeyed at once, and
         `should_training_stop`.
         """
 
-    def on_step_begin(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl | None:
+    def on_step_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Reply:
         """Fire before the first micro-batch of a step.
 
         `should_log`, `should_evaluate` and `should_save` have just been taken down.
         """
 
-    def on_pre_optimizer_step(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl | None:
+    def on_pre_optimizer_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Reply:
         """Fire when the gradients are summed and clipped and the weights are still the old ones."""
 
-    def on_optimizer_step(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl | None:
+    def on_optimizer_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Reply:
         """Fire when the weights are new and the gradients are still there."""
 
-    def on_substep_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl | None:
+    def on_substep_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Reply:
         """Fire after a micro-batch that is not the last of its step; never without gradient accumulation."""
 
-    def on_step_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl | None:
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Reply:
         """Fire after each step; `state.global_step` and `state.epoch` already count it.
 
         May raise `should_log`, `should_evaluate` and `should_save`, which are obeyed at once, and
         `should_epoch_stop` and `should_training_stop`.
         """
 
-    def on_evaluate(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl | None:
+    def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Reply:
         """Fire after an evaluation, with its `metrics`; with several evaluation sets, after each.
 
         `state.best_metric` does not yet count this evaluation. May raise `should_training_stop`.
@@ -131,27 +111,23 @@ class TrainerCallback:
 
     def on_predict(
         self, args: Any, state: TrainerState, control: TrainerControl, metrics: dict[str, float], **kwargs: Any
-    ) -> TrainerControl | None:
+    ) -> Reply:
         """Fire after `predict`, with its `metrics`."""
 
-    def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl | None:
+    def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Reply:
         """Fire after a checkpoint was written, in every process.
 
         A class that overrides this without looking at the files may say `reads_checkpoints = False`: then they may
         still be on their way to the disk when it is called.
         """
 
-    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl | None:
+    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Reply:
         """Fire after `logs` were added to `state.log_history`; what is changed in `logs` is seen by later callbacks."""
 
-    def on_prediction_step(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl | None:
+    def on_prediction_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Reply:
         """Fire after each batch of an evaluation or a prediction."""
 
-    def on_push_begin(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl | None:
+    def on_push_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Reply:
         """Fire before a model is pushed to a hub."""
 
 

@@ -70,12 +70,7 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
             )
 
     def on_evaluate(
-        self,
-        args: Any,
-        state: TrainerState,
-        control: TrainerControl,
-        metrics: dict[str, float] | None = None,
-        **kwargs: Any,
+        self, args: Any, state: TrainerState, control: TrainerControl, metrics: Any = None, **kwargs: Any
     ) -> None:
         """Count this evaluation, and stop training when patience has run out."""
         name = args.metric_for_best_model

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..lightning_modules.common.followed import followed
-from .base import TrainerCallback
+from .base import Reply, TrainerCallback
 from .state import TrainerControl, TrainerState
 
 
@@ -15,9 +15,7 @@ class DefaultFlowCallback(TrainerCallback):
     It reads the strategies from the arguments and the intervals from the state. It only sets flags, and clears none.
     """
 
-    def on_step_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl | None:
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Reply:
         """Set the flags that are due by steps; stop, and with `save_strategy="steps"` save, at the last step."""
         step = state.global_step
         is_last = step >= state.max_steps
@@ -35,9 +33,7 @@ class DefaultFlowCallback(TrainerCallback):
             control.should_training_stop = True
         return control
 
-    def on_epoch_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl | None:
+    def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Reply:
         """Set the flags that are due by epochs."""
         if args.logging_strategy == "epoch":
             control.should_log = True

@@ -90,7 +90,7 @@ class LoggerCallback(TrainerCallback):
         state: TrainerState,
         control: TrainerControl,
         model: Any = None,
-        logs: dict[str, Any] | None = None,
+        logs: Any = None,
         **kwargs: Any,
     ) -> None:
         """Send the logs."""
@@ -178,13 +178,7 @@ class PredictionLogger(LoggerCallback):
     """Tracker that also receives the metrics of `predict`."""
 
     def on_predict(
-        self,
-        args: Any,
-        state: TrainerState,
-        control: TrainerControl,
-        metrics: dict[str, float],
-        model: Any = None,
-        **kwargs: Any,
+        self, args: Any, state: TrainerState, control: TrainerControl, metrics: Any, model: Any = None, **kwargs: Any
     ) -> None:
         """Send the metrics of a prediction."""
         if not self._initialized:

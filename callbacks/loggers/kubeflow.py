@@ -39,22 +39,16 @@ class KubeflowCallback(TrainerCallback):
         self._metrics: dict[str, Any] = {}
         self._started = self._sent = 0.0
 
-    def on_train_begin(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl | None:
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Report 0 %."""
         self._metrics, self._started = {}, time.monotonic()
         self._report(state, 0, None, {"total_steps": state.max_steps} if state.max_steps else {})
 
-    def on_log(
-        self, args: Any, state: TrainerState, control: TrainerControl, logs: dict[str, Any] | None = None, **kwargs: Any
-    ) -> TrainerControl | None:
+    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any) -> None:
         """Keep the numbers for the next report."""
         self._metrics.update({name: value for name, value in (logs or {}).items() if isinstance(value, (int, float))})
 
-    def on_step_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl | None:
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Report how far the training is, if the last report is old enough."""
         if not state.max_steps or time.monotonic() - self._sent < INTERVAL:
             return
@@ -63,9 +57,7 @@ class KubeflowCallback(TrainerCallback):
         steps = {"current_step": state.global_step, "total_steps": state.max_steps, "current_epoch": state.epoch}
         self._report(state, min(int(100 * done), 99), left, {**self._metrics, **steps})
 
-    def on_train_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl | None:
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Report 100 %."""
         self._report(state, 100, 0.0, self._metrics)
 

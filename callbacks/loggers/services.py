@@ -103,7 +103,7 @@ class CodeCarbonCallback(LoggerCallback):
         state: TrainerState,
         control: TrainerControl,
         model: Any = None,
-        logs: dict[str, Any] | None = None,
+        logs: Any = None,
         **kwargs: Any,
     ) -> None:
         """Do nothing: codecarbon measures by itself."""
@@ -173,7 +173,9 @@ class CometCallback(PredictionLogger):
         named = comet_ml.ExperimentConfig(name=args.run_name)
         self._experiment = comet_ml.start(online=None, mode=mode, experiment_config=named)
         self._experiment.set_model_graph(model)
-        self._experiment.log_parameters(_parameters(args, model), nested_support=True)
+        known = {"args": args.to_dict(), "config": config_of(model), "peft_config": getattr(model, "peft_config", None)}
+        parameters = {name: value for name, value in known.items() if value}
+        self._experiment.log_parameters(parameters, nested_support=True)
         if state.is_hyper_param_search:
             self._experiment.log_optimization(optimization_id=state.trial_name, parameters=state.trial_params)
 
@@ -188,15 +190,6 @@ class CometCallback(PredictionLogger):
         if self._experiment is not None:
             self._experiment.end()
             self._experiment = None
-
-
-def _parameters(args: Any, model: Any) -> dict[str, Any]:
-    parameters = {
-        "args": args.to_dict(),
-        "config": config_of(model),
-        "peft_config": getattr(model, "peft_config", None),
-    }
-    return {name: value for name, value in parameters.items() if value}
 
 
 class FlyteCallback(LoggerCallback):
