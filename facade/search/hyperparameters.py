@@ -53,10 +53,7 @@ def default_hp_space_ray(trial: Any) -> dict[str, Any]:
     Raises:
         ImportError: Ray is not installed.
     """
-    try:
-        tune = import_module("ray.tune")
-    except ImportError as error:
-        raise ImportError("The search space of Ray needs it: pip install 'ray[tune]'") from error
+    tune = import_module("ray.tune")
     return {
         "learning_rate": tune.loguniform(1e-6, 1e-4),
         "num_train_epochs": tune.choice(list(range(1, 6))),

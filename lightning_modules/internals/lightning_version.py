@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Final, NoReturn
+from typing import Final
 
 from ..common.versions import installed, is_older
 
@@ -20,15 +20,9 @@ def require_lightning() -> None:
         ImportError: another version is installed, or none.
     """
     found = installed("lightning")
-    if found is None:
-        refuse("no lightning")
-    if is_older(found, LOWEST) or not is_older(found, BELOW):
-        refuse(f"lightning {found}")
-
-
-def refuse(found: str) -> NoReturn:
-    """Raise an error with the version to install."""
-    raise ImportError(
-        f"lightrainer runs with lightning>={LOWEST},<{BELOW}, and {found} is installed. It uses private names of "
-        f'Lightning, which other versions change: pip install "lightning>={LOWEST},<{BELOW}"'
-    )
+    if found is None or is_older(found, LOWEST) or not is_older(found, BELOW):
+        raise ImportError(
+            f"lightrainer runs with lightning>={LOWEST},<{BELOW}, and {f'lightning {found}' if found else 'none'} is "
+            "installed. It uses private names of Lightning, which other versions change: "
+            f'pip install "lightning>={LOWEST},<{BELOW}"'
+        )

@@ -39,12 +39,11 @@ def require_cardinality(dataset: Any, name: str) -> int:
     return count
 
 
-def sample_like(dataset: Any, *, batched: bool = False) -> tuple[Any, Any]:
+def sample_like(dataset: Any) -> tuple[Any, Any]:
     """Return a batch of one sample of zeros, as large as those of a `tf.data.Dataset`; nothing is read for it.
 
     Args:
         dataset: of (features, labels).
-        batched: its elements are batches.
 
     Raises:
         TypeError: it has other elements.
@@ -53,8 +52,7 @@ def sample_like(dataset: Any, *, batched: bool = False) -> tuple[Any, Any]:
     def zeros(spec: Any) -> torch.Tensor:
         if not hasattr(spec, "shape") or not hasattr(getattr(spec, "dtype", None), "as_numpy_dtype"):
             raise TypeError(f"The dataset has elements of the kind {type(spec).__name__}: make dense tensors of them.")
-        shape = [1 if size is None else int(size) for size in spec.shape]
-        shape = [1, *shape[1:]] if batched else [1, *shape]
+        shape = [1, *(1 if size is None else int(size) for size in spec.shape)]
         return torch.zeros(shape, dtype=as_tensor(spec.dtype.as_numpy_dtype(0), "elements of the dataset").dtype)
 
     features, labels = pair_of(dataset.element_spec)

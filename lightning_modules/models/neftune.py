@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,23 +25,13 @@ def neftune_hook(model: nn.Module, noise_alpha: float) -> RemovableHandle:
         `handle.remove()` ends it; `with neftune_hook(...):` does so at the end of the block.
 
     Raises:
-        TypeError: when the model does not say which its input embeddings are.
+        AttributeError: when the model does not say which its input embeddings are.
         ValueError: when `noise_alpha` is negative.
     """
     if noise_alpha < 0:
         raise ValueError(f"`neftune_noise_alpha` is {noise_alpha}, but the strength of noise cannot be negative.")
-    return _input_embeddings(model).register_forward_hook(partial(_add_noise, noise_alpha))
-
-
-def _input_embeddings(model: nn.Module) -> nn.Module:
-    getter = getattr(model, "get_input_embeddings", None)
-    embeddings = getter() if callable(getter) else None
-    if not isinstance(embeddings, nn.Module):
-        raise TypeError(
-            f"`neftune_noise_alpha` is set, but {type(model).__name__} does not say where to add the noise. Give the "
-            "model a method `get_input_embeddings()` that returns its `nn.Embedding`, or unset `neftune_noise_alpha`."
-        )
-    return embeddings
+    embeddings: Any = model
+    return embeddings.get_input_embeddings().register_forward_hook(partial(_add_noise, noise_alpha))
 
 
 def _add_noise(noise_alpha: float, module: nn.Module, args: tuple[object, ...], output: Tensor) -> Tensor:

@@ -60,10 +60,6 @@ class DebugUnderflowOverflow:
         trace_batch_nums: list[int] | None = None,
         abort_after_batch_num: int | None = None,
     ) -> None:
-        if max_frames_to_save < 1:
-            raise ValueError(
-                f"max_frames_to_save={max_frames_to_save} must be at least 1: a report has to show the fault."
-            )
         self.model = model
         self.trace_batch_nums = list(trace_batch_nums or ())
         self.abort_after_batch_num = abort_after_batch_num
