@@ -27,7 +27,7 @@ from ...lightning_modules.data.collators import RemoveColumnsCollator, remove_un
 from ...lightning_modules.internals.compiler import build_optimizers_plainly, step_plainly
 from ...lightning_modules.internals.lightning_version import require_lightning
 from ...lightning_modules.models import inspection
-from ...lightning_modules.models.outputs import read_loss, require_trainable, split_outputs
+from ...lightning_modules.models.outputs import read_loss, split_outputs
 from ...lightning_modules.optim import decay_parameter_names, optimizer_class_and_kwargs
 from ...lightning_modules.training.label_smoothing import LabelSmoother
 from ..accelerator.accelerator import Accelerator
@@ -552,13 +552,9 @@ class Trainer:
                 steps.empty_cache_if_due(self.args, self.state.global_step)
             parts = self.current_gradient_accumulation_steps
             kwargs = {"learning_rate": self._get_learning_rate()} if hasattr(self.optimizer, "fused_backward") else {}
-            try:
-                if parts > 1 and not steps.loss_is_scaled(self, known.get("num_items_in_batch")):
-                    loss = loss / parts
-                self.accelerator.backward(loss, **kwargs)
-            except Exception:
-                require_trainable(loss)
-                raise
+            if parts > 1 and not steps.loss_is_scaled(self, known.get("num_items_in_batch")):
+                loss = loss / parts
+            self.accelerator.backward(loss, **kwargs)
             return loss.detach()
 
     def compute_loss(

@@ -78,7 +78,7 @@ def stacked(values: Sequence[Any], name: str) -> Any:
 
     Raises:
         TypeError: they are no numbers.
-        ValueError: their shapes differ.
+        ValueError, RuntimeError: their shapes differ.
     """
     first = values[0]
     if isinstance(first, Mapping):
@@ -88,12 +88,6 @@ def stacked(values: Sequence[Any], name: str) -> Any:
     are_tensors = all(isinstance(value, torch.Tensor) for value in values)
     are_arrays = not are_tensors and all(isinstance(value, (np.ndarray, np.generic)) for value in values)
     parts: Any = values if are_tensors or are_arrays else [as_array(value, name) for value in values]
-    shapes = {tuple(part.shape) for part in parts}
-    if len(shapes) > 1:
-        raise ValueError(
-            f"The {name} of one batch have different shapes ({', '.join(map(str, sorted(shapes)))}). Pad them to one "
-            "length."
-        )
     return as_tensor(torch.stack(parts) if are_tensors else torch.from_numpy(as_array(np.stack(parts), name)), name)
 
 

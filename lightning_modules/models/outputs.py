@@ -42,30 +42,6 @@ def read_loss(
     return loss
 
 
-def require_trainable(loss: torch.Tensor) -> None:
-    """Check a loss before backward().
-
-    Raises:
-        TypeError: it is no tensor.
-        ValueError: it is no single number, or does not depend on trained parameters.
-    """
-    if not isinstance(loss, torch.Tensor):
-        raise TypeError(
-            f"The loss is a {type(loss).__name__} ({loss!r:.60}), but backward() needs a torch.Tensor: let "
-            "compute_loss return one, and nothing beside it unless return_outputs=True."
-        )
-    if loss.numel() != 1:
-        raise ValueError(
-            f"The loss has shape {tuple(loss.shape)}, but it has to be a single number: take its mean. If the model "
-            "returns a tuple, the loss comes first; if these are the logits, it computes no loss from these inputs."
-        )
-    if not loss.requires_grad:
-        raise ValueError(
-            "The loss does not depend on any trainable parameter; expected is one that gradients can flow through. Are "
-            "all parameters frozen (requires_grad=False), or was it computed under torch.no_grad()?"
-        )
-
-
 def split_outputs(outputs: Any, ignore_keys: Sequence[str], *, has_loss: bool) -> Any:
     """Return the predictions: all outputs of a model except the loss and `ignore_keys`, in order.
 

@@ -198,11 +198,7 @@ class Backend(SpecialTokens):
             already_has_special_tokens: True.
         """
         if not already_has_special_tokens or token_ids_1 is not None:
-            raise NotImplementedError(
-                "get_special_tokens_mask() reads ids that have their special tokens: pass the joined ids as "
-                "`token_ids_0`, and already_has_special_tokens=True. For texts, call the tokenizer with "
-                "return_special_tokens_mask=True."
-            )
+            raise NotImplementedError("Pass the joined ids, with their special tokens, as `token_ids_0`.")
         special = set(self.all_special_ids)
         return [int(int(token) in special) for token in token_ids_0]
 

@@ -147,10 +147,7 @@ class BatchEncoding(UserDict):
 
     def _row(self, method: str, index: int) -> tokenizers.Encoding:
         if not self._encodings:
-            raise ValueError(
-                f"{method}() asks where tokens came from, which this encoding does not know: it was not made by "
-                "calling a tokenizer on text."
-            )
+            raise ValueError(f"{method}() asks where tokens came from; only what a call on text returned knows that.")
         return self._encodings[index]
 
     def _place(self, method: str, first: int, second: int | None) -> tuple[tokenizers.Encoding, int]:

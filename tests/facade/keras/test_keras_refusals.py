@@ -170,17 +170,6 @@ def test_an_optimizer_of_keras_is_refused(tmp_path):
     refused(TypeError, r"optimizers\[0\] must be a torch\.optim\.Optimizer", folder=tmp_path, optimizers=given)
 
 
-def test_samples_of_different_shapes_say_so(tmp_path):
-    data = [(np.ones(size, "float32"), 1) for size in (4, 4, 3, 4)]
-    refused(
-        ValueError,
-        r"features of one batch have different shapes.*Pad them",
-        folder=tmp_path,
-        train_dataset=data,
-        train=True,
-    )
-
-
 def test_fp16_and_gradients_of_ones_own_do_not_go_together(tmp_path):
     class Own(TFTrainer):
         def training_step(self, *args):

@@ -109,21 +109,6 @@ def test_a_class_in_the_place_of_a_function(tmp_path):
     assert trainer(tmp_path, compute_metrics=Accuracy()).evaluate()["eval_accuracy"] == 1.0
 
 
-@pytest.mark.parametrize("loss", [None, 0.5, (torch.ones(()), 1)], ids=str)
-def test_losses_of_wrong_kinds(tmp_path, loss):
-    def compute(outputs, labels, num_items_in_batch=None):
-        return loss
-
-    refused(tmp_path, train, r"The loss is a (NoneType|float|tuple)", compute_loss_func=compute)
-
-    class Own(type(trainer(tmp_path))):
-        def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-            return loss
-
-    with pytest.raises(TypeError, match=r"The loss is a (NoneType|float|tuple).*compute_loss"):
-        trainer(tmp_path, Own).train()
-
-
 def test_settings_of_checkpointing_that_torch_does_not_know(tmp_path):
     def wrong(name):
         return {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {name: True}}

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers.modeling_outputs import SequenceClassifierOutput
 
-from lightrainer.lightning_modules.models.outputs import read_loss, require_trainable, split_outputs
+from lightrainer.lightning_modules.models.outputs import read_loss, split_outputs
 
 LOSS, LOGITS, HIDDEN = torch.tensor(1.5), torch.ones(2, 3), torch.zeros(2, 4)
 Named = namedtuple("Named", "loss logits hidden")
@@ -160,20 +160,3 @@ def test_loss_that_is_no_tensor_is_explained(outputs, kind):
         TypeError, match=rf"returned is a {kind} \(.*backward\(\) needs a torch.Tensor. Return the loss"
     ):
         read_loss(outputs)
-
-
-@pytest.mark.parametrize("loss", [torch.ones((), requires_grad=True), torch.ones(1, requires_grad=True) * 2])
-def test_one_number_with_a_graph_is_trainable(loss):
-    require_trainable(loss)
-    loss.backward()
-
-
-@pytest.mark.parametrize("shape", [(2,), (2, 3), (0,)])
-def test_loss_of_several_numbers_is_explained(shape):
-    with pytest.raises(ValueError, match=rf"has shape {re.escape(str(shape))}, but .* a single number: take its mean"):
-        require_trainable(torch.ones(shape, requires_grad=True))
-
-
-def test_loss_without_a_graph_is_explained():
-    with pytest.raises(ValueError, match=r"does not depend on any trainable parameter.*requires_grad=False"):
-        require_trainable(torch.ones(()))
