@@ -255,12 +255,12 @@ def _precise(weight: Any) -> Any:
 
 def _require_whole(model: Any) -> None:
     """Refuse models whose parameters are sharded."""
-    spread = [name for name, weight in model.named_parameters() if _is_spread(weight)]
-    if spread:
-        raise ValueError(
-            f"EMACallback averages weights that are whole in every process, but {spread[0]} is spread over several, as "
-            "under FSDP. Leave the callback out, or train with DistributedDataParallel."
-        )
+    for name, weight in model.named_parameters():
+        if _is_spread(weight):
+            raise ValueError(
+                f"EMACallback averages weights that are whole in every process, but {name} is spread over several, as "
+                "under FSDP. Leave the callback out, or train with DistributedDataParallel."
+            )
 
 
 def _is_spread(weight: Any) -> bool:

@@ -124,7 +124,7 @@ class JITCheckpointCallback(TrainerCallback):
         self.signals = tuple(signals)
         self.save = save
         self.insisted_on = self.signals if insisted_on is None else tuple(insisted_on)
-        self.on_change = on_change
+        self.on_change = on_change or (lambda listening: None)
         self.leaving = False
         """True while this callback stops the training, or saves in the middle of it."""
         self.told = False
@@ -270,7 +270,7 @@ class JITCheckpointCallback(TrainerCallback):
                 logger.log(level, "%s is not listened to, for a library handles it already.", _name(number))
             elif handler != signal.SIG_IGN or number in self.insisted_on:
                 self._previous[number] = signal.signal(number, self._receive)
-        self._tell_of_change(True)
+        self.on_change(True)
 
     def stop_listening(self) -> None:
         """Put back the handlers that were there, where they have not been replaced since; twice is fine."""
@@ -310,13 +310,10 @@ class JITCheckpointCallback(TrainerCallback):
             self.received = number if self.received is None else self.received
             if number == signal.SIGINT:
                 self._interrupted = True
-                self._answer()
-
-    def _answer(self) -> None:
-        """Acknowledge Ctrl-C on file descriptor 2; the buffer of `sys.stderr` may be in the middle of a line."""
-        if self._speaks and logger.isEnabledFor(logging.WARNING):
-            with contextlib.suppress(OSError):
-                os.write(2, b"\nInterrupted: saving a checkpoint first. Once more to stop without.\n")
+                if self._speaks and logger.isEnabledFor(logging.WARNING):
+                    # On file descriptor 2, as the buffer of `sys.stderr` may be in the middle of a line.
+                    with contextlib.suppress(OSError):
+                        os.write(2, b"\nInterrupted: saving a checkpoint first. Once more to stop without.\n")
 
     def _give_up(self) -> None:
         """Restore the previous handlers, without a checkpoint for this signal."""
@@ -330,7 +327,7 @@ class JITCheckpointCallback(TrainerCallback):
             if signal.getsignal(number) == self._receive:
                 signal.signal(number, handler)
         if previous:
-            self._tell_of_change(False)
+            self.on_change(False)
 
     def _foreign_manager(self) -> CheckpointManager | None:
         return None if isinstance(self.jit_manager, _OwnManager) else self.jit_manager
@@ -343,10 +340,6 @@ class JITCheckpointCallback(TrainerCallback):
         control.should_training_stop = True
         manager.execute_jit_checkpoint()
         return True
-
-    def _tell_of_change(self, listening: bool) -> None:
-        if self.on_change is not None:
-            self.on_change(listening)
 
     def _asked(self, now: bool = False) -> bool:
         """Return whether to stop; all ranks call it at the same places and get the same answer."""

@@ -177,7 +177,7 @@ class LightningBridge(BridgeCore, Callback):
         metrics["eval_runtime"] = round(time.perf_counter() - self._evaluation_started, 4)
         self._log(dict(metrics))
         self.control = self.callback_handler.on_evaluate(
-            self.args, self.state, self.control, {**metrics, **self._epoch()}
+            self.args, self.state, self.control, {**metrics, "epoch": self.state.epoch}
         )
         if not self._fitting:
             return
@@ -198,7 +198,8 @@ class LightningBridge(BridgeCore, Callback):
 
     def on_test_end(self, trainer: Any, pl_module: Any) -> None:
         """Fire `on_predict`, with the metrics."""
-        self._predicted(as_evaluation(self._reports.changed(trainer.callback_metrics), "test"))
+        metrics = as_evaluation(self._reports.changed(trainer.callback_metrics), "test")
+        self.control = self.callback_handler.on_predict(self.args, self.state, self.control, metrics)
 
     def on_predict_start(self, trainer: Any, pl_module: Any) -> None:
         """Set aside the metrics logged before, as for a validation."""
@@ -208,7 +209,7 @@ class LightningBridge(BridgeCore, Callback):
 
     def on_predict_end(self, trainer: Any, pl_module: Any) -> None:
         """Fire `on_predict`, without metrics: Lightning computes none."""
-        self._predicted({})
+        self.control = self.callback_handler.on_predict(self.args, self.state, self.control, {})
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """Note that a checkpoint is written; `on_save` fires at the next hook."""

@@ -225,9 +225,6 @@ class BridgeCore:
         state.epoch = epochs_done(trainer, batch_idx + 1, state.max_steps)
         self.callback_handler.optimizer = trainer.optimizers[0] if trainer.optimizers else None
 
-    def _epoch(self) -> dict[str, float]:
-        return {"epoch": self.state.epoch}
-
     def _log_if_asked(self, trainer: Any) -> None:
         if self.control.should_log and self.state.global_step > self._reports.last_logged:
             new = as_training(self._reports.changed(trainer.callback_metrics))
@@ -250,7 +247,7 @@ class BridgeCore:
             self._reports.changed(trainer.callback_metrics)
 
     def _log(self, logs: dict[str, Any]) -> None:
-        logs |= self._epoch()
+        logs["epoch"] = self.state.epoch
         self.state.log_history.append({**logs, "step": self.state.global_step})
         self.control = self.callback_handler.on_log(self.args, self.state, self.control, logs)
 
@@ -281,9 +278,6 @@ class BridgeCore:
         self._reports.changed(trainer.callback_metrics)
         self.callback_handler.eval_dataloader = only_one(loaders)
         self._evaluation_started = time.perf_counter()
-
-    def _predicted(self, metrics: dict[str, float]) -> None:
-        self.control = self.callback_handler.on_predict(self.args, self.state, self.control, metrics)
 
     def _note_best(self, metrics: dict[str, float]) -> None:
         value = metrics.get(self.args.metric_for_best_model or "")
