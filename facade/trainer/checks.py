@@ -6,8 +6,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import fields
 from typing import Any
 
+import torch
 from torch import nn
 
+from ...lightning_modules.common.suggestions import did_you_mean
 from ...lightning_modules.data.lengths import has_length
 from ...lightning_modules.models.liger import liger_patch
 from ..arguments import TrainingArguments, old_names
@@ -233,7 +235,19 @@ def _value_problems(args: Any, given: Mapping[str, Any]) -> list[str | None]:
         _batch_metrics_problem(args, given["compute_metrics"]),
         metrics_value_problem(args, given["compute_metrics"]),
         _best_metric_problem(args),
+        _backend_problem(args),
     ]
+
+
+def _backend_problem(args: Any) -> str | None:
+    backend = args.torch_compile_backend
+    if not args.torch_compile or callable(backend):
+        return None
+    known = torch.compiler.list_backends(exclude_tags=())
+    if backend in known:
+        return None
+    near = did_you_mean(backend, known)
+    return f"torch_compile_backend={backend!r} is not known to torch.{near} Choose from: {', '.join(known)}."
 
 
 def _stream_problem(args: Any, dataset: Any) -> str | None:
