@@ -111,13 +111,15 @@ def test_streams_of_other_lengths_end_together(together):
     for name in ("stream", "sized", "accumulated", "read_alone", "own_loader"):
         (steps, samples, epoch), said = first[name]
         assert second[name] == [[steps, samples, epoch], said]
-        assert re.search(r"Training data: process 1 had \d+ batches, and process 0 more\. All stop after \d+", said[0])
+        assert re.search(
+            r"Training data: processes \[1\] had \d+ batches, and the others more\. All stop after \d+", said[0]
+        )
         assert "metric" not in said[0]
     assert first["stream"][0][0] == 10
     assert first["sized"][0][0] == 4  # 16 samples of one process, shared as if both had them
-    assert "process 1 had 5 batches" in first["own_loader"][1][0]
+    assert "processes [1] had 5 batches" in first["own_loader"][1][0]
     assert first["empty"] == second["empty"]
-    assert first["empty"].startswith("Training data: process 1 had 0 batches, and process 0 more.")
+    assert first["empty"].startswith("Training data: processes [1] had 0 batches, and the others more.")
 
 
 def test_streams_that_are_the_same_are_read_in_silence(together):
@@ -131,7 +133,7 @@ def test_an_evaluation_takes_what_all_have(together):
     first, second = (rank["uneven"] for rank in together)
     assert first["evaluated"] == second["evaluated"]
     assert first["evaluated"][0] == 16
-    assert "Evaluation: process 1 had 4 batches, and process 0 more." in first["evaluated"][1][0]
+    assert "Evaluation: processes [1] had 4 batches, and the others more." in first["evaluated"][1][0]
     assert "The rest is in no prediction and no metric." in first["evaluated"][1][0]
     assert first["evaluated_odd"][0] == second["evaluated_odd"][0] == 14
 
