@@ -71,11 +71,8 @@ UNUSABLE = {
     "a dataclass whose loss is None": (lambda loss, logits: Outputs(logits=logits), "logits"),
     "an empty tuple": (lambda loss, logits: (), "tuple"),
     "the logits alone": (lambda loss, logits: logits, "(4, 3)"),
-    "a tuple that starts with the logits": (lambda loss, logits: (logits,), "(4, 3)"),
-    "one loss for each sample": (lambda loss, logits: {"loss": logits.sum(dim=1)}, "(4,)"),
     "a number": (lambda loss, logits: {"loss": loss.item()}, "float"),
     "a text": (lambda loss, logits: "a text", "str"),
-    "a loss that nothing led to": (lambda loss, logits: {"loss": loss.detach()}, "loss"),
 }
 
 
