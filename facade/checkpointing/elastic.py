@@ -299,14 +299,9 @@ class ElasticResumption:
         now = self.layout()
         if not self.host.args.should_log:
             return
-        changes = [
-            f"{name}={new} instead of {old}"
-            for name, old, new in (
-                ("per_device_train_batch_size", now["batch_size"], instead[0]),
-                ("gradient_accumulation_steps", now["accumulation"], instead[1]),
-            )
-            if old != new
-        ]
+        names = ("per_device_train_batch_size", "gradient_accumulation_steps")
+        sizes = zip(names, (now["batch_size"], now["accumulation"]), instead, strict=True)
+        changes = [f"{name}={new} instead of {old}" for name, old, new in sizes if old != new]
         logger.warning(
             "The checkpoint was made by %s, and now there %s: %s keeps the %s samples of a step.",
             "one process" if before["world_size"] == 1 else f"{before['world_size']} processes",

@@ -10,6 +10,7 @@ import json
 import logging
 import re
 from collections.abc import Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,7 @@ def read_states(folder: Path, *, accumulation: int | None = None) -> dict[str, A
     state = json.loads((folder / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
     processes = _processes(folder)
     checkpoint = {
-        "pytorch-lightning_version": _version(),
+        "pytorch-lightning_version": version("lightning"),
         "state_dict": {},
         "optimizer_states": [],
         "lr_schedulers": [],
@@ -156,12 +157,6 @@ def _constant_schedule(optimizer: Mapping[str, Any], steps: int) -> dict[str, An
         "_last_lr": rates,
         "lr_lambdas": [None] * len(groups),
     }
-
-
-def _version() -> str:
-    from importlib.metadata import version
-
-    return version("lightning")
 
 
 _SWITCHES = ("should_training_stop", "should_epoch_stop", "should_save", "should_evaluate", "should_log")

@@ -97,8 +97,10 @@ def read_model_parts(folder: StrPath) -> dict[str, Any]:
     """Return all weights in a folder by their names, whole, in the memory of this process."""
     import torch
 
+    from .sharded_reading import read_table
+
     path = Path(folder, MODEL_PARTS_NAME)
-    described = _table_of(path).state_dict_metadata
+    described = read_table(path).state_dict_metadata
     values = [name for name, kind in described.items() if name.startswith("model.") and not hasattr(kind, "size")]
     if others := [name for name in values if not name.endswith(_EXTRA_STATE)]:
         raise ValueError(f"{path} holds no tensors as {', '.join(others)}: these are no weights of a model.")
@@ -145,11 +147,7 @@ def _plain_errors(path: Path) -> Iterator[None]:
         raise ValueError(f"{path} cannot be read or written: {cause}") from error
 
 
-def _table_of(path: Path) -> Any:
+def _names(path: Path, prefix: str) -> set[str]:
     from .sharded_reading import read_table
 
-    return read_table(path)
-
-
-def _names(path: Path, prefix: str) -> set[str]:
-    return {name.removeprefix(prefix) for name in _table_of(path).state_dict_metadata if name.startswith(prefix)}
+    return {name.removeprefix(prefix) for name in read_table(path).state_dict_metadata if name.startswith(prefix)}

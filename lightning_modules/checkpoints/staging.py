@@ -124,7 +124,7 @@ def commit(staging: StrPath, final: StrPath, *, keep_guests: bool = False, flush
         return
     outdated = staging if disk.exchange(staging, final) else _replace_by_renames(staging, final)
     disk.sync_path(final.parent)
-    _delete_or_warn(outdated)
+    abort(outdated)
 
 
 def abort(staging: StrPath) -> None:
@@ -132,7 +132,8 @@ def abort(staging: StrPath) -> None:
 
     If it cannot be removed, a warning says so, so that the error that led here is not hidden.
     """
-    _delete_or_warn(Path(staging))
+    with _warning_of(Path(staging)):
+        disk.delete(Path(staging))
 
 
 @contextmanager
@@ -162,13 +163,10 @@ def discard(folder: StrPath) -> None:
     """
     folder = Path(folder)
     doomed = _hidden(folder, "deleted")
-    try:
+    with _warning_of(folder):
         disk.delete(doomed)
         os.rename(folder, doomed)
-    except OSError as error:
-        _log.warning("The folder %s could not be deleted (%s); delete it by hand to free its space.", folder, error)
-    else:
-        _delete_or_warn(doomed)
+        abort(doomed)
 
 
 def remove_leftovers(run_dir: StrPath) -> list[Path]:
@@ -194,9 +192,11 @@ def remove_leftovers(run_dir: StrPath) -> list[Path]:
     return found
 
 
-def _delete_or_warn(folder: Path) -> None:
+@contextmanager
+def _warning_of(folder: Path) -> Iterator[None]:
+    """Warn of a folder that the block cannot delete."""
     try:
-        disk.delete(folder)
+        yield
     except OSError as error:
         _log.warning("The folder %s could not be deleted (%s); delete it by hand to free its space.", folder, error)
 
@@ -228,7 +228,7 @@ def _replace_by_renames(staging: Path, final: Path) -> Path:
             raise
     except OSError:
         if os.path.lexists(final):  # else the next run renames it
-            _delete_or_warn(ready)
+            abort(ready)
         raise
     return replaced
 
@@ -246,7 +246,7 @@ def _restore_or_delete(path: Path) -> None:
         os.rename(path, final)
         _log.warning("%s was restored: its process was killed while it replaced that folder.", final)
     else:
-        _delete_or_warn(path)
+        abort(path)
 
 
 _OF_THE_FORMAT = re.compile(

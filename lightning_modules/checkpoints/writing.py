@@ -47,11 +47,11 @@ class CheckpointFiles:
 
     def weights(self, model: nn.Module, folder: StrPath, state_dict: Mapping[str, Any] | None = None) -> None:
         """As `save_weights`; at once for a model whose `save_pretrained` accepts no copy of its weights."""
-        if self.copies is not None and _takes_copies(model):
-            copied = self.copies.of(model.state_dict() if state_dict is None else state_dict)
-            self._jobs.append(partial(save_weights, model, folder, state_dict=copied, written=self.written))
-        else:
+        if self.copies is None or not _takes_copies(model):
             save_weights(model, folder, state_dict=state_dict, written=self.written)
+            return
+        copied = self.copies.of(model.state_dict() if state_dict is None else state_dict)
+        self._jobs.append(partial(save_weights, model, folder, state_dict=copied, written=self.written))
 
     def tensors(self, values: Any, path: StrPath, *, is_live: bool = True) -> None:
         """As `write_torch`.
@@ -61,18 +61,13 @@ class CheckpointFiles:
             path: the file.
             is_live: the training may change the values, so that a thread writes copies.
         """
-        if self.copies is not None:
-            copied = self.copies.of(values) if is_live else values
-            self._jobs.append(partial(write_torch, copied, path, self.written))
-        else:
-            write_torch(values, path, self.written)
+        if self.copies is not None and is_live:
+            values = self.copies.of(values)
+        self._write(partial(write_torch, values, path, self.written))
 
     def pieces(self, content: Sequence[bytes], path: StrPath) -> None:
         """As `write_pieces`."""
-        if self.copies is not None:
-            self._jobs.append(partial(write_pieces, content, path, self.written))
-        else:
-            write_pieces(content, path, self.written)
+        self._write(partial(write_pieces, content, path, self.written))
 
     def run(self) -> None:
         """Write the copies."""
@@ -80,6 +75,12 @@ class CheckpointFiles:
             self.copies.wait()
         for job in self._jobs:
             job()
+
+    def _write(self, job: Job) -> None:
+        if self.copies is None:
+            job()
+        else:
+            self._jobs.append(job)
 
 
 class BackgroundWriter:
