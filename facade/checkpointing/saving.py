@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import errno
 import io
 import logging
 import os
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
     from ..trainer.trainer_module import TrainerModule
 
 logger = logging.getLogger(__name__)
-
-_REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 class CheckpointSaver:
@@ -248,7 +245,7 @@ class CheckpointSaver:
                 if is_tight:
                     self._make_space(run_dir, size)
                 if args.should_save:
-                    self._begin(final, run_dir, owner)
+                    checkpoints.begin(final, owner)
             together.agree()
             with together.part():
                 disk = self._other_disk(folder)
@@ -293,20 +290,6 @@ class CheckpointSaver:
                 "which the first machine writes, and parts on several disks cannot be read. Set output_dir to a disk "
                 "that all machines see, or the type to 'FULL_STATE_DICT'."
             )
-
-    def _begin(self, final: Path, run_dir: str, owner: str) -> None:
-        """Create the staging folder."""
-        try:
-            checkpoints.begin(final, owner)
-        except OSError as error:
-            if error.errno not in _REFUSED:
-                raise
-            raise type(error)(
-                error.errno,
-                f"{final.name} cannot be written ({error.strerror}); the older checkpoints are untouched. Make the "
-                "folder writable, and go on with resume_from_checkpoint=True",
-                run_dir,
-            ) from error
 
     def _make_space(self, run_dir: str, size: int) -> None:
         """Remove older checkpoints if the space is needed."""

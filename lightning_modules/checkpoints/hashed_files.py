@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from ..common.local_paths import StrPath
-from ..common.nested import leaves
 from ..common.torch_files import on_host, writing_to
 
 if TYPE_CHECKING:
@@ -102,13 +101,6 @@ def write_torch(values: Any, path: StrPath, written: WrittenFiles) -> None:
 
     with _hashing(path, written) as file:
         torch.save(on_host(values), file)
-
-
-def size_of(values: Any) -> int:
-    """Return the size of all tensors in bytes; shared memory counts for each."""
-    import torch
-
-    return sum(leaf.nbytes for leaf in leaves(values) if isinstance(leaf, torch.Tensor))
 
 
 _KINDS = {

@@ -100,7 +100,7 @@ def read_model_parts(folder: StrPath) -> dict[str, Any]:
     from .sharded_reading import read_table
 
     path = Path(folder, MODEL_PARTS_NAME)
-    described = read_table(path).state_dict_metadata
+    described: dict[str, Any] = read_table(path).state_dict_metadata
     values = [name for name, kind in described.items() if name.startswith("model.") and not hasattr(kind, "size")]
     if others := [name for name in values if not name.endswith(_EXTRA_STATE)]:
         raise ValueError(f"{path} holds no tensors as {', '.join(others)}: these are no weights of a model.")

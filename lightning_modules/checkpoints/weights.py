@@ -31,7 +31,7 @@ from .forms import (
     only_strings,
     read_index,
 )
-from .hashed_files import WrittenFiles, size_of, write_safetensors
+from .hashed_files import WrittenFiles, write_safetensors
 from .tied_weights import really_missing, without_sharing
 
 if TYPE_CHECKING:
@@ -263,7 +263,7 @@ def _fits(tensors: Mapping[str, Tensor], limit: int | str) -> bool:
         if unit is None or not number.isdecimal():
             return False
         limit = int(number) * unit
-    return size_of(tensors) <= limit
+    return sum(tensor.nbytes for tensor in tensors.values()) <= limit
 
 
 def _file_aliases(file: Path) -> dict[str, str]:
