@@ -374,26 +374,26 @@ class CheckpointSaver:
 
     @contextlib.contextmanager
     def writing_to(self, run_dir: str) -> Iterator[None]:
-        """Mark the folder as written by this run; wait for the background write at the end of the block.
+        """Reserve the folder for this run and remove what a killed one left; wait for the background write at the end.
 
         An error of that write is logged, so that it does not replace an exception of the block.
+
+        Raises:
+            FolderInUseError: another process trains with the folder.
         """
         args = self.host.args
-        marked = args.should_save and args.save_strategy != "no"
-        try:
-            with checkpoints.marked_as_written(run_dir) if marked else contextlib.nullcontext():
-                yield
-        finally:
+        saves = args.process_index == 0 and args.save_strategy != "no"
+        with checkpoints.exclusive(run_dir) if saves else contextlib.nullcontext():
+            if args.should_save and os.path.isdir(run_dir):
+                checkpoints.remove_leftovers(run_dir)
             try:
-                self.background.wait()
-            except Exception as error:
-                logger.warning("The last checkpoint could not be written: %s", error)
-            self.background.release()
-
-    def remove_leftovers(self, run_dir: str) -> None:
-        """Remove incomplete checkpoints of a killed run."""
-        if self.host.args.should_save and os.path.isdir(run_dir):
-            checkpoints.remove_leftovers(run_dir)
+                yield
+            finally:
+                try:
+                    self.background.wait()
+                except Exception as error:
+                    logger.warning("The last checkpoint could not be written: %s", error)
+                self.background.release()
 
     def keep_only_best(self, run_dir: str) -> None:
         """Remove all checkpoints but the best one at the end of a training if `save_total_limit` is 1."""

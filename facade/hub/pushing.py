@@ -36,6 +36,7 @@ NOT_UPLOADED = (
     f"*/{PREFIX_CHECKPOINT_DIR}-*",
     f".{PREFIX_CHECKPOINT_DIR}-*",
     ".hub-upload-*",
+    ".training.lock",
     f"{LAST_CHECKPOINT}/*",
 )
 """Patterns excluded from uploads of `output_dir`: checkpoints, and files being written."""

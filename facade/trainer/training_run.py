@@ -120,7 +120,6 @@ class TrainingRun:
         )
         trainer.state.max_steps, trainer.state.num_train_epochs = length.max_steps, length.num_train_epochs
         self._announce(length, checkpoint, windows)
-        trainer._checkpoints.remove_leftovers(trainer._get_output_dir(self.trial))
         trainer._initial_num_input_tokens_seen = trainer.state.num_input_tokens_seen
         trainer._initial_global_step = trainer.state.global_step
         trainer._prepared = True

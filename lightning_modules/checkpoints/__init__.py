@@ -23,7 +23,7 @@ from .folders import (
 from .forms import LoadReport
 from .hashed_files import WrittenFiles
 from .manifest import read_manifest, write_manifest
-from .owners import marked_as_written
+from .owners import FolderInUseError, exclusive
 from .sharded_files import has_optimizer_parts, load_optimizer_parts, save_model_parts, save_optimizer_parts
 from .staging import abort, begin, commit, discard, final_path, remove_leftovers, staged_folder, staging_path
 from .verify import problems, require_intact
@@ -43,6 +43,7 @@ __all__ = [
     "DiskFullError",
     "FolderCheckpoint",
     "FolderCheckpointIO",
+    "FolderInUseError",
     "LoadReport",
     "OtherDisk",
     "Snapshot",
@@ -52,6 +53,7 @@ __all__ = [
     "bytes_of",
     "commit",
     "discard",
+    "exclusive",
     "final_path",
     "free_space",
     "get_last_checkpoint",
@@ -61,7 +63,6 @@ __all__ = [
     "load_optimizer_parts",
     "load_torch",
     "load_weights",
-    "marked_as_written",
     "owner_token",
     "problems",
     "read_manifest",

@@ -5,29 +5,32 @@
 - A checkpoint names its job: processes restarted by `torchrun` resume only from checkpoints of their own job.
   `--rdzv-id` does not identify a job, since users reuse it; the log folder of each launcher does, and it stays the same
   across restarts.
-- Each process that writes checkpoints into a folder leaves an empty file in a temporary folder of its user, named by
-  the folder and by its token, so that a second training with the same folder is warned.
+- The process that writes checkpoints into a folder locks a file in it, so that a second training is refused.
 """
 
 from __future__ import annotations
 
-import hashlib
+import errno
 import json
-import logging
 import os
 import re
 import socket
-import tempfile
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from ..common.local_paths import StrPath
-from ..common.process_identity import is_gone, owner_token
+from ..common.process_identity import is_gone
 
-_log = logging.getLogger(__name__)
+try:
+    import fcntl
+except ImportError:  # on Windows
+    fcntl = None
+
+LOCK_NAME = ".training.lock"
+"""Name of the locked file in a folder of checkpoints."""
 
 IDLE_SECONDS = 3600.0
 """Seconds without a change after which a folder counts as abandoned if its owner is on another machine."""
@@ -36,6 +39,7 @@ _ATTEMPT = re.compile(r"[\\/]attempt_\d+[\\/]")
 
 _launchers: tuple[str, ...] = ()
 _training = 0
+_reserved: dict[str, int] = {}  # folder -> process; a forked process does not have the lock
 
 
 def is_abandoned(folder: Path, owner: str) -> bool:
@@ -98,60 +102,56 @@ def is_of_this_training(folder: StrPath) -> bool:
     return bool(set(_launchers) & set(job.get("launchers") or ()))
 
 
-@contextmanager
-def marked_as_written(folder: StrPath) -> Iterator[None]:
-    """Mark this process as a writer of a folder, and warn if another living one is.
+class FolderInUseError(RuntimeError):
+    """Another process trains with the same folder of checkpoints."""
 
-    Consecutive trainings of one process are one writer. Writers on other machines are not found.
+
+@contextmanager
+def exclusive(folder: StrPath) -> Iterator[None]:
+    """Reserve a folder of checkpoints for one process; trainings inside of a training of this process may share it.
+
+    The lock is a POSIX one: it ends with its process, however that ends, forked processes do not inherit it, and
+    machines that share a disk see it. On file systems without locks, nothing is checked.
 
     Args:
-        folder: need not exist.
+        folder: is created if needed.
+
+    Raises:
+        FolderInUseError: another process has the lock.
     """
-    mark = _mark(folder)
-    if mark is None:
+    place = os.path.realpath(folder)
+    if _reserved.get(place) == os.getpid():
         yield
         return
-    for pid in _others(mark):
-        _log.warning(
-            "Process %s trains with the same output_dir, %s: each may overwrite, or delete, checkpoints of the other. "
-            "Give each run an output_dir of its own.",
-            pid,
-            Path(folder),
-        )
-    with suppress(OSError):
-        mark.touch()
-    try:
+    path = Path(place, LOCK_NAME)
+    with ExitStack() as locked:
+        if _lock(path, locked):
+            _reserved[place] = os.getpid()
+            locked.callback(_reserved.pop, place)
+            locked.callback(path.unlink, missing_ok=True)
         yield
-    finally:
-        with suppress(OSError):
-            mark.unlink(missing_ok=True)
 
 
-def _mark(folder: StrPath) -> Path | None:
-    """Return the marker file of this process for a folder; None if markers cannot be kept or attributed."""
-    if os.name != "posix":
-        return None
-    place = Path(tempfile.gettempdir(), f"lightrainer-writers-{os.getuid()}")
+def _lock(path: Path, locked: ExitStack) -> bool:
+    """Lock a file until the stack is left, and write to it who this is; return False where files cannot be locked."""
+    if fcntl is None:
+        return False
+    path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        place.mkdir(mode=0o700, exist_ok=True)
-        if place.is_symlink() or place.stat().st_uid != os.getuid():
-            return None
-    except OSError:
-        return None
-    name = hashlib.blake2b(os.path.realpath(folder).encode(errors="surrogateescape"), digest_size=16).hexdigest()
-    return place / f"{name}.{owner_token()}"
-
-
-def _others(mark: Path) -> list[str]:
-    """Return the process ids of the other living writers; the marks of dead ones are removed."""
-    found = []
-    for path in sorted(mark.parent.glob(f"{mark.name.partition('.')[0]}.*")):
-        if path.name == mark.name:
-            continue
-        owner = path.name.partition(".")[2]
-        with suppress(OSError, ValueError):
-            if is_gone(owner):
-                path.unlink(missing_ok=True)
-            else:
-                found.append(owner.rsplit("-", 2)[1])
-    return found
+        file = locked.enter_context(path.open("a+", encoding="utf-8"))
+    except OSError:  # left by a killed process of another user
+        return False
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EAGAIN):
+            return False
+        file.seek(0)
+        raise FolderInUseError(
+            f"output_dir={str(path.parent)!r} is in use: {file.read() or 'a process'} trains there, and each training "
+            "would overwrite or delete checkpoints of the other. Pass another output_dir, or wait for the other to end."
+        ) from error
+    file.truncate(0)
+    file.write(f"process {os.getpid()} of {socket.gethostname()}, since {time.ctime()},")
+    file.flush()
+    return True

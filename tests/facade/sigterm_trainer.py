@@ -254,7 +254,7 @@ def report_of(folder: Path, scenario: Scenario) -> dict:
         "came to the end": came_to_the_end,
         "last": last and int(last.rpartition("-")[2]),
         "expected": scenario.step,
-        "hidden": [name for name in left if name.startswith(".")],
+        "hidden": [name for name in left if name.startswith(".checkpoint-")],
         "resumed": resumed,
         "weights": same(ends[0]["weights"], ends[1]["weights"]),
         "history": ends[0]["history"] == ends[1]["history"],

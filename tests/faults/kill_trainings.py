@@ -55,7 +55,7 @@ def killed_often(
         yield {
             "moment": str(moment),
             "codes": ended.codes,
-            "hidden": any(path.name.startswith(".") for path in (folder / "out").iterdir()),
+            "hidden": any(path.name.startswith(".checkpoint-") for path in (folder / "out").iterdir()),
             "failed": "" if was_meant(ended, moment) else ended.said[-6000:],
             "complete": len(found(folder)),
             "damaged": [str(path) for path in found(folder) if checkpoints.problems(path)],

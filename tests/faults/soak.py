@@ -161,7 +161,8 @@ def attempts(
             "killed": killed,
             "kind": kind if killed else "",
             "starved": starved is not None,
-            "inside a save": killed and any(path.name.startswith(".") for path in (folder / "out").iterdir()),
+            "inside a save": killed
+            and any(path.name.startswith(".checkpoint-") for path in (folder / "out").iterdir()),
             "damaged": [str(path) for path in found(folder) if checkpoints.problems(path)],
             "failed": "" if not killed or (moment is not None and was_meant(ended, moment)) else ended.said[-4000:],
         }

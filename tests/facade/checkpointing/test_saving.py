@@ -1,12 +1,13 @@
 """What a Trainer leaves on the disk, and how it goes on from there; bad checkpoints are refused beforehand."""
 
+import contextlib
 import errno
 import json
 import logging
-import os
 import re
 import shutil
-import tempfile
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -346,27 +347,24 @@ def test_what_others_put_into_a_checkpoint_outlives_its_being_written_again(two_
     assert (two_checkpoints / "checkpoint-4" / "trainer_state.json").stat().st_mtime_ns != before
 
 
-@pytest.mark.skipif(not os.path.isdir("/proc"), reason="when a process began is not known there")
 @pytest.mark.parametrize("saves", [True, False])
-def test_another_run_in_the_same_folder_is_named(tmp_path, monkeypatch, caplog, saves):
-    """Where checkpoints are written; a second training of this process is not another run."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+def test_a_folder_in_which_another_process_trains_is_left_alone(tmp_path, saves):
     settings = {"save_strategy": "steps", "save_steps": 4} if saves else {}
+    leftover = tmp_path / f".checkpoint-4.partial-{process_identity._host()}-1-0"  # as a killed process leaves it
+    leftover.mkdir()
+    holding = "import fcntl, sys; file = open(sys.argv[1], 'w'); fcntl.lockf(file, 2); print(1, flush=True); input()"
+    words = [sys.executable, "-c", holding, str(tmp_path / owners.LOCK_NAME)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout.readline() == b"1\n"
+        with pytest.raises(owners.FolderInUseError, match="output_dir=") if saves else contextlib.nullcontext():
+            trainer(tmp_path, **settings).train()
+        assert leftover.exists() is saves
+        other.communicate(b"\n")
+    (tmp_path / owners.LOCK_NAME).unlink()
     for _ in range(2):
-        trainer(tmp_path / "out", **settings).train()
-    assert "trains with the same output_dir" not in caplog.text
-    monkeypatch.setattr(owners, "owner_token", lambda: f"{process_identity._host()}-{os.getppid()}-{parents_start()}")
-    with owners.marked_as_written(tmp_path / "out"):  # as the process that started this one would
-        monkeypatch.undo()
-        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-        trainer(tmp_path / "out", **settings).train()
-    assert (f"Process {os.getppid()} trains with the same output_dir" in caplog.text) is saves
-
-
-def parents_start() -> int:
-    status = process_identity._process_status(os.getppid())
-    assert status is not None
-    return status[1]
+        trainer(tmp_path, **settings).train()
+    assert not leftover.exists()
+    assert not (tmp_path / owners.LOCK_NAME).exists()
 
 
 def test_parts_are_written_before_what_one_process_alone_writes(tmp_path, monkeypatch):

@@ -48,7 +48,7 @@ def _hidden(folder: Path) -> list[str]:
 @functools.cache
 def _dead_owner() -> str:
     """The token of a process that existed and is gone."""
-    code = "from lightrainer.lightning_modules.checkpoints.owners import owner_token; print(owner_token())"
+    code = "from lightrainer.lightning_modules.common.process_identity import owner_token; print(owner_token())"
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
 
 

@@ -1,0 +1,100 @@
+"""Only one process trains with a folder of checkpoints at a time."""
+
+import os
+import signal
+import socket
+import time
+from contextlib import contextmanager
+
+import pytest
+
+from lightrainer.lightning_modules.checkpoints import FolderInUseError, exclusive, owners
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs fork and POSIX locks")
+
+
+@contextmanager
+def another_process(folder):
+    """A process that has reserved the folder; its id."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        with exclusive(folder):
+            os.write(writing, b"x")
+            time.sleep(600)
+        os._exit(1)
+    assert os.read(reading, 1) == b"x"
+    try:
+        yield pid
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(reading)
+        os.close(writing)
+
+
+def test_a_second_process_is_refused_and_told_of_the_first(tmp_path):
+    """However the folder is written; and the folder is free once the first has been killed."""
+    with another_process(tmp_path / "out") as pid:
+        for _ in range(2):
+            with (
+                pytest.raises(FolderInUseError, match=f"{pid} of {socket.gethostname()}"),
+                exclusive(tmp_path / "elsewhere" / ".." / "out"),
+            ):
+                pass
+        with exclusive(tmp_path / "another"):
+            pass
+    assert (tmp_path / "out" / owners.LOCK_NAME).exists()
+    with exclusive(tmp_path / "out"):
+        pass
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_children_of_a_killed_process_do_not_keep_its_folder(tmp_path):
+    """Workers of a loader live on for some seconds."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        with exclusive(tmp_path):
+            if os.fork() == 0:
+                os.write(writing, b"x")
+                os.setsid()
+                time.sleep(1)
+                os._exit(0)
+            time.sleep(600)
+    assert os.read(reading, 1) == b"x"
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    with exclusive(tmp_path):
+        pass
+
+
+def test_trainings_of_one_process_share_a_folder(tmp_path):
+    """One after the other, and one inside the other; a forked process is another one."""
+    for _ in range(2):
+        with exclusive(tmp_path), exclusive(tmp_path):
+            pass
+    with pytest.raises(KeyboardInterrupt), exclusive(tmp_path):
+        raise KeyboardInterrupt
+    with exclusive(tmp_path), exclusive(tmp_path):
+        pid = os.fork()
+        if pid == 0:
+            try:
+                with exclusive(tmp_path):
+                    os._exit(1)
+            except FolderInUseError:
+                os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+@pytest.mark.parametrize("missing", ["locks", "permission"])
+def test_a_folder_without_locks_is_used_all_the_same(tmp_path, monkeypatch, missing):
+    def refuse(*_):
+        raise OSError(95, "Operation not supported")
+
+    if missing == "locks":
+        monkeypatch.setattr(owners.fcntl, "lockf", refuse)
+    else:
+        (tmp_path / owners.LOCK_NAME).mkdir()
+    with exclusive(tmp_path):
+        pass
