@@ -14,78 +14,7 @@ from urllib.parse import quote
 from ...callbacks.report.document import charts, document, figure, header, pairs, table, tiles
 from .pictures import MOST_AXES, StudyPictures
 
-_STYLE = """
-td { overflow-wrap: anywhere; } main > .card { margin-bottom: 12px; }
-pre { margin: 4px 0 0; padding: 10px 12px; border-radius: 8px; background: var(--page); white-space: pre-wrap;
-  overflow-wrap: anywhere; font-size: 13px; user-select: all; } a { color: var(--c0); }
-.charts { margin-bottom: 12px; } .two { display: grid; gap: 4px 40px; grid-template-columns: auto 1fr; }
-path[data-trial] { stroke: color-mix(in oklab, var(--c0) var(--share, 20%), var(--edge)); }
-path.line[data-trial] { stroke-width: 1.5; } path.dots[data-trial] { stroke-width: 8; }
-path.best { stroke: var(--c1) !important; } path.line.best { stroke-width: 3; } path.dots.best { stroke-width: 11; }
-path.pruned, path.running { stroke: var(--soft); opacity: 0.35; } path.fail { stroke: var(--bad); opacity: 0.6;
-  stroke-dasharray: 5 5; }
-.pointing path[data-trial]:not(.on) { opacity: 0.12; } path.on { opacity: 1; stroke: var(--c4) !important; }
-path.line.on { stroke-width: 3.5; } path.dots.on { stroke-width: 13; }
-tr.best td { font-weight: 650; } tr.on td, .keys .on { background: color-mix(in oklab, var(--c4) 18%, var(--card)); }
-.parallel { position: relative; height: 330px; margin: 40px 70px 20px 20px; }
-.parallel svg { position: absolute; inset: 0; width: 100%; height: 100%; overflow: visible; }
-.parallel .grid { stroke: var(--soft); stroke-width: 1.2; opacity: 0.5; }
-.parallel b { position: absolute; top: -34px; transform: translateX(-50%); font-size: 12.5px; font-weight: 600;
-  max-width: 11em; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
-.parallel b:first-of-type { transform: translateX(-18px); }
-.parallel span { position: absolute; transform: translate(5px, -50%); font-size: 11.5px; line-height: 1.2;
-  color: var(--text); background: color-mix(in srgb, var(--card) 75%, transparent); border-radius: 3px; padding: 0 2px;
-  pointer-events: none; }
-.beside { display: grid; grid-template-columns: 1fr 150px; gap: 12px; } .beside .plot { height: 240px; }
-.keys { max-height: 262px; overflow-y: auto; font-size: 12.5px; border-left: 1px solid var(--grid); }
-.keys span { display: flex; gap: 8px; padding: 1px 8px; cursor: default; } .keys b { margin-left: auto; }
-.keys i { color: var(--soft); }
-@media (min-width: 900px) { .charts .card:has(.beside) { grid-column: span 2; } }
-.all { max-height: 620px; overflow: auto; } .all th { position: sticky; top: 0; background: var(--card);
-  cursor: pointer; user-select: none; } .all th[data-up="1"]::after { content: " ▲"; }
-.all th[data-up="-1"]::after { content: " ▼"; } td:has(+ td) { white-space: nowrap; }
-.shares { display: grid; grid-template-columns: auto 1fr auto; gap: 4px 12px; font-size: 13px; align-items: center; }
-.shares i { height: 12px; border-radius: 3px; background: var(--c0); min-width: 2px; }
-"""
-_SCRIPT = r"""
-const page = document.body;
-let on = null;
-const point = number => {
-  if (number === on) return;
-  for (const mark of page.querySelectorAll(".on")) mark.classList.remove("on");
-  on = number;
-  page.classList.toggle("pointing", on !== null);
-  if (on === null) return;
-  for (const mark of page.querySelectorAll(`[data-trial="${on}"]`)) {
-    mark.classList.add("on");
-    if (mark.tagName === "path") mark.parentNode.append(mark);
-  }
-};
-page.addEventListener("pointerover", event => {
-  const mark = event.target.closest("[data-trial]");
-  point(mark ? mark.dataset.trial : null);
-});
-for (const path of page.querySelectorAll("path[data-trial]")) {
-  const title = document.createElementNS("http://www.w3.org/2000/svg", "title");
-  const row = page.querySelector(`tr[data-trial="${path.dataset.trial}"]`);
-  const heads = row ? row.closest("table").tHead.rows[0].cells : [];
-  const values = row ? [...row.cells].map(cell => [heads[cell.cellIndex].textContent, cell.textContent]) : [];
-  title.textContent = values.filter(pair => pair[1]).map(pair => pair.join(": ")).join("\n");
-  path.append(title);
-}
-for (const head of page.querySelectorAll(".all th")) head.addEventListener("click", () => {
-  const rows = [...head.closest("table").tBodies[0].rows], up = head.dataset.up === "1" ? -1 : 1;
-  for (const other of head.parentNode.cells) delete other.dataset.up;
-  head.dataset.up = up;
-  const key = row => row.cells[head.cellIndex].textContent;
-  rows.sort((a, b) => {
-    const x = key(a), y = key(b);
-    if (!x || !y) return x ? -1 : y ? 1 : 0;
-    return up * (isNaN(x) || isNaN(y) ? x.localeCompare(y) : x - y);
-  });
-  head.closest("table").tBodies[0].append(...rows);
-});
-"""
+_HERE = Path(__file__).parent
 _OBJECTIVE = re.compile(r"objective(_\d+)?")
 """The columns that say what a value is."""
 
@@ -129,7 +58,8 @@ def render(
         "<footer>Written by lightrainer. All values are in trials.csv. Point at a trial to find it everywhere, and at "
         "the head of a column to sort by it.</footer>",
     ]
-    return document(f"{study.study_name} · search report", parts, _STYLE, _SCRIPT)
+    style, script = ((_HERE / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
+    return document(f"{study.study_name} · search report", parts, style, script)
 
 
 def _header(name: str, rows: Sequence[Mapping[str, Any]], goals: Sequence[tuple[str, str]]) -> str:

@@ -75,7 +75,7 @@ CASES = {
         in_background=True,
         number=signal.SIGTERM,
     ),
-    "two processes": Case(arguments={**EVERY_STEP, "per_device_train_batch_size": 1}, processes=2),
+    "two processes": Case(arguments={**EVERY_STEP, "per_device_train_batch_size": 1}, moments=("change",), processes=2),
     "two processes, in the background": Case(
         arguments={**EVERY_STEP, "per_device_train_batch_size": 1}, processes=2, in_background=True
     ),

@@ -126,7 +126,7 @@ def test_every_file_of_code_is_in_a_folder_of_the_package():
 
 
 def test_every_file_that_is_not_code_is_in_the_package():
-    """The names are read from the stubs at run time, the style of pages from `page.css`."""
+    """The names are read from the stubs at run time, styles and scripts of pages from their own."""
     data = project()["tool"]["setuptools"]["package-data"]
     for module, folder in CODE.items():
         for path in (ROOT / folder).rglob("*"):
