@@ -35,6 +35,10 @@ LOCK_NAME = ".training.lock"
 IDLE_SECONDS = 3600.0
 """Seconds without a change after which a folder counts as abandoned if its owner is on another machine."""
 
+PATIENCE = 5.0
+"""Seconds in which a lock may become free: that of a killed process does so once its memory is freed."""
+
+_TAKEN = (errno.EACCES, errno.EAGAIN)
 _ATTEMPT = re.compile(r"[\\/]attempt_\d+[\\/]")
 
 _launchers: tuple[str, ...] = ()
@@ -141,16 +145,22 @@ def _lock(path: Path, locked: ExitStack) -> bool:
         file = locked.enter_context(path.open("a+", encoding="utf-8"))
     except OSError:  # left by a killed process of another user
         return False
-    try:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno not in (errno.EACCES, errno.EAGAIN):
-            return False
-        file.seek(0)
-        raise FolderInUseError(
-            f"output_dir={str(path.parent)!r} is in use: {file.read() or 'a process'} trains there, and each training "
-            "would overwrite or delete checkpoints of the other. Pass another output_dir, or wait for the other to end."
-        ) from error
+    give_up = time.monotonic() + PATIENCE
+    while True:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except OSError as error:
+            if error.errno not in _TAKEN:
+                return False
+            taken = error
+        if time.monotonic() > give_up:
+            file.seek(0)
+            raise FolderInUseError(
+                f"output_dir={str(path.parent)!r} is in use: {file.read() or 'a process'} trains there. Each training "
+                "would delete checkpoints of the other. Pass another output_dir, or wait for the other to end."
+            ) from taken
+        time.sleep(0.05)
     file.truncate(0)
     file.write(f"process {os.getpid()} of {socket.gethostname()}, since {time.ctime()},")
     file.flush()

@@ -348,7 +348,8 @@ def test_what_others_put_into_a_checkpoint_outlives_its_being_written_again(two_
 
 
 @pytest.mark.parametrize("saves", [True, False])
-def test_a_folder_in_which_another_process_trains_is_left_alone(tmp_path, saves):
+def test_a_folder_in_which_another_process_trains_is_left_alone(tmp_path, monkeypatch, saves):
+    monkeypatch.setattr(owners, "PATIENCE", 0)
     settings = {"save_strategy": "steps", "save_steps": 4} if saves else {}
     leftover = tmp_path / f".checkpoint-4.partial-{process_identity._host()}-1-0"  # as a killed process leaves it
     leftover.mkdir()

@@ -13,6 +13,11 @@ from lightrainer.lightning_modules.checkpoints import FolderInUseError, exclusiv
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs fork and POSIX locks")
 
 
+@pytest.fixture(autouse=True)
+def _no_patience(monkeypatch):
+    monkeypatch.setattr(owners, "PATIENCE", 0)
+
+
 @contextmanager
 def another_process(folder):
     """A process that has reserved the folder; its id."""
@@ -69,6 +74,16 @@ def test_children_of_a_killed_process_do_not_keep_its_folder(tmp_path):
         pass
 
 
+def test_a_process_that_is_ending_is_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(owners, "PATIENCE", 60)
+    with another_process(tmp_path) as pid:
+        waits = iter([lambda: os.kill(pid, signal.SIGTERM)])
+        pause = time.sleep
+        monkeypatch.setattr(time, "sleep", lambda seconds: (next(waits, bool)(), pause(seconds)))
+        with exclusive(tmp_path):
+            assert next(waits, None) is None
+
+
 def test_trainings_of_one_process_share_a_folder(tmp_path):
     """One after the other, and one inside the other; a forked process is another one."""
     for _ in range(2):
@@ -93,7 +108,7 @@ def test_a_folder_without_locks_is_used_all_the_same(tmp_path, monkeypatch, miss
         raise OSError(95, "Operation not supported")
 
     if missing == "locks":
-        monkeypatch.setattr(owners.fcntl, "lockf", refuse)
+        monkeypatch.setattr("fcntl.lockf", refuse)
     else:
         (tmp_path / owners.LOCK_NAME).mkdir()
     with exclusive(tmp_path):
