@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..common.local_paths import StrPath
 from .hashed_files import WrittenFiles
@@ -104,29 +104,23 @@ def write_manifest(folder: StrPath, written: WrittenFiles | None = None) -> None
     (folder / MANIFEST_NAME).write_text(f"{text}\n", encoding="utf-8")
 
 
-def read_manifest(folder: StrPath) -> dict[str, int] | None:
-    """Return the sizes of the files in bytes, by their names relative to the folder; None where there is no manifest.
+class Manifest(NamedTuple):
+    """Files of a checkpoint, by names relative to its folder."""
+
+    sizes: dict[str, int]
+    """In bytes."""
+
+    checksums: dict[str, str]
+    """Empty if an older version wrote the manifest."""
+
+
+def read_manifest(folder: StrPath) -> Manifest | None:
+    """Return the manifest of a checkpoint; None where there is none.
 
     Raises:
         ValueError: it is damaged, or names files outside of the folder.
     """
-    content = _content(Path(folder))
-    return None if content is None else _sizes(content)
-
-
-def read_checksums(folder: StrPath) -> dict[str, str]:
-    """Return the checksums of the files, by their names; none where there is no manifest, or one without.
-
-    Raises:
-        ValueError: as for `read_manifest`.
-    """
-    content = _content(Path(folder))
-    found: Any = None if content is None else content.get(ALGORITHM)
-    return dict(found) if isinstance(found, dict) else {}
-
-
-def _content(folder: Path) -> dict[str, Any] | None:
-    path = folder / MANIFEST_NAME
+    path = Path(folder, MANIFEST_NAME)
     if not path.is_file():
         return None
     try:
@@ -134,20 +128,18 @@ def _content(folder: Path) -> dict[str, Any] | None:
         own = content.get(_OWN)
         if (own is not None or ALGORITHM in content) and own != _own_checksum(content):
             raise ValueError("its own checksum differs; if you changed it, remove it, and nothing is compared")
-        _sizes(content)
+        return Manifest(_sizes(content), dict(content.get(ALGORITHM, {})))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        said = str(error).removeprefix(f"{MANIFEST_NAME} ")
-        raise ValueError(f"{MANIFEST_NAME} is not readable as a list of files ({said or repr(error)})") from error
-    return content
+        raise ValueError(f"{MANIFEST_NAME} is not readable as a list of files ({error})") from error
 
 
 def _sizes(content: Mapping[str, Any]) -> dict[str, int]:
     version, files = content["version"], dict(content["files"])
     if version != _VERSION:
-        raise ValueError(f"{MANIFEST_NAME} has version {version!r}, but only {_VERSION} is known here")
+        raise ValueError(f"it has version {version!r}, but only {_VERSION} is known here")
     for name, size in files.items():
         if not _stays_inside(name) or not isinstance(size, int) or isinstance(size, bool):
-            raise ValueError(f"{MANIFEST_NAME} holds {name!r}: {size!r}, which is no file of its folder with a size")
+            raise ValueError(f"it holds {name!r}: {size!r}, which is no file of its folder with a size")
     return files
 
 
@@ -170,50 +162,27 @@ def files_below(folder: Path) -> list[str]:
     return sorted(found)
 
 
-def manifest_problems(folder: StrPath) -> Iterator[tuple[str, str]]:
-    """Yield files of the manifest that the folder lacks or that are truncated; further files are ignored.
-
-    Args:
-        folder: the checkpoint; without a manifest nothing is found.
-
-    Yields:
-        the name of a file and its problem.
-    """
-    try:
-        sizes = read_manifest(folder) or {}
-    except ValueError as error:
-        yield MANIFEST_NAME, str(error).removeprefix(f"{MANIFEST_NAME} ")
-        return
-    for name, size in sizes.items():
-        if problem := _problem(Path(folder, name), size):
+def missing_or_cut_short(folder: Path, manifest: Manifest) -> Iterator[tuple[str, str]]:
+    """Yield the names of files that the folder lacks or that are truncated, each with its problem."""
+    for name, size in manifest.sizes.items():
+        if problem := _problem(folder / name, size):
             yield name, problem
 
 
-def changed_files(folder: StrPath) -> Iterator[str]:
-    """Find files of unchanged size and changed contents; each file is read.
+def of_written_size(folder: Path, manifest: Manifest) -> list[str]:
+    """Return the files with a checksum whose size is the written one; others are truncated, or replaced on purpose."""
+    sizes = {name: size for name, size in manifest.sizes.items() if name in manifest.checksums}
+    return [
+        name for name, size in sizes.items() if (folder / name).is_file() and (folder / name).stat().st_size == size
+    ]
 
-    A file of another size was replaced on purpose, or is truncated: see `manifest_problems`.
 
-    Args:
-        folder: the checkpoint; without checksums nothing is found.
-
-    Yields:
-        their names.
-    """
+def is_changed(folder: Path, name: str, manifest: Manifest) -> bool:
+    """Read a file and return whether its contents differ from those written, or cannot be read."""
     try:
-        sizes, expected = read_manifest(folder) or {}, read_checksums(folder)
-    except ValueError:  # reported by `manifest_problems`
-        return
-    for name, size in sizes.items():
-        path = Path(folder, name)
-        if name not in expected or not path.is_file() or path.stat().st_size != size:
-            continue
-        try:
-            same = checksum(path) == expected[name]
-        except OSError:  # the disk cannot read it
-            same = False
-        if not same:
-            yield name
+        return checksum(folder / name) != manifest.checksums[name]
+    except OSError:
+        return True
 
 
 def _problem(path: Path, size: int) -> str | None:

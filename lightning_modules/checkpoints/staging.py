@@ -284,11 +284,11 @@ def _guests(folder: Path) -> list[str]:
         links = [name for name in folders if Path(root, name).is_symlink()]
         there += [Path(root, name).relative_to(folder).as_posix() for name in (*files, *links)]
     try:
-        written = read_manifest(folder)
+        manifest = read_manifest(folder)
     except ValueError:
-        written = None
-    if written is not None:
-        return [name for name in there if name not in written and name != MANIFEST_NAME]
+        manifest = None
+    if manifest is not None:
+        return [name for name in there if name not in manifest.sizes and name != MANIFEST_NAME]
     return [name for name in there if not _is_of_the_format(folder, PurePosixPath(name))]
 
 

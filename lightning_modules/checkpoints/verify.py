@@ -23,15 +23,8 @@ from ..common.file_names import (
 )
 from ..common.local_paths import StrPath
 from ..common.torch_files import load_torch
-from .forms import (
-    ADAPTER_FILES,
-    INDEX_FILES,
-    WEIGHT_FILES,
-    adapter_folders,
-    has_weights,
-    read_index,
-)
-from .manifest import MANIFEST_NAME, changed_files, manifest_problems, read_checksums, read_manifest
+from .forms import ADAPTER_FILES, INDEX_FILES, WEIGHT_FILES, adapter_folders, has_weights, read_index
+from .manifest import MANIFEST_NAME, Manifest, is_changed, missing_or_cut_short, of_written_size, read_manifest
 
 _log = logging.getLogger(__name__)
 
@@ -104,15 +97,20 @@ def require_intact(folder: StrPath, *, training_state: bool = True, weights: boo
 
 def _damage_and_loss(folder: Path, *, training_state: bool, weights: bool) -> tuple[list[str], list[str]]:
     """Return the problems of files that exist or are required, and the files that only the manifest lists."""
-    damage, missing = list(_weight_problems(folder, required=weights)), []
+    damage, missing, manifest = list(_weight_problems(folder, required=weights)), [], Manifest({}, {})
+    try:
+        manifest = read_manifest(folder) or manifest
+    except ValueError as error:
+        damage.append(str(error))
+    compared = of_written_size(folder, manifest)
     if training_state:
-        damage += _training_problems(folder)
-    for name, problem in manifest_problems(folder):
+        damage += _training_problems(folder, manifest, compared)
+    for name, problem in missing_or_cut_short(folder, manifest):
         if not (training_state or _is_model(name)) or _are_weights(name) or _is_named(name, damage):
             continue  # a problem of its contents says more than a wrong size
         (damage if (folder / name).is_file() else missing).append(f"{name} {problem}")
-    for name in changed_files(folder):
-        if (training_state or _is_model(name)) and not _is_named(name, damage):
+    for name in compared:
+        if (training_state or _is_model(name)) and not _is_named(name, damage) and is_changed(folder, name, manifest):
             damage.append(f"{name} {_CHANGED}")
     return damage, missing
 
@@ -147,28 +145,27 @@ def _weight_problems(folder: Path, *, required: bool) -> Iterator[str]:
         yield from _file_problems(folder / name)
 
 
-def _training_problems(folder: Path) -> Iterator[str]:
+def _training_problems(folder: Path, manifest: Manifest, compared: list[str]) -> Iterator[str]:
+    """Yield the problems of states.
+
+    Args:
+        folder: the checkpoint.
+        manifest: its list of files.
+        compared: the files whose checksums are compared anyway.
+    """
     if not (folder / TRAINER_STATE_NAME).is_file():
         yield f"{TRAINER_STATE_NAME} is missing"
     yield from _file_problems(folder / TRAINER_STATE_NAME)
     yield from _trainer_state_problems(folder / TRAINER_STATE_NAME)
+    states = sorted(path for pattern in _STATES for path in folder.glob(pattern))
+    for path in states:
+        records = () if path.name in compared else _record_problems(path)
+        yield from list(_file_problems(path)) or list(records) or list(_table_problems(path))
     # Only files of the format: a user's own .bin or .json may be of any kind.
-    for name in (OPTIMIZER_NAME_BIN, TRAINING_ARGS_NAME):
-        yield from _file_problems(folder / name)
-    checked = _with_checksums(folder)
-    for path in sorted(path for pattern in _STATES for path in folder.glob(pattern)):
-        found = list(_file_problems(path)) or list(_record_problems(path, checked)) or list(_table_problems(path))
-        yield from found
-    for name in _named_in_manifest(folder):
-        if name.endswith((".pt", ".pth", ".ckpt")) and not any(fnmatch(name, pattern) for pattern in _STATES):
-            yield from _file_problems(folder / name)
-
-
-def _named_in_manifest(folder: Path) -> list[str]:
-    try:
-        return sorted(read_manifest(folder) or {})
-    except ValueError:  # reported by `manifest_problems`
-        return []
+    further = (name for name in manifest.sizes if name.endswith((".pt", ".pth", ".ckpt")))
+    for path in (folder / name for name in (OPTIMIZER_NAME_BIN, TRAINING_ARGS_NAME, *further)):
+        if path not in states:
+            yield from _file_problems(path)
 
 
 def _shard_problems(index_file: Path) -> Iterator[str]:
@@ -227,18 +224,9 @@ _KINDS: dict[str, Any] = {
 """Types of the entries of `trainer_state.json`."""
 
 
-def _with_checksums(folder: Path) -> set[str]:
-    """Return the files that `changed_files` reads in full."""
-    try:
-        sizes, known = read_manifest(folder) or {}, read_checksums(folder)
-    except ValueError:
-        return set()
-    return {name for name in known if (folder / name).is_file() and (folder / name).stat().st_size == sizes.get(name)}
-
-
-def _record_problems(path: Path, checked: set[str]) -> Iterator[str]:
-    """Compare the records of a file of torch with the CRCs in it, unless the manifest has its checksum."""
-    if path.name in checked or path.stat().st_size > _READ_IN_FULL or _is_bare_pickle(path):
+def _record_problems(path: Path) -> Iterator[str]:
+    """Compare the records of a file of torch with the CRCs in it."""
+    if path.stat().st_size > _READ_IN_FULL or _is_bare_pickle(path):
         return
     with zipfile.ZipFile(path) as opened:
         names = [info.filename for info in opened.infolist() if info.file_size]

@@ -61,7 +61,7 @@ def test_the_newest_of_those_that_are_wanted(tmp_path):
         (written(tmp_path / f"checkpoint-{step}") / "trainer_state.json").write_text("{}")
     wanted = last_intact_checkpoint(tmp_path, training_state=False, wanted=lambda path: path.name != "checkpoint-2")
     assert wanted == str(tmp_path / "checkpoint-1")
-    assert read_manifest(wanted) == {"model.safetensors": 10}  # older versions read it as before
+    assert read_manifest(wanted).sizes == {"model.safetensors": 10}  # older versions read it as before
 
 
 @pytest.mark.parametrize(("text", "count"), [("2", 2), ("", 0), ("x", 0), (None, 0)])

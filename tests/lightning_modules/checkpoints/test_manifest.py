@@ -36,7 +36,7 @@ def checkpoint(tmp_path: Path) -> Path:
 
 def test_names_and_sizes(checkpoint: Path):
     """Of all files, in subfolders too, but of itself."""
-    sizes = read_manifest(checkpoint)
+    sizes = read_manifest(checkpoint).sizes
     assert sizes == {name: (checkpoint / name).stat().st_size for name in sorted(NAMES)}
     assert problems(checkpoint) == []
 
