@@ -39,6 +39,13 @@ _DEFAULTS: dict[str, Any] = {
 }
 """Defaults for positions that plain Lightning wrote, see `lightning_modules.tasks.resuming`."""
 
+_NAMES = {
+    "world_size": "world_size",
+    "batch_size": "per_device_train_batch_size",
+    "accumulation": "gradient_accumulation_steps",
+}
+"""Names of the arguments behind the entries of a layout."""
+
 
 class StoredPositions:
     """Read the data positions and random generators that the processes saved in checkpoints.
@@ -88,12 +95,12 @@ class StoredPositions:
     def _load(self, path: str) -> dict[str, Any]:
         written = checkpoints.load_torch(path)
         try:
-            state = from_plain(written)
+            state = {**_DEFAULTS, **from_plain(written)}
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise ValueError(
                 f"{path} does not hold a position in the data ({error!r}): take another checkpoint."
             ) from error
-        return require_position({**_DEFAULTS, **state} if isinstance(state, dict) else state, path)
+        return require_position(state, path)
 
     def _rank_before(self, checkpoint: str, rank: int) -> int:
         """Return the process that read this data for the checkpoint; several may share it (`copies_of_batches`)."""
@@ -156,8 +163,7 @@ class ElasticResumption:
         self._asked = _asked(given)
         instead = self._adjusted(stored)
         self.length_group = self._group_of(stored, instead)
-        if stored is not None and instead is not None:
-            self._warn_of_adjustment(stored["layout"], instead)
+        if instead is not None:
             self._apply(*instead)
         try:
             yield
@@ -216,8 +222,7 @@ class ElasticResumption:
         max_steps = max(length.max_steps - self.steps_ahead, 0)
         if args.should_log:
             logger.warning(
-                "num_train_epochs=%s takes %s steps in all, as those before the checkpoint took another number of "
-                "samples; the schedule ends there.",
+                "num_train_epochs=%s takes %s steps, as those before the checkpoint took another number of samples.",
                 args.num_train_epochs,
                 max_steps,
             )
@@ -295,40 +300,16 @@ class ElasticResumption:
         rng = load_rng_file(path) if path is not None else loader["start"]
         return {**kept, "handed_out": handed_out, "before_ahead": rng, "workers": None}
 
-    def _warn_of_adjustment(self, before: dict[str, int], instead: tuple[int, int]) -> None:
-        now = self.layout()
-        if not self.host.args.should_log:
-            return
-        names = ("per_device_train_batch_size", "gradient_accumulation_steps")
-        sizes = zip(names, (now["batch_size"], now["accumulation"]), instead, strict=True)
-        changes = [f"{name}={new} instead of {old}" for name, old, new in sizes if old != new]
-        logger.warning(
-            "The checkpoint was made by %s, and now there %s: %s keeps the %s samples of a step.",
-            "one process" if before["world_size"] == 1 else f"{before['world_size']} processes",
-            "is one" if now["world_size"] == 1 else f"are {now['world_size']}",
-            " and ".join(changes),
-            _samples(before),
-        )
-
     def _warn_of_change(self, before: dict[str, int], now: dict[str, int], seen: int, rest: int) -> None:
         if not self.host.args.should_log:
             return
-        changed = ", ".join(f"{name} {before[name]} -> {now[name]}" for name in now if before[name] != now[name])
-        each = _samples(now)
-        if _samples(before) == each:
-            logger.warning(
-                "The training goes on with %s; a step still takes %s samples, in the same order.", changed, each
-            )
-            return
-        logger.warning(
-            "The training goes on with %s: a step takes %s samples instead of %s, so that the numbers will differ. "
-            "%s samples of this epoch are seen%s.",
-            changed,
-            each,
-            _samples(before),
-            seen,
-            f", the last {rest} of which are seen again" if rest else "",
-        )
+        changes = [f"{_NAMES[key]}={now[key]} instead of {before[key]}" for key in now if now[key] != before[key]]
+        samples, each = _samples(before), _samples(now)
+        effect = f"a step still takes {each} samples, in the same order"
+        if samples != each:
+            again = f", the last {rest} of which are seen again" if rest else ""
+            effect = f"a step takes {each} samples instead of {samples}, and {seen} of this epoch are seen{again}"
+        logger.warning("The training goes on with %s: %s.", ", ".join(changes), effect)
 
 
 def _is_foreign(loader: dict[str, Any] | None) -> bool:

@@ -34,17 +34,17 @@ def loading_optimizer(optimizer: Any, path: StrPath) -> Iterator[None]:
     groups, state = optimizer.param_groups, optimizer.state
     before = [dict(group) for group in groups]
     try:
-        with _plain_errors(path, lambda: f"the optimizer {_kind(optimizer)}"):
+        with _plain_errors(path, optimizer):
             yield
-            needed = set(getattr(optimizer, "defaults", ())) & {name for group in before for name in group}
-            lost = sorted({name for name in needed for group in optimizer.param_groups if name not in group})
-            if lost:
-                found = sorted({name for group in optimizer.param_groups for name in group} - {"params"})
-                raise ValueError(
-                    f"{path} was written by another kind of optimizer: its options are {', '.join(found)}, and "
-                    f"{type(optimizer).__name__} needs {', '.join(lost)} too. Set `optim` (or pass the optimizer) as "
-                    "in the run that wrote it. To go on with a new optimizer, delete this file: a warning will say so."
-                )
+        needed = set(getattr(optimizer, "defaults", ())) & {name for group in before for name in group}
+        lost = sorted({name for name in needed for group in optimizer.param_groups if name not in group})
+        if lost:
+            found = sorted({name for group in optimizer.param_groups for name in group} - {"params"})
+            raise ValueError(
+                f"{path} was written by another kind of optimizer: its options are {', '.join(found)}, and "
+                f"{type(optimizer).__name__} needs {', '.join(lost)} too. Set `optim` (or pass the optimizer) as in "
+                "the run that wrote it, or delete the file to begin with a new one."
+            )
     except ValueError:
         with contextlib.suppress(Exception):
             optimizer.__setstate__({"state": state, "param_groups": groups})
@@ -52,7 +52,7 @@ def loading_optimizer(optimizer: Any, path: StrPath) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def loading_schedule(schedule: Any, state: Any, path: StrPath) -> Iterator[None]:
+def loading_schedule(schedule: Any, state: Mapping[str, Any], path: StrPath) -> Iterator[None]:
     """Check the state of a schedule, and refuse one of another kind when it is loaded within this context.
 
     Args:
@@ -63,26 +63,20 @@ def loading_schedule(schedule: Any, state: Any, path: StrPath) -> Iterator[None]
     Raises:
         ValueError: the state does not fit; it says what is there, and what was expected. The schedule stays as it was.
     """
-    own, name = schedule.state_dict(), type(schedule).__name__
-    remedy = (
-        "Set `lr_scheduler_type` (or pass the schedule) as in the run that wrote it. To go on with a new schedule and "
-        "a new optimizer, delete this file: a warning will say so."
-    )
-    if not isinstance(state, Mapping):
-        raise ValueError(f"{path} holds a {type(state).__name__}, and not the state of a schedule. {remedy}")
-    lacking = [key for key in own if key not in state and not key.startswith("_")]  # torch adds private ones
-    if lacking:
+    wrong = [
+        f"{key}={own!r:.60}"
+        for key, own in schedule.state_dict().items()
+        if (key not in state and not key.startswith("_")) or _differ(own, state.get(key))  # torch adds private ones
+    ]
+    if wrong:
         raise ValueError(
-            f"{path} was written by another kind of schedule: it holds {_listed(state)}, and the state of {name} has "
-            f"{', '.join(lacking)} too. {remedy}"
-        )
-    for key in [key for key in own if key in state and _differ(own[key], state[key])]:
-        raise ValueError(
-            f"{path} does not fit {name}: {key} is {state[key]!r:.60} there, and {own[key]!r:.60} here. {remedy}"
+            f"{path} was written by another kind of schedule: it holds {state!r:.400}, and {type(schedule).__name__} "
+            f"has {', '.join(wrong)}. Set `lr_scheduler_type` (or pass the schedule) as in the run that wrote it, or "
+            "delete the file to begin with a new one."
         )
     before = dict(vars(schedule))
     try:
-        with _plain_errors(path, lambda: f"the schedule {name}"):
+        with _plain_errors(path, schedule):
             yield
     except ValueError:
         vars(schedule).clear()
@@ -90,7 +84,7 @@ def loading_schedule(schedule: Any, state: Any, path: StrPath) -> Iterator[None]
         raise
 
 
-def require_position(state: Any, path: StrPath) -> dict[str, Any]:
+def require_position(state: dict[str, Any], path: StrPath) -> dict[str, Any]:
     """Check the state of a data position and return it.
 
     Args:
@@ -100,85 +94,40 @@ def require_position(state: Any, path: StrPath) -> dict[str, Any]:
     Raises:
         ValueError: it is something else; it says what is there, and what was expected.
     """
-    if not isinstance(state, Mapping):
-        raise ValueError(f"{path} holds a {type(state).__name__}, and not a position in the data. {_DAMAGED}")
-    for name, (fits, expected) in _POSITION.items():
-        if name not in state:
-            raise ValueError(f"{path} has no {name!r} ({expected}): it holds {_listed(state)}. {_DAMAGED}")
-        if not fits(state[name]):
-            raise ValueError(f"{path} has {name}={state[name]!r:.60}, but expected is {expected}. {_DAMAGED}")
-    return dict(state)
+    for name, kinds in _POSITION.items():
+        if name not in state or not isinstance(state[name], kinds):
+            raise ValueError(
+                f"{path} has {name}={state.get(name)!r:.60}, but expected is {kinds}: it holds no position in the data "
+                "of this library. Take another checkpoint, or delete the file to count from the step."
+            )
+    return state
 
 
-_DAMAGED = "It is damaged, or not of this library: take another checkpoint, or delete the file, to count from the step."
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _is_layout(value: Any) -> bool:
-    names = ("world_size", "batch_size", "accumulation")
-    return isinstance(value, Mapping) and all(_is_count(value.get(name)) and value[name] > 0 for name in names)
-
-
-def _is_asked(value: Any) -> bool:
-    return value is None or (
-        isinstance(value, Mapping) and all(_is_count(value.get(k)) for k in ("batch", "accumulation"))
-    )
-
-
-def _is_progress(value: Any) -> bool:
-    names = ("losses", "grad_norm", "learning_rate")
-    return value is None or (isinstance(value, Mapping) and all(name in value for name in names))
-
-
-_POSITION: dict[str, tuple[Any, str]] = {
-    "epoch": (_is_count, "a number of epochs"),
-    "done": (_is_count, "a number of steps in the epoch"),
-    "windows": (_is_count, "the steps of an epoch"),
-    "copies": (lambda value: _is_count(value) and value > 0, "a number of processes"),
-    "ended": (lambda value: isinstance(value, bool), "True or False"),
-    "layout": (_is_layout, "a dict of world_size, batch_size and accumulation"),
-    "loader": (lambda value: value is None or isinstance(value, Mapping), "the state of a loader, or None"),
-    "asked": (_is_asked, "a dict of batch and accumulation, or None"),
-    "group": (lambda value: value is None or _is_count(value), "a number of samples, or None"),
-    "in_evaluation": (
-        lambda value: value is None or (isinstance(value, Mapping) and "logs" in value),
-        "a dict, or None",
-    ),
-    "progress": (_is_progress, "a dict of losses, grad_norm and learning_rate, or None"),
+_POSITION: dict[str, Any] = {
+    **dict.fromkeys(("epoch", "done", "windows", "copies"), int),
+    **{"ended": bool, "layout": Mapping, "group": int | None},
+    **dict.fromkeys(("loader", "asked", "in_evaluation", "progress"), Mapping | None),
 }
+"""Types of the entries of a position."""
 
 
 @contextlib.contextmanager
-def _plain_errors(path: StrPath, what: Any) -> Iterator[None]:
+def _plain_errors(path: StrPath, loaded: Any) -> Iterator[None]:
     try:
         yield
     except _RAW as error:
         if os.fspath(path) in str(error):
             raise
         raise ValueError(
-            f"{path} does not fit {what()}: {type(error).__name__}: {error}. Go on with the model, the optimizer and "
-            "the schedule of the run that wrote it, or delete this file to begin with new states."
+            f"{path} does not fit {type(loaded).__name__}: {type(error).__name__}: {error}. Go on with the model, the "
+            "optimizer and the schedule of the run that wrote it, or delete this file to begin with new states."
         ) from error
-
-
-def _kind(optimizer: Any) -> str:
-    sizes = [len(group["params"]) for group in optimizer.param_groups]
-    return f"{type(optimizer).__name__} with groups of {' and '.join(map(str, sizes))} parameters"
 
 
 def _differ(own: Any, there: Any) -> bool:
     """Return whether two values of a state are of different kinds."""
-    if isinstance(own, bool) or own is None or there is None:
+    if there is None or isinstance(own, bool):
         return False
-    if isinstance(own, (int, float)):
-        return not isinstance(there, (int, float)) and not hasattr(there, "item")
     if isinstance(own, (list, tuple)):
         return not isinstance(there, (list, tuple)) or len(own) != len(there)
-    return False
-
-
-def _listed(state: Mapping[Any, Any]) -> str:
-    return ", ".join(map(str, list(state)[:12])) or "nothing"
+    return isinstance(own, (int, float)) and not isinstance(there, (int, float)) and not hasattr(there, "item")

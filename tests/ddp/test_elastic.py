@@ -46,12 +46,11 @@ def test_each_step_takes_the_samples_it_would_have_taken(report, name, number):
 def test_what_was_changed_is_said_once_and_undone(report):
     """The arguments stay the user's."""
     one, four = (report["shuffled"]["resumed"][number] for number in (0, 1))
-    assert one["warned"][0].startswith("The checkpoint was made by 2 processes, and now there is one: ")
-    assert "gradient_accumulation_steps=4 instead of 2 keeps the 8 samples of a step" in one["warned"][0]
-    assert "gradient_accumulation_steps=1 instead of 2 keeps the 8 samples of a step" in four["warned"][0]
+    assert "world_size=1 instead of 2, gradient_accumulation_steps=4 instead of 2: " in one["warned"][0]
+    assert "world_size=4 instead of 2, gradient_accumulation_steps=1 instead of 2: " in four["warned"][0]
     smaller = report["one batch a step"]["resumed"][1]
-    assert "now there are 4: per_device_train_batch_size=2 instead of 4 keeps the 8 samples" in smaller["warned"][0]
-    assert {len(run["warned"]) for run in (one, four, smaller)} == {2}
+    assert "world_size=4 instead of 2, per_device_train_batch_size=2 instead of 4: " in smaller["warned"][0]
+    assert {len(run["warned"]) for run in (one, four, smaller)} == {1}
     assert one["given"] == four["given"] == 2
 
 
@@ -65,9 +64,12 @@ def test_where_halves_are_added_up_the_bits_are_the_same(report):
 def test_where_it_cannot_be_kept_it_is_said(report, kind):
     """No sample of the epoch is left out, and none seen twice but those that are named."""
     whole, resumed = report["shuffled"]["whole"], report["shuffled"]["resumed"][OTHERS[kind]]
-    said = {"of three processes": "world_size 2 -> 3: a step takes 12 samples instead of 8", "of another batch": "32"}
+    said = {
+        "of three processes": "world_size=3 instead of 2: a step takes 12 samples instead of 8",
+        "of another batch": "32",
+    }
     assert said[kind] in resumed["warned"][0]
-    assert "24 samples of this epoch are seen" in resumed["warned"][0]
+    assert "24 of this epoch are seen" in resumed["warned"][0]
     seen = [index for step in ("1", "2", "3") for index in whole["steps"][step]]
     again = "the last 24 of which are seen again" in resumed["warned"][0]
     assert again == (kind == "of another batch")
