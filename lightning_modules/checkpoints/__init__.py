@@ -5,6 +5,7 @@ of folders; `FolderCheckpointIO` is for Lightning. Not here: when a checkpoint i
 (`facade/checkpointing`). Imports all rooms but `training` and `tasks`.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ..common.process_identity import owner_token
@@ -20,11 +21,10 @@ from .folders import (
     rotate_checkpoints,
     sort_checkpoints,
 )
-from .forms import LoadReport
+from .forms import has_optimizer_parts
 from .hashed_files import WrittenFiles
 from .manifest import read_manifest, write_manifest
 from .owners import FolderInUseError, exclusive
-from .sharded_files import has_optimizer_parts, load_optimizer_parts, save_model_parts, save_optimizer_parts
 from .staging import abort, begin, commit, discard, final_path, remove_leftovers, staged_folder, staging_path
 from .verify import problems, require_intact
 from .weights import load_weights, read_weights, save_weights
@@ -33,6 +33,7 @@ from .writing import BackgroundWriter, CheckpointFiles, Snapshot, warn_if_disk_f
 if TYPE_CHECKING:
     from .folder_checkpoint import FolderCheckpoint
     from .folder_io import FolderCheckpointIO
+    from .sharded_files import load_optimizer_parts, save_model_parts, save_optimizer_parts
 
 __all__ = [
     "MARGIN",
@@ -44,7 +45,6 @@ __all__ = [
     "FolderCheckpoint",
     "FolderCheckpointIO",
     "FolderInUseError",
-    "LoadReport",
     "OtherDisk",
     "Snapshot",
     "WrittenFiles",
@@ -85,14 +85,16 @@ __all__ = [
 ]
 
 
+_LAZY = {
+    "FolderCheckpoint": "folder_checkpoint",
+    "FolderCheckpointIO": "folder_io",
+    **dict.fromkeys(("load_optimizer_parts", "save_model_parts", "save_optimizer_parts"), "sharded_files"),
+}
+"""Modules of names that need Lightning or distributed checkpoints of torch."""
+
+
 def __getattr__(name: str) -> Any:
-    """Import the classes that need Lightning lazily."""
-    if name == "FolderCheckpointIO":
-        from .folder_io import FolderCheckpointIO
-
-        return FolderCheckpointIO
-    if name == "FolderCheckpoint":
-        from .folder_checkpoint import FolderCheckpoint
-
-        return FolderCheckpoint
+    """Import a name lazily."""
+    if name in _LAZY:
+        return getattr(import_module(f".{_LAZY[name]}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

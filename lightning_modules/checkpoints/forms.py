@@ -11,12 +11,17 @@ from ..common.file_names import (
     ADAPTER_SAFE_WEIGHTS_NAME,
     ADAPTER_WEIGHTS_NAME,
     MODEL_PARTS_NAME,
+    OPTIMIZER_PARTS_NAME,
     PREFIX_CHECKPOINT_DIR,
     SAFE_WEIGHTS_INDEX_NAME,
     SAFE_WEIGHTS_NAME,
     WEIGHTS_INDEX_NAME,
     WEIGHTS_NAME,
 )
+from ..common.local_paths import StrPath
+
+PARTS_TABLE_NAME = ".metadata"
+"""Name of the file that maps tensors to the files of processes."""
 
 WEIGHT_FILES = (SAFE_WEIGHTS_NAME, WEIGHTS_NAME)
 """All weights in one file; the first that exists is used."""
@@ -80,7 +85,12 @@ def has_whole_weights(folder: Path) -> bool:
 
 def has_model_parts(folder: Path) -> bool:
     """Return whether the folder holds a model in parts written by processes, complete with their table."""
-    return (folder / MODEL_PARTS_NAME / ".metadata").is_file()
+    return (folder / MODEL_PARTS_NAME / PARTS_TABLE_NAME).is_file()
+
+
+def has_optimizer_parts(folder: StrPath) -> bool:
+    """Return whether a checkpoint holds the states of an optimizer in parts written by processes."""
+    return Path(folder, OPTIMIZER_PARTS_NAME, PARTS_TABLE_NAME).is_file()
 
 
 def read_index(path: Path) -> ShardIndex:

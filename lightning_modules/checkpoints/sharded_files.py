@@ -9,25 +9,32 @@ import contextlib
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 
 from ..common.file_names import MODEL_PARTS_NAME, OPTIMIZER_PARTS_NAME
 from ..common.local_paths import StrPath
+from ..common.nested import map_nested
+from ..distributed.tensor_parallel import step_context
 from .forms import LoadReport
 from .manifest import note_checksums
+from .sharded_reading import PlainPlanner, PlainReader, read_table, require_same_kinds
 
-if TYPE_CHECKING:
-    import torch
-    from torch import nn
-
-_TABLE = ".metadata"
 _EXTRA_STATE = "_extra_state"
 """Suffix of the names of the extra states of modules."""
-
-
-def has_optimizer_parts(folder: StrPath) -> bool:
-    """Return whether a checkpoint has the parts of an optimizer."""
-    return Path(folder, OPTIMIZER_PARTS_NAME, _TABLE).is_file()
 
 
 def save_model_parts(model: nn.Module, folder: StrPath) -> None:
@@ -36,8 +43,6 @@ def save_model_parts(model: nn.Module, folder: StrPath) -> None:
     Raises:
         OSError: the disk of some process refused.
     """
-    from torch.distributed.checkpoint.state_dict import get_model_state_dict
-
     _write({"model": get_model_state_dict(model)}, Path(folder, MODEL_PARTS_NAME))
 
 
@@ -52,25 +57,19 @@ def load_model_parts(model: nn.Module, folder: StrPath, *, together: bool) -> Lo
     Raises:
         ValueError: it cannot be read, or a tensor has another shape than the model's.
     """
-    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
-
-    from .sharded_reading import require_same_kinds
-
     path = Path(folder, MODEL_PARTS_NAME)
-    own, there = get_model_state_dict(model), _names(path, "model.")
+    own = get_model_state_dict(model)
+    there = {name.removeprefix("model.") for name in read_table(path).state_dict_metadata if name.startswith("model.")}
     known = {name: value for name, value in own.items() if name in there}
     read = {"model": dict(known)}
     _read(read, path, together)
     require_same_kinds(known, read["model"], path)
-    known = read["model"]
-    set_model_state_dict(model, known, options=StateDictOptions(strict=False))
+    set_model_state_dict(model, read["model"], options=StateDictOptions(strict=False))
     return LoadReport(tuple(name for name in own if name not in there), tuple(sorted(there - own.keys())))
 
 
 def save_optimizer_parts(model: nn.Module, optimizer: torch.optim.Optimizer, folder: StrPath) -> None:
     """Write this process's shards of the states of an optimizer; see `save_model_parts`."""
-    from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
-
     _write({"optimizer": get_optimizer_state_dict(model, optimizer)}, Path(folder, OPTIMIZER_PARTS_NAME))
 
 
@@ -78,12 +77,6 @@ def load_optimizer_parts(
     model: nn.Module, optimizer: torch.optim.Optimizer, folder: StrPath, *, together: bool
 ) -> None:
     """Load into an optimizer, before its first step, what `save_optimizer_parts` wrote."""
-    from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
-
-    from ..common.nested import map_nested
-    from ..distributed.tensor_parallel import step_context
-    from .sharded_reading import require_same_kinds
-
     path = Path(folder, OPTIMIZER_PARTS_NAME)
     with step_context(model)():  # torch creates the states of an optimizer by a step
         own = get_optimizer_state_dict(model, optimizer)
@@ -95,10 +88,6 @@ def load_optimizer_parts(
 
 def read_model_parts(folder: StrPath) -> dict[str, Any]:
     """Return all weights in a folder by their names, whole, in the memory of this process."""
-    import torch
-
-    from .sharded_reading import read_table
-
     path = Path(folder, MODEL_PARTS_NAME)
     described: dict[str, Any] = read_table(path).state_dict_metadata
     values = [name for name, kind in described.items() if name.startswith("model.") and not hasattr(kind, "size")]
@@ -114,19 +103,12 @@ def read_model_parts(folder: StrPath) -> dict[str, Any]:
 
 
 def _write(state: dict[str, Any], path: Path) -> None:
-    import torch.distributed as dist
-    from torch.distributed.checkpoint.state_dict_saver import save
-
     with _plain_errors(path):
         save(state, checkpoint_id=path)
     note_checksums(path, path.glob(f"__{dist.get_rank() if dist.is_initialized() else 0}_*"))
 
 
 def _read(state: dict[str, Any], path: Path, together: bool) -> None:
-    from torch.distributed.checkpoint.state_dict_loader import load
-
-    from .sharded_reading import PlainPlanner, PlainReader
-
     with _plain_errors(path), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled", category=UserWarning)
         load(state, checkpoint_id=path, storage_reader=PlainReader(path), planner=PlainPlanner(), no_dist=not together)
@@ -135,8 +117,6 @@ def _read(state: dict[str, Any], path: Path, together: bool) -> None:
 @contextlib.contextmanager
 def _plain_errors(path: Path) -> Iterator[None]:
     """Raise the error of one process instead of one that lists those of all."""
-    from torch.distributed.checkpoint.api import CheckpointException
-
     try:
         yield
     except CheckpointException as error:
@@ -145,9 +125,3 @@ def _plain_errors(path: Path) -> Iterator[None]:
         if isinstance(cause, OSError):
             raise cause from error
         raise ValueError(f"{path} cannot be read or written: {cause}") from error
-
-
-def _names(path: Path, prefix: str) -> set[str]:
-    from .sharded_reading import read_table
-
-    return {name.removeprefix(prefix) for name in read_table(path).state_dict_metadata if name.startswith(prefix)}

@@ -28,10 +28,7 @@ from torch.distributed.checkpoint.metadata import (
 )
 
 from ..common.torch_files import kind_of, load_torch_bytes
-from .forms import lies_beside
-
-TABLE_NAME = ".metadata"
-"""Name of the file that maps tensors to files."""
+from .forms import PARTS_TABLE_NAME, lies_beside
 
 _DESCRIBED = "torch.distributed.checkpoint.metadata"
 _RECORDS = {
@@ -84,7 +81,7 @@ def read_table(folder: Path) -> Metadata:
         ValueError: the table is damaged, refers to what no table refers to, or to files outside of its folder, or
             describes a tensor of which there are not all elements.
     """
-    path = folder / TABLE_NAME
+    path = folder / PARTS_TABLE_NAME
     try:
         with path.open("rb") as file:
             written = _Unpickler(file).load()
