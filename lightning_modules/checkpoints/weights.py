@@ -139,18 +139,15 @@ def load_weights(model: nn.Module, folder: StrPath, *, strict: bool = True) -> L
         if strict and report.missing:
             raise ValueError(_lacking(model, report, folder))
 
-    if file := first_present(folder, WEIGHT_FILES):
-        report = _load_files(model, folder, [file], _file_aliases(file), require)
-    elif adapters := adapter_folders(folder):
+    if not first_present(folder, WEIGHT_FILES) and (adapters := adapter_folders(folder)):
         report = load_adapters(model, folder, adapters)
-    elif has_model_parts(folder) and not has_whole_weights(folder):
+    elif has_whole_weights(folder):
+        report = _load_files(model, folder, *_whole_files(folder), require)
+    elif has_model_parts(folder):
         from .sharded_files import load_model_parts
 
         sharded = getattr(model, "sharded", None)  # of a `WholeModel`
         report = load_model_parts(sharded or model, folder, together=sharded is not None)
-    elif index := first_present(folder, INDEX_FILES):
-        content = read_index(index)
-        report = _load_files(model, folder, [folder / name for name in content.shards], content.aliases, require)
     else:
         raise ValueError(f"no weights in {folder}: expected one of {_EXPECTED}, or adapters")
     require(report)
@@ -221,18 +218,13 @@ def read_weights(folder: StrPath) -> dict[str, Tensor]:
         ValueError: a file is damaged, or there are no weights, or only those of an adapter.
     """
     folder = Path(folder)
-    aliases: dict[str, str] = {}
-    if file := first_present(folder, WEIGHT_FILES):
-        parts, aliases = [file], _file_aliases(file)
-    elif has_model_parts(folder) and not has_whole_weights(folder):
+    if not has_whole_weights(folder) and has_model_parts(folder):
         from .sharded_files import read_model_parts
 
         return read_model_parts(folder)
-    elif index := first_present(folder, INDEX_FILES):
-        content = read_index(index)
-        parts, aliases = [folder / name for name in content.shards], content.aliases
-    else:
+    if not has_whole_weights(folder):
         raise ValueError(f"{folder} does not hold all weights of a model: expected one of {_EXPECTED}")
+    parts, aliases = _whole_files(folder)
     weights = {name: tensor for part in _read_parts(parts) for name, tensor in part.items()}
     return weights | {alias: weights[saved] for alias, saved in aliases.items() if saved in weights}
 
@@ -266,8 +258,14 @@ def _fits(tensors: Mapping[str, Tensor], limit: int | str) -> bool:
     return sum(tensor.nbytes for tensor in tensors.values()) <= limit
 
 
-def _file_aliases(file: Path) -> dict[str, str]:
-    return _header(file)[1] if file.suffix == ".safetensors" else {}
+def _whole_files(folder: Path) -> tuple[list[Path], dict[str, str]]:
+    """Return the files of all weights, and for each tied name the saved one."""
+    file = first_present(folder, WEIGHT_FILES + INDEX_FILES)
+    assert file is not None
+    if file.name in INDEX_FILES:
+        index = read_index(file)
+        return [folder / name for name in index.shards], index.aliases
+    return [file], _header(file)[1] if file.suffix == ".safetensors" else {}
 
 
 def _load_parts(model: nn.Module, folder: Path, parts: list[Path], aliases: dict[str, str]) -> LoadReport:
@@ -279,7 +277,10 @@ def _load_parts(model: nn.Module, folder: Path, parts: list[Path], aliases: dict
         for alias, saved in aliases.items():
             if alias in own_names and saved in state_dict:
                 state_dict.setdefault(alias, state_dict[saved])
-        result = _load_state_dict(model, state_dict, folder)
+        try:
+            result = model.load_state_dict(state_dict, strict=False)
+        except RuntimeError as error:
+            raise ValueError(f"the weights in {folder} do not fit the model: {error}") from error
         unexpected += result.unexpected_keys
         absent = set(result.missing_keys)
         missing = [name for name in (result.missing_keys if missing is None else missing) if name in absent]
@@ -295,28 +296,6 @@ def _read_parts(parts: list[Path]) -> Iterator[dict[str, Tensor]]:
             yield load_file(part) if part.suffix == ".safetensors" else load_torch(part)
         except (SafetensorError, FileNotFoundError) as error:
             raise ValueError(f"the weights file {part} is damaged or missing: {error}") from error
-
-
-def _load_state_dict(model: nn.Module, state_dict: dict[str, Tensor], folder: Path) -> Any:
-    try:
-        return model.load_state_dict(state_dict, strict=False)
-    except RuntimeError as error:
-        differences = list(_shape_differences(model, state_dict))
-        if not differences:
-            raise
-        raise ValueError(
-            f"the weights in {folder} do not fit the model: {'; '.join(differences)}. "
-            "Build the model with the sizes it was saved with (vocabulary, number of labels, hidden size)."
-        ) from error
-
-
-def _shape_differences(model: nn.Module, state_dict: Mapping[str, Tensor]) -> Iterator[str]:
-    from torch.nn.parameter import is_lazy
-
-    for name, own in model.state_dict().items():
-        saved = state_dict.get(name)
-        if saved is not None and not is_lazy(own) and saved.shape != own.shape:
-            yield f"{name!r} has shape {tuple(saved.shape)} there and {tuple(own.shape)} in the model"
 
 
 def _warn(report: LoadReport, folder: Path) -> None:

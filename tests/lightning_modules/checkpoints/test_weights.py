@@ -277,7 +277,7 @@ def test_a_module_that_renames_what_it_loads_lacks_nothing(tmp_path: Path):
 @pytest.mark.parametrize("size", ["50GB", 40])
 def test_other_shape_is_an_error_that_names_it(tmp_path: Path, size: int | str):
     save_weights(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 7)), tmp_path, max_shard_size=size)
-    with pytest.raises(ValueError, match=r"1\.weight' has shape \(7, 2\) there and \(5, 2\) in the model") as caught:
+    with pytest.raises(ValueError, match=r"1\.weight: .*\[7, 2\]\) from checkpoint, .*\[5, 2\]\)") as caught:
         load_weights(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 5)), tmp_path)
     assert str(tmp_path) in str(caught.value)
 
