@@ -61,7 +61,8 @@ def of_ours(model, inputs, calls=1, **options):
     frames = []
     for frame in watch.frames:
         name, kind = frame.module.rsplit(", ", 1)
-        values = [(f"{r.low:.2e}", f"{r.high:.2e}", r.name) for r in frame.readings if r.high is not None and r.counts]
+        ranges = {name: found for name, found in frame.ranges.items() if not name.startswith("input.")}
+        values = [(f"{low:.2e}", f"{high:.2e}", name) for name, (low, high) in ranges.items()]
         # What the reference does not look into: mappings, and what is in a list or deeper.
         seen = [value for value in values if re.fullmatch(r"[\w]+|input\[\d+\]|output(\[\d+\]){0,2}", value[2])]
         frames.append(("" if name == "the whole model" else name, kind, seen))
@@ -136,7 +137,6 @@ def test_a_training_that_overflows(ours, tmp_path, caplog, precision, layer):
         with pytest.raises(ValueError, match=f"inf or NaN in output of {layer}"):
             trainer.train()
         assert "first, Linear" in caplog.text
-        assert "(float16)" in caplog.text
     assert not any(module._forward_hooks for module in trainer.model.modules())
     assert ("Infinite or NaN" in caplog.text) == (layer is not None)
 
