@@ -17,6 +17,7 @@ from pathlib import Path
 import optuna
 import psutil
 import pytest
+import torch
 from starting import code_of, forked_python, said_in, start
 
 from lightrainer.__main__ import main
@@ -268,10 +269,13 @@ def test_a_script_that_fails_whatever_the_values_ends_the_sweep(tmp_path, capsys
         (["script.py", "--launcher", "no-such-program -x"], "'no-such-program'"),
         (["script.py", "--launcher", "python 'x"], "No closing quotation"),
         (["script.py", "--pruning-unit", "days"], "'days'"),
+        (["script.py", "--workers", "2", "--gpus-per-trial", "2"], "--gpus-per-trial 2"),
+        (["script.py", "--workers", "2", "--launcher", "env torchrun --nproc_per_node 2"], "need 4 GPUs, and 3"),
     ],
 )
 def test_what_cannot_be_is_said_before_anything_is_written(tmp_path, capsys, monkeypatch, words, match):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,6,7")
     (tmp_path / "script.py").write_text("")
     (tmp_path / "space.yaml").write_text(SPACE)
     (tmp_path / "wrong.py").write_text("(")
@@ -501,6 +505,50 @@ def planned(folder, monkeypatch, *words):
 def test_steps_of_different_batches_are_warned_of(tmp_path, monkeypatch, capsys, words, warns):
     planned(tmp_path, monkeypatch, *words)
     assert ("different amounts of data" in capsys.readouterr().err) == warns
+
+
+@pytest.mark.parametrize(
+    ("words", "visible", "shares"),
+    [
+        (["--workers", "2"], "5,GPU-b,7", ["5", "GPU-b"]),
+        (["--workers", "3"], "5,GPU-b,-1,7", ["5", "GPU-b", "5"]),
+        (["--workers", "2"], "", [None, None]),
+        (["--workers", "2"], None, ["0", "1"]),
+        ([], "5,6", [None]),
+        (["--gpus-per-trial", "2"], "5,6,7", ["5,6"]),
+        (["--workers", "2", "--gpus-per-trial", "2"], "5, 6, 7, 8", ["5,6", "7,8"]),
+        (["--workers", "2", "--gpus-per-trial", "0"], "5", ["", ""]),
+        (["--workers", "2", "--launcher", "env torchrun --nproc-per-node=2"], "5,6,7,8", ["5,6", "7,8"]),
+    ],
+)
+def test_workers_share_out_the_gpus(tmp_path, monkeypatch, words, visible, shares):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert planned(tmp_path, monkeypatch, *words).gpus == shares
+
+
+SAYS_ITS_GPUS = """
+import glob, time
+print(os.environ["CUDA_VISIBLE_DEVICES"])
+while len(glob.glob(os.path.dirname(trial["result"]) + "/run-*.json")) < 2:
+    time.sleep(0.01)
+"""
+
+
+def test_a_script_sees_the_gpus_of_its_worker(tmp_path, monkeypatch, capsys):
+    """Each trial waits for the other, so that each worker runs one; the command of the best has as many GPUs."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,6,GPU-c,8")
+    values = json.dumps([[[1, [0.5], 1]], [[1, [0.4], 1]]])
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "script.py").write_text(EVALUATES + SAYS_ITS_GPUS)
+    (tmp_path / "space.yaml").write_text("width: {low: 1, high: 9}")
+    words = ["--workers", "2", "--n-trials", "2", "--gpus-per-trial", "2"]
+    assert main(["sweep", "script.py", "--space", "space.yaml", *LOSS, *words, "--", values]) == 0
+    logs = sorted((tmp_path / "sweeps" / "script").glob("run-*.log"))
+    assert sorted(log.read_text() for log in logs) == ["5,6\n", "GPU-c,8\n"]
+    assert re.search("once more: .* --gpus-per-trial 2 ", capsys.readouterr().out)
 
 
 def test_a_storage_that_cannot_be_reached(tmp_path, capsys, monkeypatch):

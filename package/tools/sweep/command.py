@@ -7,6 +7,7 @@ from __future__ import annotations
 import ast
 import itertools
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -107,6 +108,8 @@ def _add_run(add: Callable[..., Any]) -> None:
     failures = "give up after so many failures before the first completed trial (%(default)s)"
     beat = "interval of a worker's heartbeat, in a database; without one for twice as long, it counts as killed "
     launcher = "what starts the script, such as 'torchrun --nproc_per_node=2'; by default Python"
+    gpus = "GPUs of its own for each trial; by default as many as --launcher starts processes, or one, shared "
+    gpus += "where there are more workers than GPUs; with one worker all of them"
     folder = "for logs and report; by default sweeps/<name of the study>"
     add("--workers", type=whole(), default=1, metavar="N", help="how many run at the same time (%(default)s)")
     add("--storage", default="", metavar="ADDRESS", help=storage)
@@ -118,6 +121,7 @@ def _add_run(add: Callable[..., Any]) -> None:
     add("--retry-failed", action="store_true", help="run trials that failed in an earlier start once more")
     add("--heartbeat", type=positive, default=60, metavar="SECONDS", help=f"{beat}(%(default)s)")
     add("--launcher", default="", metavar="COMMAND", help=launcher)
+    add("--gpus-per-trial", type=whole(0), metavar="N", help=gpus)
     add("--remove-pruned", action="store_true", help="remove the folders of pruned trials")
 
 
@@ -151,6 +155,7 @@ def _complete(plan: SweepPlan) -> None:
     if not plan.folder and (plan.study_name == ".." or Path(plan.study_name).name != plan.study_name):
         raise ValueError(f"--study-name {plan.study_name!r} cannot be the name of a folder: pass --folder, too.")
     plan.folder = Path(plan.folder or os.path.join("sweeps", plan.study_name)).absolute()
+    plan.gpus = _gpus_of_workers(plan)
     plan.command = [*_launcher(plan.launcher), plan.script, *plan.passed_on]
     plan.flags = {one.name for one in plan.space if one.is_flag} | _flags_of(plan.script)
     _warn(plan)
@@ -164,12 +169,47 @@ def _launcher(written: str) -> list[str]:
     return words
 
 
+def _gpus_of_workers(plan: SweepPlan) -> list[str | None]:
+    """Return the CUDA_VISIBLE_DEVICES of each worker's scripts; None leaves it as it is.
+
+    Raises:
+        ValueError: there are too few GPUs.
+    """
+    wanted, gpus = plan.gpus_per_trial, _visible_gpus()
+    if wanted is None and (plan.workers == 1 or not gpus):
+        return [None] * plan.workers
+    if wanted is None:
+        processes = re.search(r"--(?:nproc[-_]per[-_]node|num[-_]processes)[= ]+(\d+)", plan.launcher)
+        if processes is None:
+            return [gpus[worker % len(gpus)] for worker in range(plan.workers)]
+        wanted = int(processes[1])
+    if plan.workers * wanted > len(gpus):
+        raise ValueError(
+            f"--workers {plan.workers} with --gpus-per-trial {wanted} (by default the processes of --launcher) need "
+            f"{plan.workers * wanted} GPUs, and {len(gpus)} are visible: lower one of them. With --gpus-per-trial 0 "
+            "trials see no GPU."
+        )
+    return [",".join(gpus[worker * wanted : (worker + 1) * wanted]) for worker in range(plan.workers)]
+
+
+def _visible_gpus() -> list[str]:
+    """Return the ids in CUDA_VISIBLE_DEVICES up to the first invalid one, as CUDA; all GPUs where it is not set."""
+    listed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if listed is None:
+        import torch
+
+        return [str(index) for index in range(torch.cuda.device_count())]  # makes no CUDA context
+    ids = [one.strip() for one in listed.split(",")]
+    return list(itertools.takewhile(lambda one: one not in ("", "-1", "NoDevFiles"), ids))
+
+
 def _options_of_one(plan: SweepPlan) -> list[str]:
     """Return the options of a sweep with one trial that is run and judged as those of this one."""
     named = [("--launcher", plan.launcher), ("--values-as", plan.values_as), ("--value", plan.value)]
     named += [("--training", plan.training), *zip(itertools.repeat("--metric"), plan.metric)]
-    named += zip(itertools.repeat("--direction"), plan.direction)
-    return [plan.script, "--n-trials", "1", *(str(word) for pair in named if pair[1] for word in pair)]
+    named += [("--gpus-per-trial", plan.gpus_per_trial), *zip(itertools.repeat("--direction"), plan.direction)]
+    given = [pair for pair in named if pair[1] not in (None, "")]
+    return [plan.script, "--n-trials", "1", *(str(word) for pair in given for word in pair)]
 
 
 def _flags_of(script: str) -> set[str]:

@@ -73,6 +73,9 @@ class SweepPlan(Namespace):
     heartbeat: float
     remove_pruned: bool
     launcher: str
+    gpus_per_trial: int | None
+    gpus: list[str | None]
+    """CUDA_VISIBLE_DEVICES for the scripts of each worker; None leaves it as it is."""
 
     @property
     def goal(self) -> str:
@@ -111,7 +114,7 @@ def set_objective(plan: SweepPlan) -> None:
         result = Path(folder) / "objective.json"
         own = {"result": str(result), "run_name": "run", "parent": os.getpid(), "asks": True}
         about = ChildTrial(storage="", study="", number=0, metrics=[], **own)
-        process = start(plan, suggest(plan.space), about, nowhere)
+        process = start(plan, suggest(plan.space), about, nowhere, plan.gpus[0])
         try:
             process.wait()
         finally:
@@ -133,12 +136,13 @@ class ScriptRun:
         study: its study.
         trial: the trial.
         stopping: set when the sweep ends.
+        gpus: CUDA_VISIBLE_DEVICES for the script; None leaves it as it is.
     """
 
-    def __init__(self, plan: SweepPlan, study: Any, trial: Any, stopping: threading.Event) -> None:
+    def __init__(self, plan: SweepPlan, study: Any, trial: Any, stopping: threading.Event, gpus: str | None) -> None:
         from ...facade.search import retries
 
-        self.plan, self.study, self.trial, self.stopping = plan, study, trial, stopping
+        self.plan, self.study, self.trial, self.stopping, self.gpus = plan, study, trial, stopping, gpus
         self.process: subprocess.Popen[bytes] | None = None
         self.reported: set[int] = set()
         self.origin = retries.origin_of(study, trial)
@@ -165,7 +169,7 @@ class ScriptRun:
         self.trial.set_user_attr(retries.COMMAND, self._command(values))
         with self.log.open("ab") as stream:
             self.begins = stream.tell()  # a retry appends to the log of the interrupted process
-            self.process = start(self.plan, values, self._about(), stream)
+            self.process = start(self.plan, values, self._about(), stream, self.gpus)
             if self.stopping.is_set():
                 self.end()
             code = self.process.wait()
@@ -304,7 +308,9 @@ class ScriptRun:
         return json.loads(self.result.read_text()) if self.result.exists() else empty
 
 
-def start(plan: SweepPlan, values: dict[str, Any], about: ChildTrial, stream: IO[bytes]) -> subprocess.Popen[bytes]:
+def start(
+    plan: SweepPlan, values: dict[str, Any], about: ChildTrial, stream: IO[bytes], gpus: str | None
+) -> subprocess.Popen[bytes]:
     """Start the script.
 
     Args:
@@ -312,6 +318,7 @@ def start(plan: SweepPlan, values: dict[str, Any], about: ChildTrial, stream: IO
         values: of the trial.
         about: the trial, for the script; the values of training arguments are added.
         stream: gets its output.
+        gpus: its CUDA_VISIBLE_DEVICES; None leaves it as it is.
     """
     from ...facade import Seq2SeqTrainingArguments
     from ...facade.arguments.sweep_trial import VARIABLE
@@ -323,6 +330,8 @@ def start(plan: SweepPlan, values: dict[str, Any], about: ChildTrial, stream: IO
     variables = {**os.environ, VARIABLE: about.as_json()}
     environment.switch_on(variables)
     environment.choose_keras_backend(variables)
+    if gpus is not None:
+        variables["CUDA_VISIBLE_DEVICES"] = gpus
     if plan.values_as == "environment":
         variables |= {name: str(value) for name, value in others.items()}
     words = [word for name, value in others.items() for word in _words(plan, name, value)]

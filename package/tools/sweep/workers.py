@@ -155,7 +155,7 @@ class Sweep:
         try:
             study = self._open(index) if index else self.study  # threads cannot share sampler and connection
             while not self.stopping.is_set() and time.monotonic() < self.deadline and self._claim(study):
-                study.optimize(lambda trial: self._trial(study, trial), n_trials=1, catch=(ScriptFailed,))
+                study.optimize(lambda trial: self._trial(study, trial, index), n_trials=1, catch=(ScriptFailed,))
         except BaseException as error:
             if not isinstance(error, Stopped):
                 self.error = self.error or error
@@ -182,12 +182,12 @@ class Sweep:
         out = interrupted(trials) | self.failed_before
         return sum(trial.state.name != "WAITING" and trial.number not in out for trial in trials)
 
-    def _trial(self, study: Any, trial: Any) -> Any:
+    def _trial(self, study: Any, trial: Any, worker: int) -> Any:
         from ...lightning_modules.search.channel import FAILURE
 
         with self.lock:
             self.claimed -= 1
-        script = ScriptRun(self.plan, study, trial, self.stopping)
+        script = ScriptRun(self.plan, study, trial, self.stopping, self.plan.gpus[worker])
         self.running.append(script)
         try:
             return script.run()
