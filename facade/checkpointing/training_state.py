@@ -16,7 +16,7 @@ from ...lightning_modules import checkpoints
 from ...lightning_modules.checkpoints.callback_paths import without_foreign_paths
 from ...lightning_modules.checkpoints.state_guards import loading_schedule
 from ...lightning_modules.common.file_names import SCALER_NAME, SCHEDULER_NAME
-from ...lightning_modules.common.safe_serialization import UnsafeValueError, from_plain, to_plain
+from ...lightning_modules.common.safe_serialization import from_plain, plain_entries
 from ...lightning_modules.common.weak_attribute import WeakAttribute
 
 if TYPE_CHECKING:
@@ -188,8 +188,8 @@ class LightningCallbackStates:
         checkpoint = self.checkpoint
         if checkpoint is None:
             return
-        kept = _plain({name: _without_function(state) for name, state in checkpoint.pop("callbacks").items()})
-        further = _plain({name: value for name, value in checkpoint.items() if name not in _OWN})
+        kept = plain_entries({name: _without_function(state) for name, state in checkpoint.pop("callbacks").items()})
+        further = plain_entries({name: value for name, value in checkpoint.items() if name not in _OWN})
         if kept or further:
             files.tensors({"callbacks": kept, "further": further}, os.path.join(folder, LIGHTNING_CALLBACKS_NAME))
 
@@ -247,16 +247,3 @@ def _without_function(state: Any) -> Any:
     if not isinstance(schedule, dict) or "anneal_func" not in schedule:
         return state
     return {**state, "scheduler_state": {name: value for name, value in schedule.items() if name != "anneal_func"}}
-
-
-def _plain(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the values that can be stored safely; warn of the others."""
-    written = {}
-    for name, value in values.items():
-        try:
-            written[name] = to_plain(value)
-        except UnsafeValueError as error:
-            logger.warning(
-                "The checkpoint goes without %r, as it holds what cannot be written safely: %s.", name, error
-            )
-    return written

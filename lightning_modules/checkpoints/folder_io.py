@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from ..common.file_names import OPTIMIZER_NAME
+from ..common.local_paths import require_local
 from ..common.torch_files import load_torch
 from ..internals.lightning_import import CheckpointIO, LightningModule, TorchCheckpointIO, Trainer
 from ..internals.loop_states import place_in_loops
@@ -199,6 +200,5 @@ def _check_before_loading(trainer: Trainer, path: Path) -> None:
 
 
 def _local(path: str | Path) -> Path:
-    if "://" in str(path):
-        raise ValueError(f"{path} is not on a local disk, but folders are renamed there when they are complete")
+    require_local(path, "path")
     return Path(path)

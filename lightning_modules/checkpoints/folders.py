@@ -185,9 +185,6 @@ def _same_among(paths: list[str], wanted: StrPath | None) -> str | None:
     return next((path for path in paths if os.path.realpath(path) == target), None)
 
 
-__all__ = ["OtherDisk"]
-
-
 class OtherDisk:
     """Unfinished checkpoint folder on a machine whose disk the saving process does not write to.
 

@@ -7,7 +7,6 @@ are in `lightning_state.pt`, which the reference ignores.
 from __future__ import annotations
 
 import json
-import logging
 import re
 from collections.abc import Mapping
 from importlib.metadata import version
@@ -22,12 +21,10 @@ from ..common.file_names import (
     data_state_name,
     rng_state_name,
 )
-from ..common.safe_serialization import UnsafeValueError, from_plain, to_plain
+from ..common.safe_serialization import from_plain, plain_entries
 from ..common.torch_files import load_torch, pack, save_torch, unpack
 from ..internals.loop_states import IN_WINDOWS, PROCESS_STATES, loops_at, place_from_state, place_of
 from .hashed_files import WrittenFiles, write_torch
-
-_log = logging.getLogger(__name__)
 
 LIGHTNING_STATE_NAME = "lightning_state.pt"
 """Exists only in folders written by Lightning or converted from its files."""
@@ -137,11 +134,8 @@ def _plain_only(values: Mapping[str, Any]) -> Any:
     for name, value in values.items():
         if name in ("callbacks", "hyper_parameters") and isinstance(value, Mapping):
             kept[name] = _plain_only(value)
-            continue
-        try:
-            kept[name] = to_plain(value)
-        except UnsafeValueError as error:
-            _log.warning("The checkpoint goes without %r, as it holds what cannot be written safely: %s.", name, error)
+        else:
+            kept |= plain_entries({name: value})
     return {"kind": "mapping", "class": None, "items": [[name, written] for name, written in kept.items()]}
 
 

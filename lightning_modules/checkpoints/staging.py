@@ -184,12 +184,21 @@ def remove_leftovers(run_dir: StrPath) -> list[Path]:
     run_dir = Path(run_dir)
     if not run_dir.is_dir():
         return []
-    found = [path for path in run_dir.iterdir() if _is_leftover(path)]
+    found = []
+    for path in run_dir.iterdir():
+        match = _HIDDEN.match(path.name)
+        if match and path.is_dir() and is_abandoned(path, match["owner"]):
+            found.append((match["kind"], path))
     # Of several complete versions of one folder the newest gets the name: new ones before old ones.
-    found.sort(key=lambda path: (_kind(path) != "ready", -path.stat().st_mtime))
-    for path in found:
-        _restore_or_delete(path)
-    return found
+    found.sort(key=lambda one: (one[0] != "ready", -one[1].stat().st_mtime))
+    for kind, path in found:
+        final = final_path(path)
+        if kind in ("ready", "replaced") and not os.path.lexists(final):
+            os.rename(path, final)
+            _log.warning("%s was restored: its process was killed while it replaced that folder.", final)
+        else:
+            abort(path)
+    return [path for _, path in found]
 
 
 @contextmanager
@@ -203,11 +212,6 @@ def _warning_of(folder: Path) -> Iterator[None]:
 
 def _hidden(final: Path, kind: str, owner: str | None = None) -> Path:
     return final.parent / f".{final.name}.{kind}-{owner or owner_token()}"
-
-
-def _kind(path: Path) -> str | None:
-    match = _HIDDEN.match(path.name)
-    return match["kind"] if match else None
 
 
 def _replace_by_renames(staging: Path, final: Path) -> Path:
@@ -231,22 +235,6 @@ def _replace_by_renames(staging: Path, final: Path) -> Path:
             abort(ready)
         raise
     return replaced
-
-
-def _is_leftover(path: Path) -> bool:
-    match = _HIDDEN.match(path.name)
-    return match is not None and path.is_dir() and is_abandoned(path, match["owner"])
-
-
-def _restore_or_delete(path: Path) -> None:
-    match = _HIDDEN.match(path.name)
-    assert match is not None
-    final = path.parent / match["name"]
-    if match["kind"] in ("ready", "replaced") and not os.path.lexists(final):
-        os.rename(path, final)
-        _log.warning("%s was restored: its process was killed while it replaced that folder.", final)
-    else:
-        abort(path)
 
 
 _OF_THE_FORMAT = re.compile(

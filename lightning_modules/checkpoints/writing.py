@@ -214,23 +214,17 @@ class BackgroundWriter:
             self._try_to_flush(folder)
 
     def _try_to_flush(self, folder: Path) -> bool:
-        if not _is_flushed(folder):
+        """Flush a folder and its name; return False, and log an error, if the disk refuses."""
+        try:
+            sync_tree(folder)
+            sync_path(folder.parent)
+        except FileNotFoundError:  # it was removed meanwhile
+            _log.debug("%s is not there any more.", folder)
+        except OSError as error:
+            _log.error("%s is complete, but may not outlive a power failure: the disk refused it (%s).", folder, error)
             return False
         self.unflushed.remove(folder)
         return True
-
-
-def _is_flushed(folder: Path) -> bool:
-    """Flush a folder and its name; return False, and log an error, if the disk refuses."""
-    try:
-        sync_tree(folder)
-        sync_path(folder.parent)
-    except FileNotFoundError:  # it was removed meanwhile
-        _log.debug("%s is not there any more.", folder)
-    except OSError as error:
-        _log.error("%s is complete, but may not outlive a power failure: the disk refused it (%s).", folder, error)
-        return False
-    return True
 
 
 class Snapshot:

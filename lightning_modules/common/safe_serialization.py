@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections import UserDict
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
+
+_log = logging.getLogger(__name__)
 
 _LEAVES = (type(None), bool, int, float, complex, str, bytes)
 
@@ -42,6 +46,17 @@ def to_plain(value: Any) -> Any:
         items = [to_plain(item) for item in value] if items is None else items
         return {"kind": base.__name__, "class": _name_of(kind, base), "items": items}
     raise UnsafeValueError(f"a {kind.__module__}.{kind.__qualname__} is neither a tensor nor a plain value")
+
+
+def plain_entries(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert the entries of a checkpoint by `to_plain`; leave out, with a warning, those that cannot be."""
+    written = {}
+    for name, value in values.items():
+        try:
+            written[name] = to_plain(value)
+        except UnsafeValueError as error:
+            _log.warning("The checkpoint goes without %r, as it holds what cannot be written safely: %s.", name, error)
+    return written
 
 
 def is_plain(value: Any) -> bool:
