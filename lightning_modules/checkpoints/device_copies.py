@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import torch
+import torch
 
 
 class DeviceCopies:
@@ -19,8 +18,6 @@ class DeviceCopies:
     """
 
     def __init__(self, device: torch.device) -> None:
-        import torch
-
         self._module: Any = torch.get_device_module(device)
         self._stream = self._module.Stream(device)
         self._device = device

@@ -16,7 +16,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
+import torch.distributed as dist
+
+from ..common.collectives import transport_device
 from ..common.local_paths import StrPath
+from ..common.nested import leaves
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
@@ -91,10 +96,6 @@ class DiskFullError(OSError):
 
 def bytes_of(values: Any) -> int:
     """Return the size of all tensors in nested dicts, lists and tuples; shared memory counts once."""
-    import torch
-
-    from ..common.nested import leaves
-
     tensors = [leaf for leaf in leaves(values) if isinstance(leaf, torch.Tensor)]
     return sum({(one.device, one.data_ptr(), one.shape): one.numel() * one.element_size() for one in tensors}.values())
 
@@ -195,11 +196,6 @@ class DiskErrorConsensus:
             raise OSError(errno.ENOSPC, f"the disk is full for process {first}", str(self.folder))
 
     def _first_that_failed(self) -> int | None:
-        import torch
-        import torch.distributed as dist
-
-        from ..common.collectives import transport_device
-
         rank = dist.get_rank() if self._error is not None else self.processes
         first = torch.tensor([rank], device=transport_device())
         dist.all_reduce(first, dist.ReduceOp.MIN)

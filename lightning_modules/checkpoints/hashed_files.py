@@ -9,13 +9,15 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+from xxhash import xxh3_64
 
 from ..common.local_paths import StrPath
 from ..common.torch_files import on_host, writing_to
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class WrittenFiles:
@@ -47,8 +49,6 @@ class _HashedFile(io.FileIO):
     """Hash what is written to a new file."""
 
     def __init__(self, path: StrPath) -> None:
-        from xxhash import xxh3_64
-
         super().__init__(path, "wb")
         self.hash = xxh3_64()
 
@@ -97,8 +97,6 @@ def write_torch(values: Any, path: StrPath, written: WrittenFiles) -> None:
     Raises:
         OSError: the disk refused.
     """
-    import torch
-
     with _hashing(path, written) as file:
         torch.save(on_host(values), file)
 
@@ -128,9 +126,6 @@ def write_safetensors(
         OSError: the disk refused.
         SafetensorError: the same, of a file that the library writes.
     """
-    import torch
-    from safetensors.torch import save_file
-
     kinds = {name: _KINDS.get(str(tensor.dtype).removeprefix("torch.")) for name, tensor in tensors.items()}
     plain = all(type(one) is torch.Tensor and one.layout is torch.strided for one in tensors.values())
     if sys.byteorder != "little" or not plain or None in kinds.values():

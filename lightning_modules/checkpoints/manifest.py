@@ -15,6 +15,8 @@ from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
+from xxhash import xxh3_64, xxh3_64_hexdigest
+
 from ..common.local_paths import StrPath
 from .hashed_files import WrittenFiles
 from .owners import job_mark
@@ -31,8 +33,6 @@ def checksum(path: Path) -> str:
     Raises:
         OSError: it cannot be read.
     """
-    from xxhash import xxh3_64
-
     found, block = xxh3_64(), memoryview(bytearray(_BLOCK))
     with path.open("rb", buffering=0) as file:  # not mapped: a read error would kill the process by SIGBUS
         while count := file.readinto(block):
@@ -145,8 +145,6 @@ def _sizes(content: Mapping[str, Any]) -> dict[str, int]:
 
 def _own_checksum(content: Mapping[str, Any]) -> str:
     """Return the checksum of all other entries of a manifest."""
-    from xxhash import xxh3_64_hexdigest
-
     others = {key: value for key, value in content.items() if key != _OWN}
     return xxh3_64_hexdigest(json.dumps(others, sort_keys=True).encode())
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from torch import Tensor, nn
+import torch
+from torch import Tensor, nn
 
 
 def without_sharing(state_dict: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -41,8 +41,6 @@ def without_sharing(state_dict: Mapping[str, Any]) -> tuple[dict[str, Tensor], d
 
 def really_missing(model: nn.Module, missing: Iterable[str]) -> tuple[str, ...]:
     """Return the missing names that were not loaded through a tied name and that belong in a file."""
-    from torch import Tensor
-
     missing = dict.fromkeys(missing)
     tensors = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
     filled = {_identity(tensor) for name, tensor in tensors.items() if name not in missing} - {None}
@@ -56,8 +54,6 @@ def really_missing(model: nn.Module, missing: Iterable[str]) -> tuple[str, ...]:
 
 
 def _require_tensor(name: str, value: Any) -> Tensor:
-    from torch import Tensor
-
     if isinstance(value, Tensor):
         return value
     raise TypeError(
@@ -81,8 +77,6 @@ def _identity(tensor: Tensor) -> Any:
 
 def _own_memory(tensor: Tensor, storages: set[Any]) -> Tensor:
     """Return the tensor itself if it is contiguous and shares no memory, else a copy in main memory."""
-    import torch
-
     storage = tensor.untyped_storage()
     place = (tensor.device, storage.data_ptr())
     if tensor.is_contiguous() and storage.nbytes() == tensor.numel() * tensor.element_size() and place not in storages:

@@ -10,6 +10,8 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError, safe_open
+
 from ..common.file_names import (
     ADAPTER_CONFIG_NAME,
     CONFIG_NAME,
@@ -265,8 +267,6 @@ def _json_problem(path: Path) -> str | None:
 
 
 def _safetensors_problem(path: Path, tensors: list[str]) -> str | None:
-    from safetensors import SafetensorError, safe_open
-
     try:
         # Opening reads the header and compares the extent it states with the file's size.
         with safe_open(path, framework="pt") as opened:

@@ -12,11 +12,17 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
+from torch import Tensor, nn
 
 from ..common.file_names import SAFE_WEIGHTS_NAME
 from ..common.local_paths import StrPath, require_local
 from ..common.torch_files import load_torch, on_host, state_on_host
+from ..internals.torch_names import renames_what_it_loads
 from ..models.inspection import class_of, unwrap_model, without_inner_wrappers
 from .adapters import accepted, load_adapters
 from .forms import (
@@ -33,9 +39,6 @@ from .forms import (
 )
 from .hashed_files import WrittenFiles, write_safetensors
 from .tied_weights import really_missing, without_sharing
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
 
 _log = logging.getLogger(__name__)
 
@@ -67,8 +70,6 @@ def save_weights(
         OSError: the disk refused.
         ValueError: the folder is an address of some storage.
     """
-    from safetensors import SafetensorError
-
     require_local(folder, "folder")
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -174,8 +175,6 @@ def _load_files(
 
 def _foreseen(model: nn.Module, parts: list[Path], aliases: dict[str, str]) -> LoadReport | None:
     """Predict the report of loading; None if a module renames weights or a file has no header of names."""
-    from ..internals.torch_names import renames_what_it_loads
-
     if any(part.suffix != ".safetensors" for part in parts) or renames_what_it_loads(model):
         return None
     there = {name for part in parts for name in _header(part)[0]}
@@ -187,8 +186,6 @@ def _foreseen(model: nn.Module, parts: list[Path], aliases: dict[str, str]) -> L
 
 def _header(file: Path) -> tuple[list[str], dict[str, str]]:
     """Return the names of the tensors in a file of safetensors, and for each tied name the saved one."""
-    from safetensors import SafetensorError, safe_open
-
     try:
         with safe_open(file, framework="pt") as opened:
             return list(opened.keys()), only_strings(opened.metadata())
@@ -288,9 +285,6 @@ def _load_parts(model: nn.Module, folder: Path, parts: list[Path], aliases: dict
 
 
 def _read_parts(parts: list[Path]) -> Iterator[dict[str, Tensor]]:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
     for part in parts:
         try:
             yield load_file(part) if part.suffix == ".safetensors" else load_torch(part)
@@ -325,8 +319,6 @@ def _load_through_class(model: Any, folder: Path, require: Callable[[LoadReport]
         folder: the checkpoint.
         require: raises for a report of missing weights; called before anything is copied.
     """
-    import torch
-
     with torch.random.fork_rng(devices=[]):  # building a model draws random numbers
         own = _own(model)
         twin, found = class_of(own).from_pretrained(

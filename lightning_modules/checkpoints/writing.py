@@ -10,17 +10,18 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
 
 from ..common.local_paths import StrPath
+from ..common.nested import map_nested
 from .device_copies import DeviceCopies
 from .disk import is_disk_full, sync_path, sync_tree
 from .hashed_files import WrittenFiles, write_pieces, write_torch
 from .weights import save_weights
-
-if TYPE_CHECKING:
-    import torch
-    from torch import nn
 
 _log = logging.getLogger(__name__)
 
@@ -247,8 +248,6 @@ class Snapshot:
 
     def of(self, values: Any) -> Any:
         """Return nested dicts, lists and tuples with copies of their tensors; other values are not copied."""
-        from ..common.nested import map_nested
-
         self._copies = {}  # by address: good only while the values of one call are there
         copied = map_nested(self._copy_leaf, values)
         for device in self._devices.values():
@@ -261,9 +260,6 @@ class Snapshot:
             device.wait()
 
     def _copy_leaf(self, leaf: Any) -> Any:
-        import numpy as np
-        import torch
-
         if isinstance(leaf, torch.Tensor):
             return self._copy(leaf.detach())
         return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
@@ -277,8 +273,6 @@ class Snapshot:
         return self._copies[key]
 
     def _into_memory(self, tensor: torch.Tensor) -> torch.Tensor:
-        import torch
-
         index, self._used = self._used, self._used + 1
         if index < len(self._memory):
             held = self._memory[index]
