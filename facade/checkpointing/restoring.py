@@ -144,9 +144,8 @@ class CheckpointRestorer:
         lacks = sorted({host for host, step in steps if step < 0})
         return (
             f"The machines do not have the same checkpoints in output_dir {str(self.host.args.output_dir)!r}: the "
-            f"newest is {', '.join(has)}, and there is none on {', '.join(lacks)}. Write to a disk that all of them "
-            "see, or set save_on_each_node=True; to go on now, copy the folder there. With "
-            "resume_from_checkpoint=False the training begins anew."
+            f"newest is {', '.join(has)}, and there is none on {', '.join(lacks)}. Copy the folder there, and set "
+            "save_on_each_node=True, or output_dir to a disk that all of them see."
         )
 
     def _require_newest(self, weights: bool) -> str:
@@ -202,12 +201,7 @@ class CheckpointRestorer:
             if found is not None:
                 logger.warning("The best checkpoint was %s, and the run has been moved: it is %s now.", best, found)
                 return found
-        logger.warning(
-            "The best checkpoint, %r, is in neither %s nor %s, and is forgotten: the best of the evaluations to come "
-            "is kept if it is better.",
-            best,
-            *runs,
-        )
+        logger.warning("The best checkpoint, %r, is in neither %s nor %s, and is forgotten.", best, *runs)
         return None
 
     # --- the best one

@@ -287,8 +287,7 @@ class CheckpointSaver:
         if self.host.args.fsdp and self.host._strategy.saves_parts(checkpoint=True):
             raise ValueError(
                 f"fsdp_config['state_dict_type']='SHARDED_STATE_DICT': {socket.gethostname()} does not see {final}, "
-                "which the first machine writes, and parts on several disks cannot be read. Set output_dir to a disk "
-                "that all machines see, or the type to 'FULL_STATE_DICT'."
+                "and parts on several disks cannot be read. Set output_dir to a disk that all machines see."
             )
 
     def _make_space(self, run_dir: str, size: int) -> None:

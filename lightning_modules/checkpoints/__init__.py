@@ -23,12 +23,12 @@ from .folders import (
 )
 from .forms import has_optimizer_parts
 from .hashed_files import WrittenFiles
-from .manifest import read_manifest, write_manifest
+from .manifest import write_manifest
 from .owners import FolderInUseError, exclusive
 from .staging import abort, begin, commit, discard, final_path, remove_leftovers, staged_folder, staging_path
 from .verify import problems, require_intact
 from .weights import load_weights, read_weights, save_weights
-from .writing import BackgroundWriter, CheckpointFiles, Snapshot, warn_if_disk_full
+from .writing import BackgroundWriter, CheckpointFiles, warn_if_disk_full
 
 if TYPE_CHECKING:
     from .folder_checkpoint import FolderCheckpoint
@@ -46,7 +46,6 @@ __all__ = [
     "FolderCheckpointIO",
     "FolderInUseError",
     "OtherDisk",
-    "Snapshot",
     "WrittenFiles",
     "abort",
     "begin",
@@ -65,7 +64,6 @@ __all__ = [
     "load_weights",
     "owner_token",
     "problems",
-    "read_manifest",
     "read_weights",
     "remove_leftovers",
     "require_intact",

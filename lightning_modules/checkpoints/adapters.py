@@ -59,8 +59,7 @@ def _compare(own: list[str], there: list[str], folder: Path) -> None:
     if lacking:
         raise ValueError(
             f"{folder} has no weights for the adapter {', '.join(map(repr, lacking))} of the model, only for "
-            f"{', '.join(map(repr, there))}. It would stay as it is, and not that of the checkpoint. Give the model "
-            "the adapters of the run that wrote it, or add this one after the training has been resumed."
+            f"{', '.join(map(repr, there))}. Give the model the adapters of the run that wrote it."
         )
     if others := [name for name in there if name not in own]:
         _log.warning(

@@ -88,7 +88,7 @@ class DiskFullError(OSError):
     def __init__(self, folder: StrPath, needed: int, free: int) -> None:
         super().__init__(
             errno.ENOSPC,
-            f"a checkpoint needs about {_readable(needed)}, but only {_readable(free)} are free; free some space, or "
+            f"a checkpoint needs about {needed / 2**20:.1f} MiB, but only {free / 2**20:.1f} are free; free space, or "
             "set save_total_limit or save_only_model",
             str(folder),
         )
@@ -147,13 +147,6 @@ def is_disk_full(error: BaseException, folder: StrPath) -> bool:
     return isinstance(error, OSError) and free_space(folder) < MARGIN
 
 
-def _readable(size: int) -> str:
-    amount, units = float(size), ["B", "KiB", "MiB", "GiB", "TiB"]
-    while amount >= 1024 and len(units) > 1:
-        amount, units = amount / 1024, units[1:]
-    return f"{amount:.3g} {units[0]}"
-
-
 class DiskErrorConsensus:
     """Raise a full disk of one process in all of them; all go through the parts of a checkpoint in the same order.
 
@@ -189,14 +182,10 @@ class DiskErrorConsensus:
         """
         if self.processes == 1:
             return
-        first = self._first_that_failed()
-        if self._error is not None:
-            raise self._error
-        if first is not None:
-            raise OSError(errno.ENOSPC, f"the disk is full for process {first}", str(self.folder))
-
-    def _first_that_failed(self) -> int | None:
         rank = dist.get_rank() if self._error is not None else self.processes
         first = torch.tensor([rank], device=transport_device())
         dist.all_reduce(first, dist.ReduceOp.MIN)
-        return None if int(first) == self.processes else int(first)
+        if self._error is not None:
+            raise self._error
+        if first < self.processes:
+            raise OSError(errno.ENOSPC, f"the disk is full for process {int(first)}", str(self.folder))

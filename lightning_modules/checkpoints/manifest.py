@@ -73,11 +73,8 @@ MANIFEST_NAME = "_manifest.json"
 _VERSION = 1
 _OWN = "checksum"
 
-# Users edit these by hand, and a truncated one cannot be parsed; so only their presence is checked.
-_EDITABLE = (".json",)
-
-# Truncation of these is found by their own formats, and a user may have replaced them by smaller ones.
-_KNOWS_ITSELF = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")
+# Their own formats reveal truncation, and a user may have edited them, or replaced them by smaller ones.
+_KNOWS_ITSELF = (".json", ".safetensors", ".bin", ".pt", ".pth", ".ckpt")
 
 
 def write_manifest(folder: StrPath, written: WrittenFiles | None = None) -> None:
@@ -187,7 +184,7 @@ def _problem(path: Path, size: int) -> str | None:
     if not path.is_file():
         return f"is missing, though {MANIFEST_NAME} names it"
     found = path.stat().st_size
-    if found >= size or path.suffix in (*_EDITABLE, *_KNOWS_ITSELF):
+    if found >= size or path.suffix in _KNOWS_ITSELF:
         return None
     return f"is cut short: it has {found} bytes of {size}"
 

@@ -27,7 +27,12 @@ def without_sharing(state_dict: Mapping[str, Any]) -> tuple[dict[str, Tensor], d
     names: dict[Any, str] = {}
     storages: set[Any] = set()
     for name, value in state_dict.items():
-        tensor = _require_tensor(name, value).detach()
+        if not isinstance(value, Tensor):
+            raise TypeError(
+                f"the model's state dict holds a {type(value).__name__} under {name!r}, but only tensors can be saved; "
+                "let get_extra_state() return a tensor, or keep that value out of the state dict"
+            )
+        tensor = value.detach()
         identity = _identity(tensor)
         if identity is None:
             tensors[name] = tensor.contiguous()
@@ -50,15 +55,6 @@ def really_missing(model: nn.Module, missing: Iterable[str]) -> tuple[str, ...]:
     optional = [re.compile(pattern) for pattern in getattr(model, "_keys_to_ignore_on_load_missing", None) or ()]
     return tuple(
         name for name in missing if name not in left_out and not any(pattern.search(name) for pattern in optional)
-    )
-
-
-def _require_tensor(name: str, value: Any) -> Tensor:
-    if isinstance(value, Tensor):
-        return value
-    raise TypeError(
-        f"the model's state dict holds a {type(value).__name__} under {name!r}, but only tensors can be saved; "
-        "let get_extra_state() return a tensor, or keep that value out of the state dict"
     )
 
 

@@ -30,18 +30,15 @@ from .manifest import MANIFEST_NAME, Manifest, is_changed, missing_or_cut_short,
 
 _log = logging.getLogger(__name__)
 
-_STATES = (
-    *(OPTIMIZER_NAME, SCHEDULER_NAME, SCALER_NAME, "rng_state*.pth", "data_state_*.pth"),
-    *("lightning_state.pt", "lightning_callbacks.pt", "callback_states.pt"),
-)
+_TABLES = (OPTIMIZER_NAME, SCHEDULER_NAME, SCALER_NAME, "rng_state*.pth", "data_state_*.pth")
+"""States that are dicts."""
+
+_STATES = (*_TABLES, "lightning_state.pt", "lightning_callbacks.pt", "callback_states.pt")
 """Files from which training resumes, besides `trainer_state.json`; others may be anything."""
 
-_TABLES = (OPTIMIZER_NAME, SCHEDULER_NAME, SCALER_NAME, "rng_state*.pth", "data_state_*.pth")
-"""Those of `_STATES` that hold a dict."""
-
 _CHANGED = (
-    f"has other contents than were written, as its checksum in {MANIFEST_NAME} differs: it is damaged, or somebody "
-    f"changed it. If that was on purpose, remove {MANIFEST_NAME}, and nothing is compared"
+    f"is damaged or was changed: its checksum in {MANIFEST_NAME} differs. If that was on purpose, remove "
+    f"{MANIFEST_NAME}, and nothing is compared"
 )
 
 _READ_IN_FULL = 64 << 20  # bytes; only the zip directory is read of a larger file of torch without a checksum
@@ -136,15 +133,13 @@ def _weight_problems(folder: Path, *, required: bool) -> Iterator[str]:
     if required and not has_weights(folder):
         expected = ", ".join(WEIGHT_FILES + INDEX_FILES + ADAPTER_FILES)
         yield f"it holds no weights (expected one of {expected})"
-    for name in WEIGHT_FILES:
+    for name in (*WEIGHT_FILES, CONFIG_NAME, GENERATION_CONFIG_NAME):
         yield from _file_problems(folder / name)
     for name in INDEX_FILES:
         yield from _shard_problems(folder / name)
     for adapter in adapter_folders(folder).values():
         for name in (*ADAPTER_FILES, ADAPTER_CONFIG_NAME):
             yield from _file_problems(adapter / name)
-    for name in (CONFIG_NAME, GENERATION_CONFIG_NAME):
-        yield from _file_problems(folder / name)
 
 
 def _training_problems(folder: Path, manifest: Manifest, compared: list[str]) -> Iterator[str]:

@@ -198,8 +198,7 @@ def _lacking(model: Any, report: LoadReport, folder: Path) -> str:
     extra = f" It has {_some(report.unexpected)} instead." if report.unexpected else ""
     return (
         f"{folder} has no values for {len(report.missing)} of {total} weights of the model: {_some(report.missing)}."
-        f"{extra} They would stay as they are, and not those of the checkpoint. Build the model as in the run that "
-        "wrote it. If these weights are to begin anew, say so in the model: "
+        f"{extra} Build the model as in the run that wrote it, or list the weights that are to begin anew: "
         f"model._keys_to_ignore_on_load_missing = [{re.escape(report.missing[0])!r}, ...] (regular expressions)."
     )
 

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from lightrainer.lightning_modules.checkpoints import last_intact_checkpoint, owners, read_manifest, write_manifest
+from lightrainer.lightning_modules.checkpoints import last_intact_checkpoint, owners, write_manifest
+from lightrainer.lightning_modules.checkpoints.manifest import read_manifest
 
 
 @pytest.fixture(autouse=True)
