@@ -7,12 +7,11 @@ import copy
 import logging
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...lightning_modules import checkpoints
-from ...lightning_modules.checkpoints.state_guards import require_position
 from ...lightning_modules.common.file_names import data_state_name, rng_state_name
 from ...lightning_modules.common.safe_serialization import from_plain
 from ...lightning_modules.common.seeding import load_rng_file
@@ -28,16 +27,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _DEFAULTS: dict[str, Any] = {
-    "evaluated": (),
-    "ended": True,
-    "progress": None,
-    "in_evaluation": None,
-    "copies": 1,
-    "ahead": 0,
-    "asked": None,
-    "group": None,
+    **{"evaluated": (), "ended": True, "copies": 1, "ahead": 0},
+    **dict.fromkeys(("progress", "in_evaluation", "asked", "group")),
 }
 """Defaults for positions that plain Lightning wrote, see `lightning_modules.tasks.resuming`."""
+
+_KINDS: dict[str, Any] = {
+    **dict.fromkeys(("epoch", "done", "windows", "copies"), int),
+    **{"ended": bool, "layout": Mapping, "group": int | None},
+    **dict.fromkeys(("loader", "asked", "in_evaluation", "progress"), Mapping | None),
+}
+"""Types of the entries of a position."""
 
 _NAMES = {
     "world_size": "world_size",
@@ -96,11 +96,15 @@ class StoredPositions:
         written = checkpoints.load_torch(path)
         try:
             state = {**_DEFAULTS, **from_plain(written)}
+            for name, kinds in _KINDS.items():
+                if not isinstance(state[name], kinds):
+                    raise TypeError(f"{name}={state[name]!r:.60}, but expected is {kinds}")
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise ValueError(
-                f"{path} does not hold a position in the data ({error!r}): take another checkpoint."
+                f"{path} does not hold a position in the data ({error!r}): take another checkpoint, or delete the file "
+                "to count from the step."
             ) from error
-        return require_position(state, path)
+        return state
 
     def _rank_before(self, checkpoint: str, rank: int) -> int:
         """Return the process that read this data for the checkpoint; several may share it (`copies_of_batches`)."""

@@ -214,9 +214,8 @@ class OtherDisk:
             limit: number of checkpoints to keep.
         """
         if self.is_ours:
-            take_noted(
-                self.folder, files_below(self.folder)
-            )  # the manifest lists only the files on the disk of the saving process
+            # The manifest lists only the files on the disk of the saving process.
+            take_noted(self.folder, files_below(self.folder))
             commit(self.folder, final, keep_guests=True)
             rotate_checkpoints(Path(final).parent, limit, newest=final)
 

@@ -106,16 +106,12 @@ def read_index(path: Path) -> ShardIndex:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{path} is not a readable index of shards ({error!r})") from error
     shards: dict[str, list[str]] = {}
+    suffix = f".{path.name.split('.')[1]}"
     for tensor, file in sorted(weight_map.items(), key=lambda item: str(item[1])):
-        if not isinstance(file, str) or not _is_shard(path, file):
+        if not isinstance(file, str) or not file.endswith(suffix) or not lies_beside(path, file):
             raise ValueError(f"{path} names the file {file!r} for {tensor!r}, which is not a shard in its folder")
         shards.setdefault(file, []).append(tensor)
     return ShardIndex(shards=shards, aliases=only_strings(metadata))
-
-
-def _is_shard(index: Path, file: str) -> bool:
-    """Return whether a file named by an index is a shard: of the index's kind and beside it."""
-    return file.endswith("." + index.name.split(".")[1]) and lies_beside(index, file)
 
 
 def lies_beside(index: Path, file: str) -> bool:

@@ -1,4 +1,4 @@
-"""Refuse the state of an optimizer, a schedule or a data position that was written by another kind of object.
+"""Refuse the state of an optimizer or a schedule that was written by another kind of object.
 
 Shapes of the tensors in the state of an optimizer are checked by `optim.optimizer_fit`.
 """
@@ -11,8 +11,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..common.local_paths import StrPath
-
-__all__ = ["loading_optimizer", "loading_schedule", "require_position"]
 
 _RAW = (KeyError, TypeError, AttributeError, IndexError, ValueError)
 """Errors of `load_state_dict`, in torch and elsewhere, for a state of another kind of object."""
@@ -82,33 +80,6 @@ def loading_schedule(schedule: Any, state: Mapping[str, Any], path: StrPath) -> 
         vars(schedule).clear()
         vars(schedule).update(before)
         raise
-
-
-def require_position(state: dict[str, Any], path: StrPath) -> dict[str, Any]:
-    """Check the state of a data position and return it.
-
-    Args:
-        state: contents of a file `data_state_*.pth`.
-        path: that file.
-
-    Raises:
-        ValueError: it is something else; it says what is there, and what was expected.
-    """
-    for name, kinds in _POSITION.items():
-        if name not in state or not isinstance(state[name], kinds):
-            raise ValueError(
-                f"{path} has {name}={state.get(name)!r:.60}, but expected is {kinds}: it holds no position in the data "
-                "of this library. Take another checkpoint, or delete the file to count from the step."
-            )
-    return state
-
-
-_POSITION: dict[str, Any] = {
-    **dict.fromkeys(("epoch", "done", "windows", "copies"), int),
-    **{"ended": bool, "layout": Mapping, "group": int | None},
-    **dict.fromkeys(("loader", "asked", "in_evaluation", "progress"), Mapping | None),
-}
-"""Types of the entries of a position."""
 
 
 @contextlib.contextmanager

@@ -37,8 +37,8 @@ _STATES = (*_TABLES, "lightning_state.pt", "lightning_callbacks.pt", "callback_s
 """Files from which training resumes, besides `trainer_state.json`; others may be anything."""
 
 _CHANGED = (
-    f"is damaged or was changed: its checksum in {MANIFEST_NAME} differs. If that was on purpose, remove "
-    f"{MANIFEST_NAME}, and nothing is compared"
+    f"has other contents than were written, as its checksum in {MANIFEST_NAME} differs: it is damaged or was changed. "
+    f"If that was on purpose, remove {MANIFEST_NAME}, and nothing is compared"
 )
 
 _READ_IN_FULL = 64 << 20  # bytes; only the zip directory is read of a larger file of torch without a checksum

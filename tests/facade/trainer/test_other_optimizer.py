@@ -130,4 +130,4 @@ def test_a_position_that_is_none(saved, tmp_path, name):
     writer = trainer(tmp_path, **SAVING)
     written = writer._elastic.stored.read(str(saved))
     made, checkpoint = resumed(saved, tmp_path, "data_state_0.pth", to_plain({**written, name: "x"}))
-    refused(made, checkpoint, f"data_state_0.pth has {name}='x', but expected is")
+    refused(made, checkpoint, "data_state_0.pth", f"{name}='x', but expected is")
