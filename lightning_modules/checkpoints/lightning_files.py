@@ -142,13 +142,12 @@ def _plain_only(values: Mapping[str, Any]) -> Any:
 def _constant_schedule(optimizer: Mapping[str, Any], steps: int) -> dict[str, Any]:
     """Return the state of a constant schedule, without which the Trainer API would not restore the optimizer either."""
     groups = optimizer["param_groups"]
-    rates = [group["lr"] for group in groups]
     return {
         "base_lrs": [group.get("initial_lr", group["lr"]) for group in groups],
         "last_epoch": steps,
         "_step_count": steps + 1,
         "_get_lr_called_within_step": False,
-        "_last_lr": rates,
+        "_last_lr": [group["lr"] for group in groups],
         "lr_lambdas": [None] * len(groups),
     }
 

@@ -77,13 +77,12 @@ def require_intact(folder: StrPath, *, training_state: bool = True, weights: boo
 
     Raises:
         FileNotFoundError: there is no such folder.
+        NotADirectoryError: it is a file.
         ValueError: it holds no weights or is damaged; the message names each file and what is wrong with it.
     """
     folder = Path(folder)
     if not folder.exists():
         raise FileNotFoundError(f"there is no checkpoint {folder}; pass a folder checkpoint-<step> that exists")
-    if not folder.is_dir():
-        raise ValueError(f"{folder} cannot be used as a checkpoint: it is not a folder")
     damage, missing = _damage_and_loss(folder, training_state=training_state, weights=weights)
     if damage:
         raise ValueError(
@@ -150,10 +149,11 @@ def _training_problems(folder: Path, manifest: Manifest, compared: list[str]) ->
         manifest: its list of files.
         compared: the files whose checksums are compared anyway.
     """
-    if not (folder / TRAINER_STATE_NAME).is_file():
-        yield f"{TRAINER_STATE_NAME} is missing"
-    yield from _file_problems(folder / TRAINER_STATE_NAME)
-    yield from _trainer_state_problems(folder / TRAINER_STATE_NAME)
+    state = folder / TRAINER_STATE_NAME
+    if state.is_file():
+        yield from list(_file_problems(state)) or _trainer_state_problems(state)
+    else:
+        yield f"{state.name} is missing"
     states = sorted(path for pattern in _STATES for path in folder.glob(pattern))
     for path in states:
         records = () if path.name in compared else _record_problems(path)
@@ -197,13 +197,10 @@ def _file_problems(path: Path, tensors: list[str] | None = None) -> Iterator[str
 
 def _trainer_state_problems(path: Path) -> Iterator[str]:
     """Yield entries of a readable `trainer_state.json` from which a training cannot resume."""
-    if not path.is_file() or _json_problem(path) is not None:
-        return
     state = json.loads(path.read_text(encoding="utf-8"))
     step = state.get("global_step")
     if not isinstance(step, int) or isinstance(step, bool) or step < 0:
-        said = "no global_step" if "global_step" not in state else f"the global_step {step!r:.40}"
-        yield f"{path.name} has {said}, which has to be the number of steps that are done"
+        yield f"{path.name} has the global_step {step!r:.40}, which has to be the number of steps that are done"
         return
     for name, kinds in _KINDS.items():
         if name in state and (not isinstance(state[name], kinds) or isinstance(state[name], bool)):

@@ -126,7 +126,7 @@ def test_missing_folder(tmp_path: Path):
 
 def test_file_in_the_place_of_a_folder(tmp_path: Path):
     (tmp_path / "file").touch()
-    with pytest.raises(ValueError, match="is not a folder"):
+    with pytest.raises(NotADirectoryError, match=re.escape(str(tmp_path / "file"))):
         require_intact(tmp_path / "file")
 
 
