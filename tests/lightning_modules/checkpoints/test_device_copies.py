@@ -6,8 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from lightrainer.lightning_modules.checkpoints.device_copies import DeviceCopies
-from lightrainer.lightning_modules.checkpoints.writing import CheckpointFiles, Snapshot
+from lightrainer.lightning_modules.checkpoints.writing import CheckpointFiles, DeviceCopies, Snapshot
 
 
 class Stream:
