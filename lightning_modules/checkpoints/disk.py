@@ -88,8 +88,8 @@ class DiskFullError(OSError):
     def __init__(self, folder: StrPath, needed: int, free: int) -> None:
         super().__init__(
             errno.ENOSPC,
-            f"a checkpoint needs about {needed / 2**20:.1f} MiB, but only {free / 2**20:.1f} are free; free space, or "
-            "set save_total_limit or save_only_model",
+            f"a checkpoint needs about {needed:,} bytes, but only {free:,} bytes are free; free some space, or set "
+            "save_total_limit or save_only_model",
             str(folder),
         )
 

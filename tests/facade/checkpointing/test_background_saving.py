@@ -149,7 +149,7 @@ def test_too_little_space_is_a_warning_and_leaves_the_older_ones(tmp_path, monke
     assert made.state.global_step == 4
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["checkpoint-1"]
     assert caplog.text.count("No checkpoint was written") == 3
-    assert "only 100 B are free" in caplog.text
+    assert "only 100 bytes are free" in caplog.text
 
 
 def test_an_older_one_makes_room_but_never_the_best(tmp_path, monkeypatch):
