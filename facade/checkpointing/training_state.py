@@ -120,9 +120,7 @@ class CallbackStates:
             for callback, state in zip(present, states, strict=False):
                 self._replace(callback, type(callback).from_state(state))
         if missing:
-            logger.warning(
-                "The checkpoint has states of callbacks that are not included here, and ignored: %s", ", ".join(missing)
-            )
+            logger.warning(_NOT_THERE, "The checkpoint", ", ".join(missing))
 
     def tensors(self) -> dict[str, Any]:
         """Return the states of callbacks with `state_dict` and `load_state_dict`."""

@@ -74,7 +74,9 @@ class FolderCheckpointIO(CheckpointIO):
         if final.suffix == ".ckpt" and not final.is_dir():
             TorchCheckpointIO().save_checkpoint(checkpoint, path)
             return
-        self._clean(final.parent)
+        if final.parent not in self._cleaned:
+            self._cleaned.add(final.parent)
+            staging.remove_leftovers(final.parent)
         model, prefix = self._model()
         own, others = split_weights(checkpoint["state_dict"], prefix)
         written = WrittenFiles()
@@ -128,12 +130,6 @@ class FolderCheckpointIO(CheckpointIO):
         if batch_size := getattr(trainer.train_dataloader, "batch_size", None):
             known["train_batch_size"] = batch_size
         return {**known, "batches_in_epoch": batches if batches != float("inf") else place_in_loops(trainer).done + 1}
-
-    def _clean(self, run_dir: Path) -> None:
-        """Remove half-written folders of killed runs, once."""
-        if run_dir not in self._cleaned:
-            self._cleaned.add(run_dir)
-            staging.remove_leftovers(run_dir)
 
 
 class FolderReader(TorchCheckpointIO):

@@ -12,9 +12,6 @@ from typing import Any
 
 from ..common.local_paths import StrPath
 
-_RAW = (KeyError, TypeError, AttributeError, IndexError, ValueError)
-"""Errors of `load_state_dict`, in torch and elsewhere, for a state of another kind of object."""
-
 
 @contextlib.contextmanager
 def loading_optimizer(optimizer: Any, path: StrPath) -> Iterator[None]:
@@ -86,7 +83,7 @@ def loading_schedule(schedule: Any, state: Mapping[str, Any], path: StrPath) -> 
 def _plain_errors(path: StrPath, loaded: Any) -> Iterator[None]:
     try:
         yield
-    except _RAW as error:
+    except (LookupError, TypeError, AttributeError, ValueError) as error:  # raised by torch and other libraries
         if os.fspath(path) in str(error):
             raise
         raise ValueError(
