@@ -13,7 +13,7 @@ import torch
 
 from ...lightning_modules.search.channel import Channel
 from .retries import is_persistent
-from .search_run import SearchRun
+from .search_run import SearchRun, enqueue
 from .storages import disconnect, open_storage
 
 
@@ -83,6 +83,7 @@ class _Pool:
 
     def run(self) -> None:
         """Start the workers, wait for them, and raise the error of one that failed."""
+        enqueue(self.study, self.search.options.enqueue)
         disconnect(self.study._storage)  # or the end of a worker would end the connection of this process
         workers = [self.context.Process(target=self._work) for _ in range(self.jobs)]
         try:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...lightning_modules.common.suggestions import did_you_mean
@@ -14,7 +15,7 @@ from . import retries
 from .forked_workers import check_jobs, optimize_in_workers
 from .hyperparameters import BestRun, default_hp_space_optuna
 from .metric_objective import is_nan
-from .search_run import OPTIONS, SearchOptions, SearchRun
+from .search_run import OPTIONS, SearchOptions, SearchRun, enqueue
 from .storages import StorageError, open_storage, shown, without_experimental_warnings
 
 
@@ -73,8 +74,32 @@ class OptunaBackend:
             channel.close()
 
     def _open_study(self, trainer: Any, options: SearchOptions) -> None:
+        check_enqueued(trainer.hp_space, options.enqueue)
         trainer.study = make_study(options.directions, self._of_study, options.metrics)
         retries.give_up_dead(trainer.study)
+        if self._jobs == 1:  # workers queue in the study that they share
+            enqueue(trainer.study, options.enqueue)
+
+
+def check_enqueued(hp_space: Callable[[Any], Any], points: list[dict[str, Any]]) -> None:
+    """Refuse values that the space does not have, which optuna would skip, or train with.
+
+    Raises:
+        ValueError: names the value.
+    """
+    import optuna
+
+    for point in points:
+        study = optuna.create_study(sampler=optuna.samplers.RandomSampler())
+        study.enqueue_trial(point)
+        trial = study.ask()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # of values out of range, which raise below
+            hp_space(trial)
+        for name in point.keys() - trial.params.keys():
+            near = did_you_mean(name, trial.params)
+            raise ValueError(f"enqueue has {name}={point[name]!r}, and hp_space suggests no {name!r}.{near}")
+        optuna.trial.create_trial(params=trial.params, distributions=trial.distributions, value=0.0)
 
 
 def make_study(directions: list[str], given: dict[str, Any], metrics: Sequence[str] = ()) -> Any:

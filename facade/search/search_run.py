@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-OPTIONS = ("final_model", "remove_pruned", "resume_trials", "report", "pruning_unit")
+OPTIONS = ("final_model", "remove_pruned", "resume_trials", "report", "pruning_unit", "enqueue")
 """Keywords of `hyperparameter_search` that are not the backend's."""
 BATCH_SIZES = ("per_device_train_batch_size", "gradient_accumulation_steps")
 """Arguments that determine the amount of data in an optimizer step."""
@@ -54,6 +54,8 @@ class SearchOptions:
     """Unit in which evaluations are reported to the pruner: optimizer steps, or completed epochs."""
     report: bool | str = False
     """Write a report to `output_dir/search`, or to the given folder."""
+    enqueue: list[dict[str, Any]] = field(default_factory=list)
+    """Values of the trials that come first; what a trial leaves out is sampled."""
     backend: dict[str, Any] = field(default_factory=dict)
     """Options of the backend."""
 
@@ -76,6 +78,12 @@ class Transport(NamedTuple):
     """A Trainer -> a copy of it that can be pickled."""
     revive: Callable[[Any], tuple[Any, Any]]
     """That copy, in the other process -> a Trainer that trains, and its `HyperparameterSearch`."""
+
+
+def enqueue(study: Any, points: list[dict[str, Any]]) -> None:
+    """Queue trials with these values, unless an earlier search on this study did."""
+    for point in points:
+        study.enqueue_trial(point, skip_if_exists=True)
 
 
 class SearchRun:

@@ -303,6 +303,23 @@ def test_workers_side_by_side(tmp_path):
     assert made.evaluate()["eval_loss"] == two.objective  # read from the folder that a worker left
 
 
+@pytest.mark.parametrize("options", [{}, {"n_jobs": 2}, {"storage": "study.log", "n_jobs": 2}])
+def test_given_values_are_tried_first_and_once(tmp_path, monkeypatch, options):
+    monkeypatch.chdir(tmp_path)
+    made = searcher(tmp_path / "out")
+    rates = [0.02, 0.03]
+    points = [{"learning_rate": rate} for rate in rates]
+    options = {**options, "enqueue": points, "study_name": "mine", "load_if_exists": True}
+    for trials in (2, 1) if "storage" in options else (3,):
+        made.hyperparameter_search(
+            space, n_trials=trials, enqueue=[{"learning_rate": rate} for rate in rates], **options
+        )
+    found = [trial.params["learning_rate"] for trial in made.study.trials]
+    assert found[:2] == rates
+    assert len(set(found)) == len(found) == 3
+    assert all(trial.state.name == "COMPLETE" for trial in made.study.trials)
+
+
 def test_a_worker_that_fails_ends_the_search(tmp_path):
     made = searcher(tmp_path)
 
