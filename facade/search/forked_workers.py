@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import multiprocessing
 import os
 import pickle
@@ -137,7 +138,8 @@ class _Pool:
 def _reopened(storage: Any) -> Any:
     """Return the storage with connections of its own, as those of the parent cannot be shared."""
     address = getattr(getattr(storage, "_backend", storage), "url", None)
-    return storage if address is None else open_storage(str(address))
+    # A copy of a journal has an id of its own: with the same one, two workers would take the same queued trial.
+    return copy.copy(storage) if address is None else open_storage(str(address))
 
 
 def _picklable(error: Exception) -> Exception | None:

@@ -311,9 +311,7 @@ def test_given_values_are_tried_first_and_once(tmp_path, monkeypatch, options):
     points = [{"learning_rate": rate} for rate in rates]
     options = {**options, "enqueue": points, "study_name": "mine", "load_if_exists": True}
     for trials in (2, 1) if "storage" in options else (3,):
-        made.hyperparameter_search(
-            space, n_trials=trials, enqueue=[{"learning_rate": rate} for rate in rates], **options
-        )
+        made.hyperparameter_search(space, n_trials=trials, **options)
     found = [trial.params["learning_rate"] for trial in made.study.trials]
     assert found[:2] == rates
     assert len(set(found)) == len(found) == 3
