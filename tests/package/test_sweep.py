@@ -348,6 +348,18 @@ def evaluating(folder, monkeypatch, *words, values):
     return main(["sweep", "script.py", "--space", "space.yaml", *LOSS, *words, "--", json.dumps(values)])
 
 
+def test_given_values_are_tried_first_and_once(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "script.py").write_text(EVALUATES)
+    (tmp_path / "space.yaml").write_text("width: {low: 1, high: 900}\nenqueue: [{width: 3}, {width: 5}]")
+    values = json.dumps([[[1, [0.5], 1]]] * 3)
+    for trials in "23":
+        assert main(["sweep", "script.py", "--space", "space.yaml", *LOSS, "--n-trials", trials, "--", values]) == 0
+    found = [trial.params["width"] for trial in study_of_script().trials]
+    assert found[:2] == [3, 5]
+    assert len(set(found)) == len(found) == 3
+
+
 def study_of_script():
     return optuna.load_study(study_name="script", storage="sqlite:///sweeps/script/study.db")
 

@@ -142,7 +142,10 @@ def _complete(plan: SweepPlan) -> None:
         )
     plan.direction = plan.direction or directions_of(plan.metric, "--direction", "--metric")
     plan.again = _options_of_one(plan)
-    plan.space = read_space(plan.space)  # type: ignore[arg-type]
+    plan.enqueue = []
+    plan.space = read_space(plan.space, plan.enqueue)  # type: ignore[arg-type]
+    if plan.enqueue and plan.sampler == "grid":
+        raise ValueError("enqueue: --sampler grid tries all values anyway. Leave one of them out.")
     if plan.values_as == "arguments":
         check_values(plan.space, Seq2SeqTrainingArguments)
     plan.points = grid(plan.space) if plan.sampler == "grid" else []

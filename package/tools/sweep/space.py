@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from optuna.distributions import FloatDistribution, IntDistribution
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.trial import create_trial
 
 from ...facade.arguments.trial_values import cast, declared_types
 from ...lightning_modules.common.suggestions import did_you_mean
@@ -31,6 +32,7 @@ warmup_steps: {low: 0, high: 100, when: {lr_scheduler_type: [linear, cosine]}}  
 freeze: {type: flag}                                  # --freeze, or nothing
 fold: ["01", "02"]                                    # what is quoted stays text
 seed: 7                                               # the same in every trial
+enqueue: [{learning_rate: 1e-4, num_train_epochs: 2}] # no parameter: values that are tried first
 """
 """A space with every form, for `--help`."""
 
@@ -83,11 +85,12 @@ class Parameter:
         return self.choices if self.interval is None else [self.interval.low, self.interval.high]
 
 
-def read_space(path: str | os.PathLike[str]) -> list[Parameter]:
+def read_space(path: str | os.PathLike[str], enqueued: list[dict[str, Any]] | None = None) -> list[Parameter]:
     """Read a space from a YAML or JSON file, with an entry for each parameter as in `EXAMPLE`.
 
     Args:
         path: the file, or JSON that begins with `{`.
+        enqueued: gets the values that are tried first.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -104,7 +107,10 @@ def read_space(path: str | os.PathLike[str]) -> list[Parameter]:
         )
     found: list[Parameter] = []
     said: list[str] = []
+    points = content.get("enqueue", [])
     for name, entry in content.items():
+        if name == "enqueue":
+            continue
         try:
             if not isinstance(name, str) or not name:
                 raise ValueError("names of parameters are text; YAML reads some words as something else, so quote it.")
@@ -113,7 +119,20 @@ def read_space(path: str | os.PathLike[str]) -> list[Parameter]:
             said.append(f"{name}: {error}")
     if said:
         raise ValueError(f"--space {os.fspath(path)}:\n" + "\n".join(said))
+    _check_enqueued(points, found)
+    if enqueued is not None:
+        enqueued += points
     return found
+
+
+def _check_enqueued(points: Any, space: list[Parameter]) -> None:
+    if not isinstance(points, list) or not all(isinstance(point, Mapping) for point in points):
+        raise ValueError(f"enqueue must be a list of values by name, such as [{{seed: 1}}], not {points!r:.60}.")
+    known = {one.name: one.interval or CategoricalDistribution(one.choices) for one in space}
+    for point in points:
+        for name in point:
+            _require_known("enqueue: ", name, known)
+        create_trial(params=point, distributions={name: known[name] for name in point}, value=0.0)  # or ValueError
 
 
 def suggest(space: list[Parameter], trial: Any = None) -> dict[str, Any]:

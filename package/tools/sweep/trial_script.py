@@ -44,6 +44,8 @@ class SweepPlan(Namespace):
     """Parameters that are options without a value."""
     points: list[dict[str, Any]]
     """The points of a grid."""
+    enqueue: list[dict[str, Any]]
+    """Values of the trials that come first."""
     again: list[str]
     """The options of a sweep that runs one trial of this one once more, without its values."""
     n_trials: int

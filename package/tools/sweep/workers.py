@@ -93,6 +93,7 @@ class Sweep:
         import optuna
 
         from ...facade.search import retries
+        from ...facade.search.search_run import enqueue
 
         plan = self.plan
         optuna.logging.set_verbosity(optuna.logging.ERROR)  # failures are printed here, in fewer words
@@ -100,8 +101,7 @@ class Sweep:
             plan.folder.mkdir(parents=True, exist_ok=True)
             plan.storage = f"sqlite:///{plan.folder / 'study.db'}"
         self.study = self._open(0)
-        for point in plan.points:
-            self.study.enqueue_trial(point, skip_if_exists=True)
+        enqueue(self.study, [*plan.points, *plan.enqueue])
         plan.folder.mkdir(parents=True, exist_ok=True)
         for number in retries.give_up_dead(self.study, plan.max_retry):
             print(f"Trial {number} was not finished, and is begun again.", file=sys.stderr)

@@ -187,6 +187,10 @@ def test_parameters_beside_certain_values_only(tmp_path):
         ("a: []", "choices must be a list"),
         ("a: [[1]]", r"values must be .*\[1\]"),
         ("a: {low: 1", "cannot be read"),
+        ("a: [1]\nenqueue: [{b: 1}]", "enqueue: 'b'"),
+        ("a: [1, 3]\nenqueue: [{a: 2}]", "'2' not in"),
+        ("a: {low: 1, high: 3}\nenqueue: [{a: 4}]", "4 of parameter 'a'"),
+        ("a: [1]\nenqueue: {a: 1}", "enqueue must be a list"),
     ],
 )
 def test_a_space_that_cannot_be(tmp_path, text, match):
