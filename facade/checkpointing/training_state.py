@@ -29,7 +29,7 @@ LIGHTNING_CALLBACKS_NAME = "lightning_callbacks.pt"
 """File of a checkpoint with the states of Lightning callbacks; not in the reference."""
 
 _OWN = ("epoch", "global_step", "pytorch-lightning_version", "state_dict")
-_NOT_THERE = "%s holds the states of callbacks that are not there: %s"
+_NOT_THERE = "%s has states of callbacks that are not included here, and ignored: %s"
 
 
 class TrainingState:

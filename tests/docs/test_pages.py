@@ -61,7 +61,14 @@ def test_keywords_of_the_search_are_taken():
     optunas = {*inspect.signature(optuna.create_study).parameters}
     optunas |= {*inspect.signature(optuna.study.Study.optimize).parameters}
     assert len(named) > 15
-    assert named <= own | optunas | {"final_model", "remove_pruned", "resume_trials", "report", "pruning_unit"}
+    assert named <= own | optunas | {
+        "enqueue",
+        "final_model",
+        "remove_pruned",
+        "resume_trials",
+        "report",
+        "pruning_unit",
+    }
 
 
 def test_a_cluster_gives_a_node_what_its_command_reads():
