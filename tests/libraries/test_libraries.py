@@ -127,7 +127,10 @@ def test_the_files_are_those_of_the_reference_in_two_processes(both_in_two_proce
 @pytest.mark.parametrize(
     ("case", "words"),
     [
-        ("deepspeed", ["deepspeed", "pip install --no-build-isolation 'deepspeed>="]),
+        (
+            "deepspeed",
+            ["argument deepspeed needs the package deepspeed", "pip install --no-build-isolation 'deepspeed>="],
+        ),
         ("fsdp", ["NotImplementedError: trainer.accelerator.state.fsdp_plugin", "Leave fsdp out"]),
         ("vllm", ["vLLM is not available", "use_vllm"]),
     ],
