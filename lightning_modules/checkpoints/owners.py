@@ -149,7 +149,10 @@ def _lock(path: Path, locked: ExitStack) -> bool:
     while True:
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            break
+            if os.fstat(file.fileno()).st_nlink:
+                break
+            file = locked.enter_context(path.open("a+", encoding="utf-8"))  # the other process deleted it as it ended
+            continue
         except OSError as error:
             if error.errno not in _TAKEN:
                 return False

@@ -179,8 +179,9 @@ def of_place(api: Any, folder: Path) -> dict[str, Any]:
         options = {"save_strategy": "steps", "save_steps": 2, "save_on_each_node": save}
         found[f"saving {save}"] = trained(api, place, data, **options, log_on_each_node=save)
         files = [path.relative_to(place) for path in place.rglob("*") if path.is_file()]
-        # Its own state each process writes in any case; the last are ours alone.
-        own = ("rng_state", "data_state", "manifest")
+        # Each process writes its own state in any case. The last three are of lightrainer alone; the lock is that of
+        # process 0, which may still be in train().
+        own = ("rng_state", "data_state", "manifest", ".training.lock")
         found[f"files {save}"] = sorted(str(Path(*f.parts[1:])) for f in files if not f.name.startswith(own))
     return found
 

@@ -84,6 +84,23 @@ def test_a_process_that_is_ending_is_waited_for(tmp_path, monkeypatch):
             assert next(waits, None) is None
 
 
+def test_a_file_that_is_deleted_while_it_is_waited_for_locks_nothing(tmp_path, monkeypatch):
+    """The process before deletes its file as it ends; a lock of that file would not keep out a third process."""
+    monkeypatch.setattr(owners, "PATIENCE", 60)
+    lockf, tries = owners.fcntl.lockf, []
+
+    def delete_first(file, *flags):
+        tries.append(file)
+        if len(tries) == 1:
+            (tmp_path / owners.LOCK_NAME).unlink()
+        return lockf(file, *flags)
+
+    monkeypatch.setattr(owners.fcntl, "lockf", delete_first)
+    with exclusive(tmp_path):
+        assert len(tries) == 2
+        assert (tmp_path / owners.LOCK_NAME).exists()
+
+
 def test_trainings_of_one_process_share_a_folder(tmp_path):
     """One after the other, and one inside the other; a forked process is another one."""
     for _ in range(2):
