@@ -9,13 +9,7 @@ from same_values import same
 from torch import nn
 from torch.nn import functional
 
-from lightrainer import (
-    NaNGuardCallback,
-    NaNGuardError,
-    Trainer,
-    TrainerCallback,
-    TrainingArguments,
-)
+from lightrainer import NaNGuardCallback, NaNGuardError, Trainer, TrainerCallback, TrainingArguments
 
 BAD = 3  # the step with the bad sample: two a step, no shuffling
 

@@ -1,15 +1,14 @@
 """The plainest training under Lightning, for the tests of the engine."""
 
+import functools
+
+import module_world
 import torch
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import LightningModule
 
 from lightrainer.lightning_modules.internals import lightning_internals
 
-
-def make_trainer(**kwargs):
-    options = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-    options |= {"enable_model_summary": False, "num_sanity_val_steps": 0}
-    return Trainer(accelerator="cpu", max_epochs=1, **options, **kwargs)
+make_trainer = functools.partial(module_world.make_trainer, max_epochs=1)
 
 
 class Loader:

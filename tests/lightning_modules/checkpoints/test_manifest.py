@@ -9,13 +9,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from lightrainer.lightning_modules.checkpoints import (
-    problems,
-    require_intact,
-    save_torch,
-    save_weights,
-    write_manifest,
-)
+from lightrainer.lightning_modules.checkpoints import problems, require_intact, save_torch, save_weights, write_manifest
 from lightrainer.lightning_modules.checkpoints.manifest import read_manifest
 
 NAMES = ["model.safetensors", "optimizer.pt", "trainer_state.json", "vocab.txt", "first/adapter_config.json"]

@@ -7,12 +7,7 @@ from dataclasses import fields
 import pytest
 
 from lightrainer import TrainingArguments
-from lightrainer.lightning_modules.common.suggestions import (
-    OptimizerNames,
-    SchedulerType,
-    did_you_mean,
-    nearest,
-)
+from lightrainer.lightning_modules.common.suggestions import OptimizerNames, SchedulerType, did_you_mean, nearest
 
 
 def test_an_unknown_value_is_answered_with_the_nearest_and_all_valid_ones():

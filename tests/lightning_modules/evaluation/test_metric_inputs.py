@@ -140,12 +140,7 @@ def test_the_next_token():
 
 @pytest.mark.parametrize(
     "metric",
-    [
-        torchmetrics.MeanMetric(),
-        text.BLEUScore(),
-        retrieval.RetrievalMAP(),
-        segmentation.MeanIoU(3),
-    ],
+    [torchmetrics.MeanMetric(), text.BLEUScore(), retrieval.RetrievalMAP(), segmentation.MeanIoU(3)],
     ids=lambda metric: type(metric).__name__,
 )
 def test_metrics_without_a_rule(metric):

@@ -2,8 +2,9 @@
 
 import pytest
 import torch
-from lightning.pytorch import Callback, Trainer
+from lightning.pytorch import Callback
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
+from module_world import make_trainer
 
 from lightrainer.lightning_modules.internals import fast_path, lightning_internals
 
@@ -45,15 +46,8 @@ class Recording(fast_path.FastModule):
         return torch.optim.SGD(self.parameters(), lr=0.125)
 
 
-def make_trainer(callbacks=(), plugins=(), **options):
-    silent = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "num_sanity_val_steps": 0}
-    sizes = {"accelerator": "cpu", "max_epochs": 2, "enable_model_summary": False, "limit_val_batches": 0}
-    with lightning_internals.quiet():
-        return Trainer(callbacks=list(callbacks), plugins=list(plugins), **silent, **sizes, **options)
-
-
-def lean_trainer(callbacks=(), **options):
-    trainer = make_trainer(callbacks, [fast_path.FastPrecision()], **options)
+def lean_trainer(callbacks=None, **options):
+    trainer = make_trainer(callbacks=callbacks, plugins=[fast_path.FastPrecision()], limit_val_batches=0, **options)
     fast_path.step_lightly(trainer)
     return trainer
 
@@ -66,12 +60,11 @@ def told(trainer, leave=()):
     return module.seen, module.weight.item(), trainer.fit_loop.state_dict()
 
 
-@pytest.mark.filterwarnings("ignore:The 'train_dataloader' does not have many workers")
 @pytest.mark.parametrize("leave", [(), ((0, 1),), ((0, 0), (1, 2))], ids=["all", "after one", "before any"])
 def test_a_turn_counts_and_calls_as_lightnings(leave):
     trainer = lean_trainer()
     assert "run" in vars(trainer.fit_loop.epoch_loop)
-    assert told(trainer, leave) == told(make_trainer(), leave)
+    assert told(trainer, leave) == told(make_trainer(limit_val_batches=0), leave)
 
 
 @pytest.mark.parametrize(

@@ -22,9 +22,8 @@ def test_the_cli_is_known(monkeypatch):
     monkeypatch.setattr("sys.argv", ["program"])
     # Lightning 2.6 uses names that jsonargparse 4.53 is about to rename (2026).
     monkeypatch.setenv("JSONARGPARSE_DEPRECATION_WARNINGS", "off")
-    cli = LightningCLI(
-        Asked, args=["--model.size=2"], run=False, save_config_callback=None, seed_everything_default=False
-    )
+    options = {"run": False, "save_config_callback": None, "seed_everything_default": False}
+    cli = LightningCLI(Asked, args=["--model.size=2"], **options)
     assert cli.model.asked
     assert not Asked().asked
     assert not lightning_internals.made_by_cli()
@@ -45,7 +44,6 @@ def test_lightning_deals_out_samples_or_not(monkeypatch, active):
     assert isinstance(prepared.sampler, DistributedSampler) is active
 
 
-@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning", "ignore:.*does not have many workers")
 @pytest.mark.parametrize("given", [True, False])
 def test_the_data_module_gives_the_sampler_back(given):
     data, trainer, seen = DataModule(points()), make_trainer(use_distributed_sampler=given, fast_dev_run=1), []

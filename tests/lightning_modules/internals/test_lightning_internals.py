@@ -1,24 +1,20 @@
 """Where a `fit` starts, and evaluations inside of it: Lightning's private names mean what we take them for."""
 
 import contextlib
+import functools
 
+import module_world
 import pytest
 import torch
-from lightning.pytorch import Callback, Trainer
+from lightning.pytorch import Callback
 from lightning.pytorch.loggers import Logger
 
 from lightrainer.lightning_modules.internals import fast_path, lightning_internals
 from lightrainer.lightning_modules.training.accumulation import WindowLoader
 
+make_trainer = functools.partial(module_world.make_trainer, max_epochs=1, limit_val_batches=0)
 WINDOWS = 4
 """Windows in an epoch of the tests' data."""
-
-
-def make_trainer(**kwargs):
-    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-    defaults = {"accelerator": "cpu", "max_epochs": 1, "enable_model_summary": False, "num_sanity_val_steps": 0}
-    with lightning_internals.quiet():
-        return Trainer(**{**defaults, **quiet, "limit_val_batches": 0, **kwargs})
 
 
 class Loader:
@@ -44,9 +40,8 @@ def make_windows():
         def __iter__(self):
             return iter([torch.tensor(10.0 * self.epoch + index) for index in range(WINDOWS)])
 
-    return WindowLoader(
-        Numbers(), accumulation=1, batches=WINDOWS, windows=WINDOWS, read=lambda batches, n: ([next(batches)], 1)
-    )
+    read = lambda batches, n: ([next(batches)], 1)
+    return WindowLoader(Numbers(), accumulation=1, batches=WINDOWS, windows=WINDOWS, read=read)
 
 
 class Manual(fast_path.FastModule):
@@ -118,9 +113,8 @@ def test_start_at_goes_on_as_if_never_interrupted(epoch, window):
         logger, windows = Steps(), make_windows()
         trainer = make_trainer(max_epochs=3, logger=logger, log_every_n_steps=1)
         windows.start_at(*start)
-        lightning_internals.start_at(
-            trainer, epoch=start[0], window=start[1], global_step=WINDOWS * start[0] + start[1]
-        )
+        done = WINDOWS * start[0] + start[1]
+        lightning_internals.start_at(trainer, epoch=start[0], window=start[1], global_step=done)
         runs.append((fit(trainer, Manual(windows)), logger.lines, trainer.fit_loop.state_dict()))
         assert (trainer.current_epoch, trainer.global_step) == (3, 3 * WINDOWS)
     (whole, lines, end), (rest, last_lines, last_end) = runs
@@ -132,16 +126,6 @@ def test_start_at_goes_on_as_if_never_interrupted(epoch, window):
     assert last_lines
     for progress in ("epoch_progress", "epoch_loop.batch_progress"):
         assert last_end[progress] == end[progress]
-
-
-def test_start_at_counts_towards_the_last_step():
-    windows = make_windows()
-    windows.start_at(1, 2)
-    trainer = make_trainer(max_epochs=-1, max_steps=9)
-    lightning_internals.start_at(trainer, epoch=1, window=2, global_step=6)
-    steps = [entry[2] for entry in fit(trainer, Manual(windows)) if isinstance(entry, tuple)]
-    assert steps == [6, 7, 8]
-    assert trainer.global_step == 9
 
 
 class Hooks(Callback):
@@ -244,25 +228,12 @@ def test_failed_evaluation_leaves_the_fit_loop_as_it_was(error):
         with pytest.raises(error, match="middle") if batch_idx < 2 else contextlib.nullcontext():
             lightning_internals.evaluate_inside_fit(trainer, Loader(5, 6))
         assert place_of(trainer) == before
+        assert module.training
 
     module.at_end_of_step = evaluate
     assert fit(trainer, module) == fit(make_trainer(), plain)
     assert hooks.seen == ["start, validating=True, grad=False", "epoch start", "batch 0"] * 2 + EVALUATED * 2
     assert torch.equal(module.weight, plain.weight)
-
-
-def test_failed_evaluation_leaves_the_module_in_training_mode():
-    module = Manual(make_windows())
-    trainer = make_trainer()
-    module.evaluate_batch = lambda batch: 1 / 0
-
-    def evaluate(batch_idx):
-        with pytest.raises(ZeroDivisionError):
-            lightning_internals.evaluate_inside_fit(trainer, Loader(5))
-        assert module.training
-
-    module.at_end_of_step = evaluate
-    fit(trainer, module)
 
 
 def test_failed_evaluation_lets_go_of_its_data():
@@ -287,15 +258,3 @@ def test_failed_evaluation_lets_go_of_its_data():
 
     module.at_end_of_step = evaluate
     fit(trainer, module)
-
-
-def test_evaluation_beside_lightnings_own():
-    """The loop for the loaders that `fit` was given still runs, over its own data."""
-    module, hooks = Manual(make_windows()), Hooks()
-    trainer = make_trainer(callbacks=[hooks], limit_val_batches=1)
-    module.evaluate_batch = reporting(module)
-    module.at_end_of_step = lambda batch_idx: (
-        batch_idx == 1 and lightning_internals.evaluate_inside_fit(trainer, Loader(5, 6))
-    )
-    fit(trainer, module, Loader(7, 8))
-    assert [entry for entry in hooks.seen if entry.startswith("out")] == ["out 5", "out 6", "out 7"]

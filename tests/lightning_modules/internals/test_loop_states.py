@@ -4,7 +4,8 @@ import math
 
 import pytest
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import Callback, LightningModule
+from module_world import make_trainer
 from torch.utils.data import DataLoader, Dataset
 
 from lightrainer.lightning_modules.internals import lightning_internals, loop_states
@@ -15,15 +16,6 @@ from lightrainer.lightning_modules.internals.loop_states import (
     place_of,
     settle,
 )
-
-pytestmark = [
-    # torch 2.13 warns of what Lightning 2.6 does with its trees (2025).
-    pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),
-    # Lightning advises more workers on machines with many cores.
-    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
-    # It says so where a module could validate and is not asked to.
-    pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`"),
-]
 
 
 class Numbers(Dataset):
@@ -58,50 +50,32 @@ class Places(Callback):
         self.batches, self.epochs = [], []
 
     def on_train_batch_end(self, trainer, module, *args):
-        self.batches.append((place_in_loops(trainer)[:2], saved_by(trainer)))
+        self.batches.append((place_in_loops(trainer)[:2], trainer.fit_loop.state_dict()))
 
     def on_train_epoch_end(self, trainer, module):
         self.epochs.append(place_in_loops(trainer)[:2])
-
-
-def saved_by(trainer):
-    return trainer.fit_loop.state_dict()
 
 
 @pytest.fixture
 def fitted():
     places = Places()
     with lightning_internals.quiet():
-        trainer = Trainer(
-            accelerator="cpu",
-            max_epochs=2,
-            callbacks=[places],
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            num_sanity_val_steps=0,
-            accumulate_grad_batches=2,
-        )
+        trainer = make_trainer(callbacks=[places], accumulate_grad_batches=2)
         trainer.fit(Linear(), DataLoader(Numbers(), batch_size=2), DataLoader(Numbers()))
     return places
 
 
-def test_a_batch_counts_as_soon_as_its_step_is_taken(fitted):
-    assert [place for place, _ in fitted.batches] == [(0, 1), (0, 2), (0, 3), (1, 1), (1, 2), (1, 3)]
-    assert fitted.epochs == [(1, 0), (2, 0)]
-
-
 def test_written_states_are_those_of_lightning(fitted):
     """In the middle of the second epoch, at the end of a step: all counters that stand in ours."""
+    assert [place for place, _ in fitted.batches] == [(0, 1), (0, 2), (0, 3), (1, 1), (1, 2), (1, 3)]
+    assert fitted.epochs == [(1, 0), (2, 0)]
     place, theirs = fitted.batches[4]
     assert place == (1, 2)
     ours = loops_at(epoch=1, done=2, steps=3, batches=5)["fit_loop"]
     assert ours.keys() <= theirs.keys()
     assert len(theirs.keys() - ours.keys()) == 4  # the loop of the validation, and states of loops that have none
     assert ours["epoch_progress"] == theirs["epoch_progress"]
-    batches = theirs["epoch_loop.batch_progress"]
-    assert ours["epoch_loop.batch_progress"] == batches
+    assert ours["epoch_loop.batch_progress"] == theirs["epoch_loop.batch_progress"]
     assert ours["epoch_loop.state_dict"] == theirs["epoch_loop.state_dict"]
     for name in ("epoch_loop.scheduler_progress", "epoch_loop.automatic_optimization.optim_progress"):
         assert totals(ours[name]) == totals(theirs[name])
@@ -153,15 +127,7 @@ def test_reading_begins_anew():
 
     loader = Counting()
     with lightning_internals.quiet():
-        trainer = Trainer(
-            accelerator="cpu",
-            max_epochs=1,
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            limit_val_batches=0,
-        )
+        trainer = make_trainer(max_epochs=1, limit_val_batches=0)
         trainer.fit(Begins(), loader)
     assert loader.read == [0, 0, 1, 2]
     assert trainer.global_step == 3
@@ -211,20 +177,5 @@ def test_the_end_of_a_batch_runs_once(tmp_path, hook, rest):
     for start in (None, tmp_path / "saved.ckpt"):
         runs.append(GoingOn(hook, tmp_path / "saved.ckpt"))
         with lightning_internals.quiet():
-            trainer = Trainer(
-                accelerator="cpu",
-                max_epochs=2,
-                logger=False,
-                enable_checkpointing=False,
-                enable_progress_bar=False,
-                enable_model_summary=False,
-                num_sanity_val_steps=0,
-            )
-            trainer.fit(runs[-1], DataLoader(Numbers(), batch_size=2), DataLoader(Numbers()), ckpt_path=start)
+            make_trainer().fit(runs[-1], DataLoader(Numbers(), batch_size=2), DataLoader(Numbers()), ckpt_path=start)
     assert runs[1].seen == rest
-
-
-def test_the_step_of_the_loggers_is_under_that_name():
-    with lightning_internals.quiet():
-        trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False)
-    assert trainer.fit_loop.state_dict()["epoch_loop.state_dict"] == {lightning_internals.LOGGED_STEPS: 0}

@@ -1,5 +1,6 @@
 """Forward passes that are cast, and losses that are scaled."""
 
+import contextlib
 import copy
 import inspect
 import io
@@ -40,32 +41,23 @@ X = torch.linspace(-1.0, 1.0, 8).reshape(2, 4)
 
 
 def test_a_forward_pass_is_cast_and_what_comes_out_is_float32():
-    model = Model()
-    with casting(model, bfloat16):
+    """Within the block, whatever fails in it; hooks on the model see what a caller sees."""
+    model, plain, seen = Model(), Model(), []
+    model.register_forward_hook(lambda module, args, out: seen.append(out["hidden"].dtype))
+    model.layer.register_forward_hook(lambda module, args, out: seen.append(out.dtype))
+    with contextlib.suppress(ZeroDivisionError), casting(model, bfloat16):
         out = model(X)
-        assert not torch.is_autocast_enabled("cpu")
-    assert model.seen == [True]
-    assert torch.equal(out["hidden"], rounded(model, X))
-    assert out["hidden"].dtype == out["more"][0].dtype == torch.float32
-    assert [getattr(leaf, "dtype", leaf) for leaf in out["more"][1]] == [torch.float64, torch.int64, "text", None]
-
-
-def test_afterwards_the_model_is_as_it_was():
-    model, plain = Model(), Model()
-    with pytest.raises(ZeroDivisionError), casting(model, bfloat16):
-        raise ZeroDivisionError
-    assert vars(model).keys() == vars(plain).keys()
-    model(X)
-    assert model.seen == [False]
-    assert not torch.equal(model(X)["hidden"], rounded(model, X))
-
-
-def test_an_error_in_the_model_leaves_no_casting_behind():
-    model = Model()
-    with casting(model, bfloat16):
         with pytest.raises(TypeError):
             model(X, what="is this")
         assert not torch.is_autocast_enabled("cpu")
+        raise ZeroDivisionError
+    assert seen == [torch.bfloat16, torch.float32]
+    assert torch.equal(out["hidden"], rounded(model, X))
+    assert out["hidden"].dtype == out["more"][0].dtype == torch.float32
+    assert [getattr(leaf, "dtype", leaf) for leaf in out["more"][1]] == [torch.float64, torch.int64, "text", None]
+    assert vars(model).keys() == vars(plain).keys()
+    assert not torch.equal(model(X)["hidden"], rounded(model, X))
+    assert model.seen == [True, False]
 
 
 def test_it_looks_like_the_forward_that_it_stands_for():
@@ -78,45 +70,25 @@ def test_it_looks_like_the_forward_that_it_stands_for():
         assert model.forward.__self__ is model
 
 
-def test_hooks_of_the_user_see_what_a_caller_sees():
-    model, seen = Model(), []
-    model.register_forward_hook(lambda module, args, out: seen.append(out["hidden"].dtype))
-    model.layer.register_forward_hook(lambda module, args, out: seen.append(out.dtype))
-    with casting(model, bfloat16):
-        model(X)
-    assert seen == [torch.bfloat16, torch.float32]
-
-
-def test_a_copy_made_meanwhile_has_weights_of_its_own():
+def test_copies_made_meanwhile_have_weights_of_their_own():
     """As averaging of weights makes them: a copy that called the original would show its changes."""
     model = Model()
     with casting(model, bfloat16):
-        copied = copy.deepcopy(model)
+        copied, read = copy.deepcopy(model), pickle.loads(pickle.dumps(model))
+        torch.save(model, io.BytesIO())
         with torch.no_grad():
             model.layer.weight.zero_()
         assert torch.equal(copied(X)["hidden"], rounded(copied, X))
         assert not torch.equal(copied(X)["hidden"], model(X)["hidden"])
-    assert copied.seen == [True, True]
-    assert model.seen == [True]
-
-
-def test_a_model_can_be_pickled_meanwhile():
-    model = Model()
-    with casting(model, bfloat16):
-        read = pickle.loads(pickle.dumps(model))
-        torch.save(model, io.BytesIO())
-    assert torch.equal(read(X)["hidden"], model(X)["hidden"])
+    assert (copied.seen, model.seen) == ([True, True], [True])
+    assert torch.equal(read(X)["hidden"], read.layer(X))
     assert read.seen == [False]
 
 
 def test_a_forward_that_was_replaced_is_cast_and_put_back():
     """Other libraries replace it on the instance, too."""
     model = Model()
-
-    def replaced(x):
-        return model.layer(x) * 2.0
-
-    model.forward = replaced
+    replaced = model.forward = lambda x: model.layer(x) * 2.0
     with casting(model, bfloat16):
         assert torch.equal(model(X), 2.0 * rounded(model, X))
     assert model.forward is replaced
@@ -173,36 +145,13 @@ def test_an_optimizer_that_looks_at_the_gradients_itself_is_asked_each_time():
     assert step_of(scaler, optimizer, 1.0, 1) != 0.0
 
 
-def test_several_optimizers():
-    scaler, first = made()
-    second = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
-    for optimizer in (first, second):
-        scaler.scale(optimizer.param_groups[0]["params"][0] * 3.0).sum().backward()
-    scaler.unscale_(first)
-    scaler.unscale_(second)
-    for optimizer in (first, second):
-        scaler.step(optimizer)
-    scaler.update()
-    assert [one.param_groups[0]["params"][0].item() for one in (first, second)] == [-3.0, -3.0]
-
-
 def test_its_state_is_that_of_torch():
     """So that checkpoints can be exchanged."""
     scaler, optimizer = made()
     step_of(scaler, optimizer, 1.0)
     plain = torch.amp.GradScaler("cpu")
     plain.load_state_dict(scaler.state_dict())
-    assert (
-        plain.state_dict()
-        == scaler.state_dict()
-        == {
-            "scale": 4.0,
-            "growth_factor": 2.0,
-            "backoff_factor": 0.5,
-            "growth_interval": 2,
-            "_growth_tracker": 1,
-        }
-    )
+    assert plain.state_dict() == scaler.state_dict() != torch.amp.GradScaler("cpu").state_dict()
     again = LossScaler("cpu")
     again.load_state_dict(plain.state_dict())
     assert step_of(again, optimizer, 1.0) == 1.0

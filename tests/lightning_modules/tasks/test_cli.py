@@ -15,12 +15,6 @@ from lightrainer.lightning_modules import (
     SequenceClassificationModule,
     TokenClassificationModule,
 )
-from lightrainer.lightning_modules.internals import lightning_internals
-
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning", "ignore:.*does not have many workers"),
-    pytest.mark.filterwarnings("ignore:The number of training batches"),
-]
 
 CONFIG = """
 seed_everything: 3
@@ -70,16 +64,8 @@ def config(tmp_path):
 
 
 def cli(kind, *arguments, run=True, data=DataModule, subclasses=True):
-    with lightning_internals.quiet():
-        return LightningCLI(
-            kind,
-            data,
-            subclass_mode_model=subclasses,
-            args=list(map(str, arguments)),
-            run=run,
-            save_config_callback=None,
-            seed_everything_default=7,
-        )
+    options = {"subclass_mode_model": subclasses, "save_config_callback": None, "seed_everything_default": 7}
+    return LightningCLI(kind, data, args=list(map(str, arguments)), run=run, **options)
 
 
 def test_a_file_describes_a_training(config, tmp_path, monkeypatch, capsys):
@@ -140,9 +126,8 @@ def test_every_module_has_all_options(kind, further):
     assert (made.model.neftune_noise_alpha, made.datamodule.batch_size) == (5, 7)
 
 
-@pytest.mark.filterwarnings(
-    "default::UserWarning"
-)  # as an error it would keep jsonargparse from what it does otherwise
+# As an error it would keep jsonargparse from what it does otherwise.
+@pytest.mark.filterwarnings("default::UserWarning")
 def test_what_is_written_down_can_be_read_again(config, tmp_path):
     """The whole configuration, with a dict of a function and a class as its datasets, and one of functions alone."""
     options = ["--data.val_dataset={a: module_world.points}", "--data.test_dataset=module_world.points"]
@@ -158,15 +143,8 @@ def test_what_is_written_down_can_be_read_again(config, tmp_path):
 
 def test_a_subclass_of_the_data_module(tmp_path):
     """With arguments of its own, beside those of its parent."""
-    made = cli(
-        LossModule,
-        "--model.model=module_world.Net",
-        "--data.count=12",
-        "--data.batch_size=3",
-        run=False,
-        data=OwnData,
-        subclasses=False,
-    )
+    options = ("--model.model=module_world.Net", "--data.count=12", "--data.batch_size=3")
+    made = cli(LossModule, *options, run=False, data=OwnData, subclasses=False)
     made.datamodule.setup("fit")
     assert len(made.datamodule.train_dataloader()) == 4
     assert made.datamodule.hparams["count"] == 12

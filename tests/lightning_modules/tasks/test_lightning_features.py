@@ -9,37 +9,12 @@ from lightning.fabric import Fabric
 from lightning.pytorch.callbacks import BackboneFinetuning, ModelCheckpoint
 from lightning.pytorch.plugins import MixedPrecision
 from lightning.pytorch.tuner import Tuner
-from module_world import Net, Seen, TokenNet, make_trainer, pad, points, same_weights, seeded, sentences
-from torch.nn import functional
+from module_world import Net, Seen, make_trainer, points, same_weights, seeded
 from torch.utils.data import IterableDataset
 
-from lightrainer.lightning_modules import (
-    CausalLMModule,
-    DataModule,
-    LossModule,
-    OptimizerConfig,
-    ScheduleConfig,
-    set_seed,
-)
-from lightrainer.lightning_modules.internals import lightning_internals
+from lightrainer.lightning_modules import DataModule, LossModule, OptimizerConfig, set_seed
 
-pytestmark = [
-    # torch 2.13 warns of what Lightning 2.6 does with its trees (2025).
-    pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),
-    # Lightning advises more workers on machines with many cores.
-    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
-    pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`"),
-]
 OPTIMIZER = {"learning_rate": 0.05, "weight_decay": 0.1}
-
-
-@pytest.fixture(autouse=True)
-def _quiet_and_single_threaded():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with lightning_internals.quiet():
-        yield
-    torch.set_num_threads(before)
 
 
 def module(kind=LossModule, model=Net, **kwargs):
@@ -60,57 +35,20 @@ def fitted(made=None, datamodule=None, **options):
 
 
 class TestAccumulation:
-    def test_two_batches_a_step_are_one_batch_of_twice_the_size(self):
-        """Eight samples a step either way, and four in the last one, whose only batch counts as much as others."""
-        short = points(20)
-        two, _, trainer = fitted(datamodule=DataModule(short, batch_size=4), accumulate_grad_batches=2)
-        one, _, other = fitted(datamodule=DataModule(short, batch_size=8))
-        assert trainer.global_step == other.global_step == 6
-        torch.testing.assert_close(two.model.state_dict(), one.model.state_dict(), rtol=1e-5, atol=1e-6)
-        without = fitted(datamodule=DataModule(short, batch_size=4))[0]
-        assert not torch.allclose(without.model.layers[0].weight, one.model.layers[0].weight, atol=1e-3)
-
-    @pytest.mark.parametrize("kind", [LossModule, CausalLMModule])
-    def test_each_token_of_a_step_counts_the_same(self, kind):
-        """However many of them its batches have: the gradient of the mean over all tokens."""
-        texts, sgd = sentences(12), {"class_path": "torch.optim.SGD", "init_args": {"lr": 1.0}}
-        model = seeded(TokenNet)
-        untouched = copy.deepcopy(model)
-        made = kind(model, optimizer=sgd)
-        datamodule = DataModule(texts, collate_fn=pad, batch_size=4, shuffle=False)
-        seen = fitted(made, datamodule, accumulate_grad_batches=3, max_epochs=1)[1]
-        whole = untouched(**pad(texts))["loss"]
-        whole.backward()
-        for before, after in zip(untouched.parameters(), model.parameters(), strict=True):
-            torch.testing.assert_close(after, before - before.grad, rtol=1e-5, atol=1e-6)
-        assert seen.logged[-1] == pytest.approx(whole.item(), rel=1e-5), "the loss of the step is logged"
-        assert sum(seen.losses) / 3 != pytest.approx(whole.item(), rel=1e-3), "a mean of means is another number"
-
     def test_an_optimizer_that_steps_in_the_backward_pass_cannot_accumulate(self, monkeypatch):
-        monkeypatch.setattr(
-            "lightrainer.lightning_modules.tasks.optimizer_module.steps_in_backward", lambda optimizer: True
-        )
-        with pytest.raises(ValueError, match="steps in every backward pass and cannot accumulate"):
+        asked = "lightrainer.lightning_modules.tasks.optimizer_module.steps_in_backward"
+        monkeypatch.setattr(asked, lambda optimizer: True)
+        with pytest.raises(ValueError, match="cannot accumulate"):
             fitted(accumulate_grad_batches=2)
 
 
 class TestClipping:
-    def test_norm(self):
-        """With a limit of almost nothing, steps of SGD are at most that long."""
-        sgd = {"class_path": "torch.optim.SGD", "init_args": {"lr": 1.0}}
-        start = seeded(Net)
-        clipped = fitted(module(optimizer=sgd), gradient_clip_val=1e-3, max_epochs=1, limit_train_batches=1)[0].model
-        moved = [now - then for now, then in zip(clipped.parameters(), start.parameters(), strict=True)]
-        assert torch.stack([part.norm() for part in moved]).norm().item() == pytest.approx(1e-3, rel=1e-3)
-
     def test_value(self):
         sgd = {"class_path": "torch.optim.SGD", "init_args": {"lr": 1.0}}
         options = {"gradient_clip_val": 1e-3, "gradient_clip_algorithm": "value", "limit_train_batches": 1}
-        clipped, start = fitted(module(optimizer=sgd), max_epochs=1, **options)[0].model, seeded(Net)
-        moved = max(
-            (now - then).abs().max() for now, then in zip(clipped.parameters(), start.parameters(), strict=True)
-        )
-        assert moved.item() == pytest.approx(1e-3, rel=1e-3)
+        clipped = fitted(module(optimizer=sgd), max_epochs=1, **options)[0].model
+        pairs = zip(clipped.parameters(), seeded(Net).parameters(), strict=True)
+        assert max((now - then).abs().max().item() for now, then in pairs) == pytest.approx(1e-3, rel=1e-3)
 
     @pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed"])
     def test_the_default_optimizer_clips_under_mixed_precision(self, precision):
@@ -126,10 +64,6 @@ class TestClipping:
 
 
 class TestPrecision:
-    def test_64_true(self):
-        made, _, _ = fitted(precision="64-true")
-        assert {parameter.dtype for parameter in made.parameters()} == {torch.float64}
-
     @pytest.mark.parametrize("options", [{"precision": "bf16-mixed"}, {"plugins": [MixedPrecision("16-mixed", "cpu")]}])
     def test_mixed(self, options):
         """Half precision is used, learns, and gives nearly the numbers of full precision; weights stay in full."""
@@ -182,12 +116,6 @@ class TestLimits:
         usual = fitted(datamodule=datamodule(), limit_train_batches=2, max_epochs=2)[1]
         assert not torch.equal(usual.batches[0], usual.batches[2])
 
-    def test_fast_dev_run(self):
-        made, seen, trainer = fitted(fast_dev_run=2)
-        assert (trainer.global_step, len(seen.batches)) == (2, 2)
-        assert "val_loss" in trainer.callback_metrics
-        assert not same_weights(made.model, seeded(Net))
-
     def test_epochs_that_are_cut_short_are_not_alike(self):
         """The loader learns of the next epoch although it has never come to the end of one."""
         seen = fitted(limit_train_batches=2)[1]
@@ -220,9 +148,8 @@ class TestTuner:
         """Doubled from 2, trial by trial, and the loaders follow."""
         made, datamodule = module(), DataModule(points(64), batch_size=2)
         trainer = make_trainer(default_root_dir=tmp_path, max_epochs=1)
-        found = Tuner(trainer).scale_batch_size(
-            made, datamodule=datamodule, init_val=2, max_trials=3, steps_per_trial=2
-        )
+        trials = {"init_val": 2, "max_trials": 3, "steps_per_trial": 2}
+        found = Tuner(trainer).scale_batch_size(made, datamodule=datamodule, **trials)
         assert found == datamodule.batch_size == datamodule.hparams["batch_size"] == 8
         assert same_weights(made.model, seeded(Net))
         seen = Seen()
@@ -230,34 +157,23 @@ class TestTuner:
         assert [len(batch) for batch in seen.batches] == [8] * 8
 
 
-class TestCompile:
-    @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning")
-    @pytest.mark.parametrize("what", ["module", "model"])
-    def test_compiled_is_the_same(self, what):
-        """`torch.compile` of the module or of the model, with the graphs of a real compiler, if not its code."""
-        seen, losses = [], {}
-        for compiled in (False, True):
-            torch.compiler.reset()
-            made = module(schedule={"name": "linear", "warmup_steps": 2}, neftune_noise_alpha=None)
-            if compiled and what == "module":
-                made = torch.compile(made, backend=counting(seen))
-            elif compiled:
-                made = LossModule(
-                    torch.compile(made.model, backend=counting(seen)),
-                    optimizer=OPTIMIZER,
-                    schedule={"name": "linear", "warmup_steps": 2},
-                )
-            losses[compiled] = fitted(made, accumulate_grad_batches=2)[1].losses
-        assert seen, "something was compiled"
-        assert losses[True] == pytest.approx(losses[False], rel=1e-5)
-
-
-def counting(seen):
-    def backend(graph, inputs):
-        seen.append(graph)
-        return graph.forward
-
-    return backend
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize("what", ["module", "model"])
+def test_compiled_is_the_same(what):
+    """`torch.compile` of the module or of the model, with the graphs of a real compiler, if not its code."""
+    graphs, losses = [], {}
+    backend = lambda graph, inputs: graphs.append(graph) or graph.forward
+    for compiled in (None, what):
+        torch.compiler.reset()
+        model = seeded(Net)
+        if compiled == "model":
+            model = torch.compile(model, backend=backend)
+        made = LossModule(model, optimizer=OPTIMIZER, schedule={"name": "linear", "warmup_steps": 2})
+        if compiled == "module":
+            made = torch.compile(made, backend=backend)
+        losses[compiled] = fitted(made, accumulate_grad_batches=2)[1].losses
+    assert graphs
+    assert losses[what] == pytest.approx(losses[None], rel=1e-5)
 
 
 def test_weight_decay_spares_biases_and_norms():
@@ -278,34 +194,6 @@ def test_weight_decay_spares_biases_and_norms():
         assert shrunk == {"layers.0.weight", "layers.3.weight"}
 
 
-def test_label_smoothing_is_a_part_of_the_loss_everywhere():
-    smoothed, plain = module(label_smoothing=0.2), module()
-    trainer = make_trainer()
-    results = [trainer.validate(one, data(), verbose=False)[0]["val_loss"] for one in (smoothed, plain)]
-    batch = {name: torch.stack([item[name] for item in points(10, seed=5)]) for name in ("x", "labels")}
-    logits = plain.model(batch["x"])["logits"].detach()
-    assert results[0] == pytest.approx(float(functional.cross_entropy(logits, batch["labels"], label_smoothing=0.2)))
-    assert results[1] == pytest.approx(float(functional.cross_entropy(logits, batch["labels"])))
-
-
-def test_noise_on_embeddings_only_while_training():
-    made = LossModule(seeded(TokenNet), optimizer=OPTIMIZER, neftune_noise_alpha=5.0)
-    texts = DataModule(sentences(), sentences(8, seed=3), collate_fn=pad, batch_size=4)
-    noisy = fitted(made, texts)[1].losses
-    plain = fitted(LossModule(seeded(TokenNet), optimizer=OPTIMIZER), texts)[1].losses
-    assert noisy != plain
-    assert not made.model.embedding._forward_hooks, "it ends with the training"
-    again = fitted(LossModule(seeded(TokenNet), optimizer=OPTIMIZER, neftune_noise_alpha=5.0), texts)[1].losses
-    assert again == noisy
-
-
-def test_schedules_have_the_length_of_the_training():
-    """Also of one that is limited by steps, and a warm-up that is a share of it."""
-    made = module(schedule=ScheduleConfig(name="linear", warmup_steps=0.5))
-    seen = fitted(made, max_epochs=-1, max_steps=8)[1]
-    assert seen.rates == pytest.approx([0.05 * rate for rate in (0, 0.25, 0.5, 0.75, 1, 0.75, 0.5, 0.25)])
-
-
 def test_a_schedule_of_torch_is_stepped_after_each_epoch():
     halving = {"class_path": "torch.optim.lr_scheduler.StepLR", "init_args": {"step_size": 1, "gamma": 0.5}}
     for schedule in (halving, lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)):
@@ -321,16 +209,14 @@ def test_the_model_is_put_into_training_mode():
 
 
 class OwnStep(LossModule):
-    """Computes its loss itself, and tells nobody how many items there are."""
+    """Computes its loss itself, without a number of items."""
 
     def training_step(self, batch, batch_idx):
         return self.model(**batch)["loss"] * 2
 
 
 class OwnOptimization(LossModule):
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
-        self.automatic_optimization = False
+    automatic_optimization = False
 
     def training_step(self, batch, batch_idx):
         optimizer = self.optimizers()
@@ -346,14 +232,12 @@ def test_subclasses_with_steps_of_their_own():
     whole = {name: torch.stack([item[name] for item in points(8)]) for name in ("x", "labels")}
     expected = seeded(Net)
     (expected(**whole)["loss"] * 2).backward()
-    made = fitted(OwnStep(seeded(Net), optimizer=sgd), texts, accumulate_grad_batches=2, max_epochs=1)[0]
-    for before, after in zip(expected.parameters(), made.parameters(), strict=True):
-        torch.testing.assert_close(after, before - 0.1 * before.grad)
-    by_hand, one = seeded(Net), DataModule(points(8), batch_size=8, shuffle=False)
-    trainer = make_trainer(max_epochs=1)
-    trainer.fit(OwnOptimization(by_hand, optimizer=sgd), one)
-    for before, after in zip(expected.parameters(), by_hand.parameters(), strict=True):
-        torch.testing.assert_close(after, before - 0.1 * before.grad)
+    divided = fitted(OwnStep(seeded(Net), optimizer=sgd), texts, accumulate_grad_batches=2, max_epochs=1)[0]
+    stepping = OwnOptimization(seeded(Net), optimizer=sgd)
+    make_trainer(max_epochs=1).fit(stepping, DataModule(points(8), batch_size=8, shuffle=False))
+    for made in (divided, stepping):
+        for before, after in zip(expected.parameters(), made.parameters(), strict=True):
+            torch.testing.assert_close(after, before - 0.1 * before.grad)
 
 
 class WithBackbone(LossModule):
@@ -362,7 +246,6 @@ class WithBackbone(LossModule):
         return self.model.layers[0]
 
 
-@pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`", "ignore:Checkpoint directory .* exists")
 @pytest.mark.parametrize("schedule", [None, "constant", "linear"])
 def test_groups_that_a_callback_adds(tmp_path, schedule):
     """They have the configured decay, and keep their share of the rate; so they do in a resumed training."""
@@ -385,26 +268,13 @@ def test_groups_that_a_callback_adds(tmp_path, schedule):
     assert [group["lr"] for group in again] == [group["lr"] for group in groups]
 
 
-@pytest.mark.parametrize(
-    "schedule",
-    [
-        {"name": "constant"},
-        {"name": "constant_with_warmup", "warmup_steps": 4},
-        {"name": "inverse_sqrt", "warmup_steps": 4},
-        {"name": "reduce_lr_on_plateau"},
-        {"name": "linear", "total_steps": 9},
-        {"name": "warmup_stable_decay", "kwargs": {"num_decay_steps": 2, "num_stable_steps": 3}},
-    ],
-    ids=lambda schedule: schedule["name"],
-)
-def test_schedules_that_need_no_length_are_made_without_a_trainer(schedule):
-    fabric = Fabric(accelerator="cpu")
-    assert (
-        fabric.setup_module(module(schedule=schedule)).configure_optimizers()["lr_scheduler"]["scheduler"] is not None
-    )
-
-
-@pytest.mark.parametrize("schedule", [{"name": "linear"}, {"name": "constant_with_warmup", "warmup_steps": 0.1}])
-def test_the_others_ask_for_it(schedule):
-    with pytest.raises(RuntimeError, match="not attached to a `Trainer`"):
-        module(schedule=schedule).configure_optimizers()
+def test_schedules_that_need_no_length_are_made_without_a_trainer():
+    """The others ask for one."""
+    stable = {"name": "warmup_stable_decay", "kwargs": {"num_decay_steps": 2, "num_stable_steps": 3}}
+    short = [{"name": name, "warmup_steps": 4} for name in ("constant_with_warmup", "inverse_sqrt")]
+    for schedule in (*short, stable, {"name": "reduce_lr_on_plateau"}, {"name": "linear", "total_steps": 9}):
+        made = Fabric(accelerator="cpu").setup_module(module(schedule=schedule)).configure_optimizers()
+        assert made["lr_scheduler"]["scheduler"] is not None
+    for schedule in ({"name": "linear"}, {"name": "constant_with_warmup", "warmup_steps": 0.1}):
+        with pytest.raises(RuntimeError, match="not attached to a `Trainer`"):
+            module(schedule=schedule).configure_optimizers()

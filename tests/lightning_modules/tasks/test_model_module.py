@@ -2,34 +2,17 @@
 
 import copy
 import functools
+from types import SimpleNamespace
 
 import pytest
 import torch
 from module_world import Net, TokenNet, make_trainer, points, same_weights, seeded
 from safetensors.torch import load_file
-from torch import nn
 from torch.utils.data import DataLoader
 
-from lightrainer.lightning_modules import (
-    CausalLMModule,
-    DataModule,
-    LossModule,
-    OptimizerConfig,
-    ScheduleConfig,
-)
-from lightrainer.lightning_modules.internals import lightning_internals
+from lightrainer.lightning_modules import CausalLMModule, DataModule, LossModule, OptimizerConfig, ScheduleConfig
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning", "ignore:.*does not have many workers"),
-    pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`"),
-]
 DESCRIBED = {"class_path": "module_world.Net", "init_args": {"width": 5}}
-
-
-@pytest.fixture(autouse=True)
-def _quiet():
-    with lightning_internals.quiet():
-        yield
 
 
 def loader():
@@ -54,20 +37,11 @@ class TestForms:
         make_trainer().validate(module, loader(), verbose=False)
         assert module.model is made, "and once only"
 
-    @pytest.mark.parametrize(
-        ("source", "message"),
-        [
-            (None, "`model` is None, but expected is a torch.nn.Module"),
-            (3, "`model` is a int, but expected"),
-            ({"class": "Net"}, "`model` is a dict, but expected"),
-        ],
-    )
-    def test_no_model(self, source, message):
-        with pytest.raises(TypeError, match=message):
-            LossModule(source)
-
-    def test_a_function_that_makes_something_else(self):
-        with pytest.raises(TypeError, match=r"returned a int, not a torch\.nn\.Module"):
+    def test_no_model(self):
+        for source, kind in ((None, "None"), (3, "int"), ({"class": "Net"}, "dict")):
+            with pytest.raises(TypeError, match=f"`model` is .*{kind}"):
+                LossModule(source)
+        with pytest.raises(TypeError, match="returned a int"):
             LossModule(lambda: 3).configure_model()
 
     @pytest.mark.parametrize(
@@ -75,36 +49,23 @@ class TestForms:
         [
             ("module_world.Nett", "names no class"),
             ("nowhere.Net", "names no class"),
-            ("os.system", "is no Module. Name a subclass of it, or a constructor"),
+            ("os.system", "is no Module"),
             ("subprocess.Popen", "is no Module"),
             ("module_world", "names no class"),
             (3, "names no class"),
         ],
     )
     def test_class_paths_of_something_else(self, path, message):
-        """They may come from somebody's checkpoint: nothing is called that makes no model."""
+        """They may come from any checkpoint: nothing is called that makes no model."""
         with pytest.raises(ValueError, match=message):
             LossModule({"class_path": path, "init_args": {}}).configure_model()
-
-    def test_a_subclass_that_makes_its_own(self):
-        class Own(LossModule):
-            def configure_model(self):
-                if self.model is None:
-                    self.model = Net(7)
-
-        module = Own(optimizer={"learning_rate": 0.1})
-        make_trainer(fast_dev_run=True).fit(module, loader())
-        assert module.model.layers[0].out_features == 7
 
 
 class TestCheckpoints:
     def test_a_described_model_needs_nothing_but_the_file(self, tmp_path):
-        module = LossModule(
-            DESCRIBED,
-            optimizer=OptimizerConfig(name="adamw_torch", learning_rate=0.1),
-            schedule=ScheduleConfig(name="cosine", kwargs={"num_cycles": 1}),
-            label_smoothing=0.1,
-        )
+        optimizer = OptimizerConfig(name="adamw_torch", learning_rate=0.1)
+        schedule = ScheduleConfig(name="cosine", kwargs={"num_cycles": 1})
+        module = LossModule(DESCRIBED, optimizer=optimizer, schedule=schedule, label_smoothing=0.1)
         path = saved(module, tmp_path)
         torch.load(path, weights_only=True)
         loaded = LossModule.load_from_checkpoint(path)
@@ -115,7 +76,7 @@ class TestCheckpoints:
 
     @pytest.mark.parametrize("source", [Net, lambda: seeded(Net)], ids=["object", "function"])
     def test_any_other_model_is_passed_once_more(self, tmp_path, source):
-        module = LossModule(seeded(Net) if source is Net else source, optimizer={"learning_rate": 0.1})
+        module = LossModule(source() if source is Net else source, optimizer={"learning_rate": 0.1})
         path = saved(module, tmp_path)
         torch.load(path, weights_only=True)
         loaded = LossModule.load_from_checkpoint(path, model=Net())
@@ -154,9 +115,8 @@ class TestPretrained:
         assert {"config.json", "model.safetensors"} <= {path.name for path in (tmp_path / "saved").iterdir()}
         path = "transformers.AutoModelForCausalLM"
         for kind in (transformers.AutoModelForCausalLM, path):
-            loaded = CausalLMModule.from_pretrained(
-                kind, tmp_path / "saved", model_kwargs={"attn_pdrop": 0.5}, optimizer={"learning_rate": 0.3}
-            )
+            options = {"model_kwargs": {"attn_pdrop": 0.5}, "optimizer": {"learning_rate": 0.3}}
+            loaded = CausalLMModule.from_pretrained(kind, tmp_path / "saved", **options)
             assert same_weights(loaded.model, module.model)
             assert (loaded.learning_rate, loaded.model.config.attn_pdrop) == (0.3, 0.5)
         arguments = {"pretrained_model_name_or_path": str(tmp_path / "saved")}
@@ -174,10 +134,7 @@ class TestPretrained:
         """As under the Trainer API; and on again after it."""
         model, seen = seeded(Net), []
 
-        class Config:
-            use_cache = True
-
-        model.config = Config()
+        model.config = SimpleNamespace(use_cache=True)
         model.register_forward_hook(lambda *_: seen.append(model.config.use_cache))
         make_trainer(fast_dev_run=True).fit(LossModule(model, optimizer={"learning_rate": 0.1}), loader())
         assert seen == [False]
@@ -186,8 +143,7 @@ class TestPretrained:
 
 def test_smoothing_of_several_labels_makes_no_sense():
     model = seeded(Net)
-    model.config = nn.Module()
-    model.config.problem_type = "multi_label_classification"
+    model.config = SimpleNamespace(problem_type="multi_label_classification")
     with pytest.raises(ValueError, match="several labels cannot be smoothed"):
         make_trainer(fast_dev_run=True).fit(LossModule(model, label_smoothing=0.1), loader())
 

@@ -11,23 +11,10 @@ from module_world import Net, Seen, make_trainer, points, same_weights, seeded
 from torch.utils.data import Dataset, IterableDataset
 
 from lightrainer.lightning_modules import DataModule, LossModule, set_seed
-from lightrainer.lightning_modules.internals import lightning_internals
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning", "ignore:.*does not have many workers"),
-    pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty"),
-    pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`"),
-    pytest.mark.filterwarnings("ignore:Your `IterableDataset` has `__len__` defined", "ignore:The dirpath has changed"),
-    pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:Your `IterableDataset` has `__len__`", "ignore:The dirpath has changed")
 ITEMS = points(46)
 """Six batches of eight, the last one shorter."""
-
-
-@pytest.fixture(autouse=True)
-def _quiet():
-    with lightning_internals.quiet():
-        yield
 
 
 class Noisy(Dataset):
@@ -60,7 +47,7 @@ class Sized(Stream):
 
 
 class Plain(LightningModule):
-    """Somebody else's module: dropout, a validation that draws, a schedule by step and one that follows a metric."""
+    """Another author's module: dropout, a validation that draws, a schedule by step and one that follows a metric."""
 
     def __init__(self):
         super().__init__()
@@ -76,13 +63,8 @@ class Plain(LightningModule):
 
     def configure_optimizers(self):
         optimizer = torch.optim.Adam(self.parameters(), lr=0.05)
-        return {
-            "optimizer": optimizer,
-            "lr_scheduler": {
-                "scheduler": torch.optim.lr_scheduler.LinearLR(optimizer, 1, 0.1, 20),
-                "interval": "step",
-            },
-        }
+        schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1, 0.1, 20)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
 
 class Following(Plain):
@@ -95,10 +77,8 @@ class Following(Plain):
     def configure_optimizers(self):
         optimizer = torch.optim.Adam(self.parameters(), lr=0.05)
         plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, threshold=0.5, factor=0.7)
-        return {
-            "optimizer": optimizer,
-            "lr_scheduler": {"scheduler": plateau, "monitor": "train_loss", "interval": self.interval},
-        }
+        schedule = {"scheduler": plateau, "monitor": "train_loss", "interval": self.interval}
+        return {"optimizer": optimizer, "lr_scheduler": schedule}
 
 
 def ours():
@@ -132,20 +112,18 @@ def _saving(hook):
     return lambda self, trainer, *others, **named: self.save(hook, trainer)
 
 
-for _hook in ("train_epoch_start", "train_batch_end", "train_epoch_end", "train_end"):
-    setattr(EveryHook, f"on_{_hook}", _saving(_hook))
-for _hook in ("validation_start", "validation_batch_end", "validation_epoch_end", "validation_end"):
+for _hook in (
+    *("train_epoch_start", "train_batch_end", "train_epoch_end", "train_end"),
+    *("validation_start", "validation_batch_end", "validation_epoch_end", "validation_end"),
+):
     setattr(EveryHook, f"on_{_hook}", _saving(_hook))
 
 
 def fitted(data, module, callbacks, ckpt_path=None, val=None, workers=None, **options):
     events = Events()
     datamodule = DataModule(data(), points(10, seed=9) if val is None else val, batch_size=8, **(workers or {}))
-    trainer = make_trainer(
-        callbacks=[events, *callbacks],
-        enable_checkpointing=any(isinstance(one, ModelCheckpoint) for one in callbacks),
-        **options,
-    )
+    options["enable_checkpointing"] = any(isinstance(one, ModelCheckpoint) for one in callbacks)
+    trainer = make_trainer(callbacks=[events, *callbacks], **options)
     set_seed(7)
     if ckpt_path is not None:
         torch.rand(11)
@@ -199,17 +177,20 @@ WRITTEN = {
 
 
 class TestEveryCheckpoint:
-    @pytest.mark.parametrize("case", WRITTEN)
-    def test_of_lightnings_callback(self, tmp_path, case):
-        """Weights, steps, the order of the data and what is drawn for it, learning rates, validations."""
-        count, saving, options = WRITTEN[case]
-        callbacks = lambda folder: [ModelCheckpoint(folder, filename="{step}", save_top_k=-1, **saving)]
-        assert differences(tmp_path, callbacks, **options) == ({}, count)
+    @pytest.mark.parametrize(
+        ("case", "data"),
+        [
+            *((case, Noisy) for case in WRITTEN),
+            *itertools.product(
+                ("val_check_interval=2", "every_n_train_steps=1", "in the middle of steps"), (Stream, Sized)
+            ),
+        ],
+    )
+    def test_of_lightnings_callback(self, tmp_path, case, data):
+        """Weights, steps, the order of the data and what is drawn for it, learning rates, validations.
 
-    @pytest.mark.parametrize("data", [Stream, Sized])
-    @pytest.mark.parametrize("case", ["val_check_interval=2", "every_n_train_steps=1", "in the middle of steps"])
-    def test_of_iterable_data(self, tmp_path, data, case):
-        """It draws random numbers, and of data without a length Lightning has read a batch more than it used."""
+        Of data without a length Lightning has read a batch more than it used.
+        """
         count, saving, options = WRITTEN[case]
         callbacks = lambda folder: [ModelCheckpoint(folder, filename="{step}", save_top_k=-1, **saving)]
         assert differences(tmp_path, callbacks, data, **options) == ({}, count)

@@ -1,6 +1,7 @@
 """Modules of tasks: the loss where the model has none, the usual metrics, and generation."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,19 +17,8 @@ from lightrainer.lightning_modules import (
     SequenceClassificationModule,
     TokenClassificationModule,
 )
-from lightrainer.lightning_modules.internals import lightning_internals
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning", "ignore:.*does not have many workers"),
-    pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`"),
-]
 OPTIMIZER = {"learning_rate": 0.05}
-
-
-@pytest.fixture(autouse=True)
-def _quiet():
-    with lightning_internals.quiet():
-        yield
 
 
 def validated(module, items, **options):
@@ -39,7 +29,7 @@ def validated(module, items, **options):
 class Logits(nn.Module):
     """A table of logits; in one of the forms in which a model returns them."""
 
-    def __init__(self, form="tensor", classes=11, name="logits"):
+    def __init__(self, form="tensor", classes=11):
         super().__init__()
         self.form = form
         self.table = nn.Embedding(11, classes)
@@ -78,11 +68,9 @@ class TestCausal:
         model, texts = seeded(Logits), sentences(4)
         found = validated(CausalLMModule(model, label_smoothing=0.1, metrics=False), texts, collate_fn=pad)
         batch = pad(texts)
-        logits, labels = (
-            model.table(batch["input_ids"]).detach()[:, :-1].flatten(0, 1),
-            batch["labels"][:, 1:].flatten(),
-        )
-        assert found["val_loss"] == pytest.approx(functional.cross_entropy(logits, labels, label_smoothing=0.1).item())
+        logits = model.table(batch["input_ids"]).detach()[:, :-1].flatten(0, 1)
+        expected = functional.cross_entropy(logits, batch["labels"][:, 1:].flatten(), label_smoothing=0.1)
+        assert found["val_loss"] == pytest.approx(expected.item())
 
 
 class TestSequences:
@@ -94,14 +82,11 @@ class TestSequences:
         assert trainer.callback_metrics["train_accuracy"] > 0.8
 
     def test_the_number_of_classes_out_of_the_config(self):
-        class Config:
-            num_labels = 3
-
         model = seeded(Net)
-        model.config = Config()
+        model.config = SimpleNamespace(num_labels=3)
         assert "val_accuracy" in validated(SequenceClassificationModule(model), points(8))
         del model.config
-        assert set(validated(SequenceClassificationModule(model), points(8))) == {"val_loss"}, "nobody knows"
+        assert set(validated(SequenceClassificationModule(model), points(8))) == {"val_loss"}, "unknown"
 
     def test_numbers(self):
         items = [{"x": item["x"], "labels": item["x"].sum()} for item in points(10)]
@@ -113,11 +98,10 @@ class TestSequences:
         assert (found["val_mse"], found["val_loss"]) == (expected, expected)
 
     def test_several_labels(self):
-        class Config:
-            num_labels, problem_type = 3, "multi_label_classification"
-
         items = [{"x": item["x"], "labels": (item["x"][:3] > 0).float()} for item in points(10)]
-        module = SequenceClassificationModule(seeded(Pooled, 3, Config()))
+        module = SequenceClassificationModule(
+            seeded(Pooled, 3, SimpleNamespace(num_labels=3, problem_type="multi_label_classification"))
+        )
         found = validated(module, items)
         x, labels = (torch.stack([item[name] for item in items]) for name in ("x", "labels"))
         logits = module.model(x).detach()
@@ -173,10 +157,8 @@ class Echo(nn.Module):
         return torch.cat([start, input_ids if length is None else input_ids[:, :length]], 1)
 
     def forward(self, input_ids, labels=None):
-        return {
-            "loss": functional.cross_entropy(self.table(input_ids).flatten(0, 1), labels.flatten()),
-            "logits": self.table(input_ids),
-        }
+        logits = self.table(input_ids)
+        return {"loss": functional.cross_entropy(logits.flatten(0, 1), labels.flatten()), "logits": logits}
 
 
 class TestSeq2Seq:
@@ -221,12 +203,8 @@ class TestSeq2Seq:
         sizes = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2, "vocab_size": 11}
         config = transformers.T5Config(**sizes, pad_token_id=0, eos_token_id=1, decoder_start_token_id=0)
         metrics = {"acc": MulticlassAccuracy(11, average="micro")}
-        module = Seq2SeqModule(
-            transformers.T5ForConditionalGeneration(config),
-            optimizer={"learning_rate": 0.01},
-            metrics=metrics,
-            generation={"max_new_tokens": 4, "num_beams": 2},
-        )
+        generation = {"max_new_tokens": 4, "num_beams": 2}
+        module = Seq2SeqModule(transformers.T5ForConditionalGeneration(config), metrics=metrics, generation=generation)
         trainer = make_trainer(max_epochs=1)
         trainer.fit(module, DataModule(sentences(8), sentences(4), collate_fn=pad, batch_size=4))
         assert "val_acc" in trainer.callback_metrics

@@ -13,10 +13,7 @@ def test_each_sample_once(count, processes):
     found = []
     for rank in range(processes):
         loader = build_loader(
-            [{"x": torch.tensor(float(index))} for index in range(count)],
-            batch_size=4,
-            rank=rank,
-            world_size=processes,
+            [{"x": torch.tensor(float(index))} for index in range(count)], batch_size=4, rank=rank, world_size=processes
         )
         for batch in loader:
             counting = samples_that_count(loader, batch, rank, processes)

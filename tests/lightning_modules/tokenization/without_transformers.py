@@ -16,12 +16,7 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from torch.utils.data import DataLoader
 
-from lightrainer import (
-    AutoTokenizer,
-    DataCollatorForLanguageModeling,
-    DataCollatorWithPadding,
-    PreTrainedTokenizerFast,
-)
+from lightrainer import AutoTokenizer, DataCollatorForLanguageModeling, DataCollatorWithPadding, PreTrainedTokenizerFast
 
 backend = Tokenizer(models.BPE(unk_token="<unk>"))
 backend.pre_tokenizer = pre_tokenizers.Whitespace()

@@ -284,13 +284,7 @@ def test_arrays_need_no_torch():
 
 @pytest.mark.parametrize(
     "values",
-    [
-        [1, 1.7],
-        [np.int64(1), np.float64(1.7)],
-        [torch.tensor(1), torch.tensor(1.7)],
-        [True, 1.7],
-        [1, 2, 1.7, 3],
-    ],
+    [[1, 1.7], [np.int64(1), np.float64(1.7)], [torch.tensor(1), torch.tensor(1.7)], [True, 1.7], [1, 2, 1.7, 3]],
     ids=str,
 )
 def test_a_label_with_a_fraction_is_not_cut_off(values):
