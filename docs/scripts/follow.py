@@ -2,7 +2,7 @@
 
 `make follow FROM=5.3.0 TO=5.23.0` compares the functions, methods, fields and constants of the modules that lightrainer
 serves: signatures and syntax trees, without docstrings, comments and help texts. Rows are read from the sections
-"From X to Y" that lie between the two versions.
+"From X to Y" that overlap the range; where a section ends in between, what is before and after is compared apart.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ REBUILT = ("data.data_collator", "integrations.fsdp", "integrations.neftune", "m
 
 
 def nameless(older: Any, newer: Any, first: str, last: str) -> list[str]:
-    """Return complaints: each change without a row, each name in a row that stands for no change, each empty cell.
+    """Return complaints: changes without a row or a section, rows that stand for no change, empty cells.
 
     Args:
         older: the folder `transformers` of one version; a `Path` or a `zipfile.Path`.
@@ -38,11 +38,18 @@ def nameless(older: Any, newer: Any, first: str, last: str) -> list[str]:
         last: the number of the newer one.
     """
     page = PAGE.read_text(encoding="utf-8")
-    found, rows = set(changes(older, newer)), set(named(page, first, last))
+    found, rows, inside = set(changes(older, newer)), set(), set()
+    for begin, end, text in sections(page):
+        if begin < Version(last) and Version(first) < end:
+            rows.update(named(text))
+            inside.update(named(text) if Version(first) <= begin and end <= Version(last) else ())
     known = {change for change in found for row in rows if fnmatchcase(change, row)}
+    stale = {row for row in inside if not any(fnmatchcase(change, row) for change in found)}
+    newest = max(end for _, end, _ in sections(page))
     return [
+        *[f"no section leads to {last}: make follow FROM={newest} TO={last}"][: newest < Version(last)],
         *(f"{change} changed from {first} to {last} and has no row" for change in sorted(found - known)),
-        *(f"{row} has a row and did not change" for row in sorted(rows) if not any(fnmatchcase(c, row) for c in found)),
+        *(f"{row} has a row and did not change" for row in sorted(stale)),
         *(f"the row {row} does not fill the columns of its table" for row in unexplained(page)),
     ]
 
@@ -97,12 +104,10 @@ class _WithoutWords(ast.NodeTransformer):
         return self.generic_visit(ast.Dict([k for k, _ in kept], [v for _, v in kept]))
 
 
-def named(page: str, first: str, last: str) -> Iterator[str]:
-    """Yield the names, which may have wildcards, in the first column of the tables between two versions."""
-    for begin, end, text in sections(page):
-        if Version(first) <= Version(begin) and Version(end) <= Version(last):
-            for cell in re.findall(r"^\| (`.*?) \| ", text, re.MULTILINE):
-                yield from re.findall(r"`([^`]+)`", cell)
+def named(section: str) -> Iterator[str]:
+    """Yield the names, which may have wildcards, in the first column of a section's tables."""
+    for cell in re.findall(r"^\| (`.*?) \| ", section, re.MULTILINE):
+        yield from re.findall(r"`([^`]+)`", cell)
 
 
 def unexplained(page: str) -> Iterator[str]:
@@ -112,11 +117,11 @@ def unexplained(page: str) -> Iterator[str]:
         yield from (row[0] for row in rows if len(row) != len(head) or not all(row))
 
 
-def sections(page: str) -> Iterator[tuple[str, str, str]]:
+def sections(page: str) -> Iterator[tuple[Version, Version, str]]:
     """Yield the two versions and the text of each section."""
     for part in re.split(r"^## ", page, flags=re.MULTILINE)[1:]:
         if heading := re.match(r"From ([\d.]+) to ([\d.]+)\n", part):
-            yield heading[1], heading[2], part
+            yield Version(heading[1]), Version(heading[2]), part
 
 
 def _downloaded(version: str, folder: str) -> zipfile.Path:
@@ -127,7 +132,11 @@ def _downloaded(version: str, folder: str) -> zipfile.Path:
 
 if __name__ == "__main__":
     first, last = sys.argv[1:]
+    ends = sorted(end for _, end, _ in sections(PAGE.read_text(encoding="utf-8")))
+    versions = [first, *(str(end) for end in ends if Version(first) < end < Version(last)), last]
     with tempfile.TemporaryDirectory() as folder:
-        said = nameless(_downloaded(first, folder), _downloaded(last, folder), first, last)
+        wheels = [_downloaded(version, folder) for version in versions]
+        pairs = zip(wheels, wheels[1:], versions, versions[1:], strict=False)
+        said = [line for pair in pairs for line in nameless(*pair)]
     print(*said, f"{len(said)} to add to, or to take out of, {PAGE}", sep="\n")
     sys.exit(bool(said))

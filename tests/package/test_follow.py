@@ -41,6 +41,20 @@ def test_a_change_without_a_row_is_named(follow, older, tmp_path):
     assert "hyperparameter_search.renamed changed from 5.3.0 to 5.23.0 and has no row" in said
 
 
+@needs_newest
+def test_rows_count_for_a_part_of_the_way_that_they_describe(follow, older):
+    assert follow.nameless(older, NEWEST, "5.3.0", "5.20.2") == follow.nameless(older, NEWEST, "5.10.1", "5.23.0") == []
+
+
+def test_a_version_beyond_the_sections_is_named(follow, tmp_path):
+    assert follow.nameless(tmp_path, tmp_path, "5.23.0", "5.24.0") == [
+        "no section leads to 5.24.0: make follow FROM=5.23.0 TO=5.24.0"
+    ]
+    (tmp_path / "trainer.py").write_text("def one():\n    pass\n")
+    said = follow.nameless(tmp_path / "none", tmp_path, "5.23.0", "5.24.0")
+    assert said[1:] == ["trainer.one changed from 5.23.0 to 5.24.0 and has no row"]
+
+
 def test_a_row_without_a_reason_is_named(follow):
     open_rows = "| changed | what | why |\n|---|---|---|\n| `a.b` | new |\n| `a.c` | new | |\n| `a.d` | new | torch |\n"
     assert list(follow.unexplained(f"Open:\n\n{open_rows}")) == ["`a.b`", "`a.c`"]
