@@ -38,9 +38,8 @@ def test_order_equals_reference(count, batch_size, multiple):
 def test_comparison_can_fail():
     """Negative control: another seed is seen."""
     lengths = random_lengths(100)
-    assert get_length_grouped_indices(lengths, 4, generator=generator(8)) != reference_indices(
-        lengths, 4, generator=generator()
-    )
+    expected = reference_indices(lengths, 4, generator=generator())
+    assert get_length_grouped_indices(lengths, 4, generator=generator(8)) != expected
 
 
 @pytest.mark.parametrize("convert", [torch.tensor, np.array, lambda x: np.array(x, np.uint8), tuple])
@@ -71,22 +70,6 @@ def test_epochs_of_the_sampler_equal_reference():
     first = list(ours)
     assert first == list(reference)
     assert list(ours) == list(reference) != first
-
-
-class Counting(list):
-    reads = 0
-
-    def __iter__(self):
-        self.reads += len(self)
-        return super().__iter__()
-
-
-def test_lengths_are_measured_once():
-    samples = Counting([{"text": "a" * length} for length in random_lengths(20)])
-    sampler = LengthGroupedSampler(4, dataset=samples, model_input_name="text")
-    for _ in range(3):
-        list(sampler)
-    assert samples.reads == 20
 
 
 def forms(dataset):
@@ -132,9 +115,8 @@ def test_tables_are_not_read_sample_by_sample(monkeypatch):
     table, reads = datasets.Dataset.from_dict({"input_ids": [[0] * 5] * 300}), []
     take, go_through = datasets.Dataset._getitem, datasets.Dataset.__iter__
     monkeypatch.setattr(datasets.Dataset, "_getitem", lambda *words, **how: reads.append(1) or take(*words, **how))
-    monkeypatch.setattr(
-        datasets.Dataset, "__iter__", lambda self: (reads.append(1) or sample for sample in go_through(self))
-    )
+    counted = lambda self: (reads.append(1) or sample for sample in go_through(self))
+    monkeypatch.setattr(datasets.Dataset, "__iter__", counted)
     lengths = sample_lengths(table, "input_ids")
     assert len(reads) < 10
     assert ReferenceSampler(2, dataset=table).lengths == lengths.tolist()
@@ -147,6 +129,18 @@ def test_tables_are_not_read_sample_by_sample(monkeypatch):
 def test_samples_that_cannot_be_measured(samples, seen):
     with pytest.raises(ValueError, match=f"'input_ids', but the first one has {seen}.*length_column_name"):
         LengthGroupedSampler(2, dataset=samples)
+
+
+def test_lengths_are_measured_anew_where_a_dataset_grows():
+    """And of datasets only the last few are kept."""
+    cache, data = LengthCache(), [1]
+    assert (cache.get(data, "a", lambda: "a"), cache.get(data, "b", lambda: "b")) == ("a", "b")
+    assert cache.get(data, "a", lambda: "new") == "a"
+    data.append(2)
+    assert cache.get(data, "a", lambda: "longer") == "longer"
+    for number in range(4):
+        cache.get([number], "a", lambda: None)
+    assert cache.get(data, "a", lambda: "measured again") == "measured again"
 
 
 @pytest.mark.parametrize("form", ["plain", "torch", "selected", "transformed"])
@@ -168,16 +162,3 @@ def test_a_column_of_lengths_is_read_as_a_column(form):
 def test_a_column_with_gaps_holds_no_lengths():
     with pytest.raises(ValueError, match=r"column 'n' .* 1 of its 3 values are missing"):
         column_lengths(datasets.Dataset.from_dict({"n": [1, None, 3]}), "n")
-
-
-def test_lengths_of_a_dataset_are_cached_until_it_grows():
-    """Another dataset or column is measured anew; of datasets only the last few are kept."""
-    cache, first, measured = LengthCache(), [1], []
-    for data, key in ((first, "a"), (first, "a"), ([1], "a"), (first, "b"), (first, "a")):
-        cache.get(data, key, lambda: measured.append(1))
-    assert len(measured) == 3
-    first.append(2)
-    assert cache.get(first, "a", lambda: "longer") == "longer"
-    for number in range(4):
-        cache.get([number], "a", lambda: None)
-    assert cache.get(first, "a", lambda: "measured again") == "measured again"

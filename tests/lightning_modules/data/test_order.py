@@ -121,10 +121,9 @@ def test_a_process_keeps_its_own_part_of_an_order_that_is_drawn_at_once(monkeypa
 
     monkeypatch.setattr(order_module, "DRAWN_AT_ONCE", 1)
     monkeypatch.setattr(batch_samplers, "order_of", noted)
-    batches = iter(ShardedBatchSampler(SeedableRandomSampler(range(1000), seed=0), 3, False, rank=1, world_size=2))
+    shard = lambda: ShardedBatchSampler(SeedableRandomSampler(range(1000), seed=0), 3, False, rank=1, world_size=2)
+    batches = iter(shard())
     first = next(batches)
     assert drawn[0]() is None
     monkeypatch.undo()
-    assert [first, *batches] == list(
-        ShardedBatchSampler(SeedableRandomSampler(range(1000), seed=0), 3, False, rank=1, world_size=2)
-    )
+    assert [first, *batches] == list(shard())

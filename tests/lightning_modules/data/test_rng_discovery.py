@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch.utils.data import Dataset, Subset
 
-from lightrainer import DataCollatorForLanguageModeling
 from lightrainer.lightning_modules.common.safe_serialization import from_plain, to_plain
 from lightrainer.lightning_modules.data.rng_discovery import own_states, restore_own
 
@@ -99,34 +98,3 @@ def test_what_has_changed_is_left_out():
     restore_own(states, Holder())
     restore_own(states, Holder(drawing=3))
     restore_own(None, other)
-
-
-class Tokenizer:
-    """The members of a tokenizer that a masking collator uses."""
-
-    mask_token, mask_token_id, pad_token, pad_token_id = "<m>", 1, "<p>", 0
-
-    def __len__(self):
-        return 50
-
-    def pad(self, samples, **options):
-        return {"input_ids": torch.stack([torch.tensor(row["input_ids"]) for row in samples])}
-
-    def get_special_tokens_mask(self, row, **options):
-        return [0] * len(row)
-
-    def convert_tokens_to_ids(self, token):
-        return 1
-
-
-def test_a_masking_collator_with_a_seed():
-    """Its generator is made with its first batch."""
-    made = [DataCollatorForLanguageModeling(Tokenizer(), seed=4, return_tensors="pt") for _ in range(2)]
-    samples = [{"input_ids": list(range(2, 42))} for _ in range(4)]
-    whole, resumed = made
-    assert own_states(whole) == []
-    first = whole(samples)
-    restore_own(own_states(whole), resumed)
-    second = whole(samples)
-    assert torch.equal(resumed(samples)["input_ids"], second["input_ids"])
-    assert not torch.equal(first["input_ids"], second["input_ids"])

@@ -24,10 +24,9 @@ def reference_batches(sampler, batch_size, drop_last, even_batches, rank, world_
     return reference.BatchSamplerShard(batches, world_size, rank, even_batches=even_batches)
 
 
-def our_batches(sampler, batch_size, drop_last, even_batches, rank, world_size):
-    return ShardedBatchSampler(
-        sampler, batch_size, drop_last, rank=rank, world_size=world_size, even_batches=even_batches
-    )
+def our_batches(sampler, batch_size, drop_last, even_batches, rank, world_size, **options):
+    options |= {"rank": rank, "world_size": world_size, "even_batches": even_batches}
+    return ShardedBatchSampler(sampler, batch_size, drop_last, **options)
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
@@ -136,18 +135,11 @@ def test_split_batches_equal_reference(world_size):
     """Of every batch each rank gets its part, filled up from the first batch."""
     for count, share, drop_last, even_batches in itertools.product(range(26), (1, 2, 3), (False, True), (False, True)):
         for rank in range(world_size):
-            batches = BatchSampler(SequentialSampler(range(count)), share * world_size, drop_last)
-            expected = reference.BatchSamplerShard(
-                batches, world_size, rank, split_batches=True, even_batches=even_batches
-            )
-            ours = ShardedBatchSampler(
-                SequentialSampler(range(count)),
-                share * world_size,
-                drop_last,
-                rank=rank,
-                world_size=world_size,
-                even_batches=even_batches,
-                split_batches=True,
+            batches = BatchSampler(range(count), share * world_size, drop_last)
+            options = {"split_batches": True, "even_batches": even_batches}
+            expected = reference.BatchSamplerShard(batches, world_size, rank, **options)
+            ours = our_batches(
+                range(count), share * world_size, drop_last, even_batches, rank, world_size, split_batches=True
             )
             assert list(ours) == list(expected), (count, share, drop_last, even_batches, rank)
             assert len(ours) == len(list(ours)), "the reference counts batches that a rank does not get"
@@ -156,10 +148,8 @@ def test_split_batches_equal_reference(world_size):
 
 def test_a_batch_that_cannot_be_split_evenly():
     for make in (ShardedBatchSampler, RoundBatchSampler):
-        with pytest.raises(ValueError, match="a batch of 5 cannot be split evenly over 2"):
+        with pytest.raises(ValueError, match=r"5 .* 2"):
             make(SequentialSampler(range(9)), 5, False, world_size=2, split_batches=True)
-    with pytest.raises(ValueError, match="5"):
-        reference.BatchSamplerShard(BatchSampler(range(9), 5, False), 2, 0, split_batches=True)
 
 
 def dispatched(count, batch_size, world_size, drop_last, split_batches=False, map_style=False):
@@ -197,7 +187,8 @@ def our_shares(count, batch_size, world_size, drop_last, **options):
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 @pytest.mark.parametrize("drop_last", [False, True])
-def test_shares_of_a_stream_equal_reference(world_size, drop_last):
+@pytest.mark.parametrize("split", [False, True])
+def test_shares_of_a_stream_equal_reference(world_size, drop_last, split):
     """Batches of every rank, and how many samples of the last round are no filling.
 
     A stream with fewer samples than processes is left out: the reference gives some of them an empty batch. With
@@ -206,22 +197,11 @@ def test_shares_of_a_stream_equal_reference(world_size, drop_last):
     for count, batch_size in itertools.product(range(1, 20), range(1, 5)):
         if count < (world_size * batch_size if drop_last else world_size):
             continue
-        expected, remainder = dispatched(count, batch_size, world_size, drop_last)
-        ours, last_round = our_shares(count, batch_size, world_size, drop_last)
-        assert ours == expected, (count, batch_size)
-        assert drop_last or last_round == {remainder}, (count, batch_size)
-
-
-@pytest.mark.parametrize("world_size", [2, 3])
-@pytest.mark.parametrize("drop_last", [False, True])
-def test_split_shares_of_a_stream_equal_reference(world_size, drop_last):
-    for count, share in itertools.product(range(1, 20), range(1, 4)):
-        if count < (world_size * share if drop_last else world_size):
-            continue
-        expected, remainder = dispatched(count, share * world_size, world_size, drop_last, split_batches=True)
-        ours, last_round = our_shares(count, share * world_size, world_size, drop_last, split_batches=True)
-        assert ours == expected, (count, share)
-        assert drop_last or last_round == {remainder}, (count, share)
+        case = (count, batch_size * world_size if split else batch_size, world_size, drop_last)
+        expected, remainder = dispatched(*case, split_batches=split)
+        ours, last_round = our_shares(*case, split_batches=split)
+        assert ours == expected, case
+        assert drop_last or last_round == {remainder}, case
 
 
 @pytest.mark.parametrize("split_batches", [False, True])
@@ -274,14 +254,9 @@ def test_share_of_a_stream_knows_its_length_where_the_stream_does(options):
 
 def test_comparison_of_streams_can_fail():
     """Negative control: accelerate's other way to share a stream, which fills up whole batches, is seen."""
-    other = [reference.IterableDatasetShard(Stream(7), 4, num_processes=2, process_index=rank) for rank in range(2)]
-    expected, _ = dispatched(7, 4, 2, drop_last=False)
-    assert expected == [[[0, 1, 2, 3]], [[4, 5, 6, 0]]] == our_shares(7, 4, 2, drop_last=False)[0]
-    assert [[list(shard)] for shard in other] == expected, "they agree here"
-    other = [reference.IterableDatasetShard(Stream(5), 4, num_processes=2, process_index=rank) for rank in range(2)]
-    expected, _ = dispatched(5, 4, 2, drop_last=False)
-    assert expected == [[[0, 1, 2]], [[3, 4, 0]]]
-    assert [[list(shard)] for shard in other] != expected
+    for count, agree in ((7, True), (5, False)):
+        other = [reference.IterableDatasetShard(Stream(count), 4, num_processes=2, process_index=r) for r in range(2)]
+        assert ([[list(shard)] for shard in other] == dispatched(count, 4, 2, drop_last=False)[0]) is agree
 
 
 def test_stream_with_fewer_samples_than_processes_is_repeated():
@@ -314,10 +289,8 @@ def test_generator_of_a_stream_is_seeded_with_the_epoch():
     """All processes read the same stream from any generators, as with accelerate's IterableDatasetShard."""
     for epoch in range(3):
         shards = [IterableShard(DrawingStream(rank), 2, rank=rank, world_size=2) for rank in range(2)]
-        theirs = [
-            reference.IterableDatasetShard(DrawingStream(rank), 2, num_processes=2, process_index=rank)
-            for rank in range(2)
-        ]
+        shard_of = reference.IterableDatasetShard
+        theirs = [shard_of(DrawingStream(rank), 2, num_processes=2, process_index=rank) for rank in range(2)]
         for shard in shards + theirs:
             shard.set_epoch(epoch)
         assert [list(shard) for shard in shards] == [list(shard) for shard in theirs]

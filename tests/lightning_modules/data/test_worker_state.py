@@ -8,14 +8,12 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
-from lightrainer.lightning_modules.common.safe_serialization import is_plain
 from lightrainer.lightning_modules.data.worker_state import (
     ENDED,
     Fetched,
     ReportingCollate,
     ResumedWorkers,
     WorkerStates,
-    next_worker,
 )
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the datasets are not importable elsewhere")
@@ -91,33 +89,6 @@ def read(batches, count=None):
     return seen, states.state_dict(2)
 
 
-@pytest.mark.parametrize("kind", [Draws, Batches, Counting])
-@pytest.mark.parametrize("count", [2, 4])
-def test_others_go_on_in_their_place(kind, count):
-    """The same batches, random numbers of all three generators included, with other seeds of the workers."""
-    expected, _ = read(loader(kind()))
-    seen, state = read(loader(kind()), count)
-    assert seen == expected[:count]
-    assert is_plain(state)
-    assert next_worker(state) == 0
-    rest = {} if kind is Counting else {"sampler": range(2 * count, 16)}
-    resumed = loader(kind(), ResumedWorkers(state, None), **rest)
-    torch.manual_seed(77)
-    assert read(resumed)[0] == expected[count:]
-    fresh = loader(kind(), **rest)
-    torch.manual_seed(77)
-    assert read(fresh)[0] != expected[count:]
-
-
-def test_a_stream_goes_on_with_the_worker_whose_turn_it_is():
-    """The first process takes the place of the second worker, and is told so."""
-    expected, _ = read(loader(Counting()))
-    _, state = read(loader(Counting()), 3)
-    assert (state["last"], next_worker(state)) == (0, 1)
-    resumed, _ = read(loader(Counting(), ResumedWorkers(state, None, first=1)))
-    assert resumed == expected[3:]
-
-
 def test_a_worker_that_draws_nothing_has_no_news():
     """The first batch reports it once."""
 
@@ -154,10 +125,7 @@ def test_blanks_load_nothing():
 
 def test_the_loaders_own_init_function_is_called():
     """In the worker's new place, before its generators are set."""
-    seen = []
-    ResumedWorkers({"workers": 2, "last": None, "states": []}, seen.append)
-    made = loader(Draws(), ResumedWorkers({"workers": 2, "last": None, "states": []}, _seeded))
-    samples, _ = read(made)
+    samples, _ = read(loader(Draws(), ResumedWorkers({"workers": 2, "last": None, "states": []}, _seeded)))
     assert samples[0][0][2] == samples[1][0][2], "both workers were seeded alike"
 
 

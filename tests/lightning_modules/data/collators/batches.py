@@ -13,19 +13,16 @@ WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvw
 
 
 def backend():
-    words = Tokenizer(
-        models.WordPiece({**{w: i for i, w in enumerate(WORDS)}, "##x": 31, "##y": 32}, unk_token="[UNK]")
-    )
+    numbers = {**{w: i for i, w in enumerate(WORDS)}, "##x": 31, "##y": 32}
+    words = Tokenizer(models.WordPiece(numbers, unk_token="[UNK]"))
     words.pre_tokenizer = pre_tokenizers.Whitespace()
     return words
 
 
 def tokenizer(side="right", **options):
     names = {"pad_token": "[PAD]", "mask_token": "[MASK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
-    made = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=backend(), unk_token="[UNK]", padding_side=side, model_max_length=64, **{**names, **options}
-    )
-    return made
+    names |= {"unk_token": "[UNK]", "padding_side": side, "model_max_length": 64, **options}
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=backend(), **names)
 
 
 def twin(words):

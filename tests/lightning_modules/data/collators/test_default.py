@@ -1,6 +1,6 @@
 """Batches are the reference's, dtypes included, and what cannot be a batch is explained."""
 
-import logging
+import itertools
 import subprocess
 import sys
 from collections import OrderedDict, UserDict
@@ -9,12 +9,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from transformers import BatchEncoding, PreTrainedTokenizerFast
+from batches import assert_same, tokenizer
+from transformers import BatchEncoding
 from transformers import DataCollatorWithPadding as ReferencePadding
 from transformers import DefaultDataCollator as ReferenceDefault
 from transformers import default_data_collator as reference_collator
 from transformers.data.data_collator import DataCollatorMixin
-from transformers.trainer_utils import RemoveColumnsCollator as ReferenceRemoveColumns
+from transformers.trainer_utils import RemoveColumnsCollator as ReferenceRemoved
 
 from lightrainer.lightning_modules.data import collators as ours
 
@@ -62,15 +63,6 @@ ARRAYS = {
 }
 
 
-def assert_same(batch, expected):
-    assert list(batch) == list(expected)
-    for name, value in expected.items():
-        assert type(batch[name]) is type(value)
-        assert batch[name].dtype == value.dtype
-        assert batch[name].shape == value.shape
-        assert (batch[name] == value).all()
-
-
 @pytest.mark.parametrize("features", (FEATURES | TENSORS).values(), ids=FEATURES | TENSORS)
 def test_tensors_equal_reference(features):
     assert_same(ours.default_data_collator(features), reference_collator(features))
@@ -105,56 +97,40 @@ def test_label_arrays_become_whole_number_tensors():
     assert_same(ours.default_data_collator(features), {"labels": torch.tensor([[1, 2], [3, 4]])})
 
 
-@pytest.mark.parametrize("feature", [(1, 2), 3, "text", [1]])
-def test_wrong_samples_are_named(feature):
-    with pytest.raises(TypeError, match=f"Sample 0 of the batch is a {type(feature).__name__}; expected a mapping"):
-        ours.default_data_collator([feature])
+UNEQUAL = {
+    "lists": ([1, 2], [1, 2, 3], r"\(2,\), \(3,\)"),
+    "tensors": (torch.ones(2, 2), torch.ones(2, 3), r"\(2, 2\), \(2, 3\)"),
+    "arrays": (np.ones(2), np.ones(3), r"\(2,\), \(3,\)"),
+    "ragged": ([[1], [1, 2]], [[1], [1, 2]], "ragged"),
+}
 
 
 @pytest.mark.parametrize("kind", ["pt", "np"])
-@pytest.mark.parametrize(
-    ("values", "shapes"),
-    [
-        (([1, 2], [1, 2, 3]), r"\(2,\), \(3,\)"),
-        ((torch.ones(2, 2), torch.ones(2, 3)), r"\(2, 2\), \(2, 3\)"),
-        ((np.ones(2), np.ones(3)), r"\(2,\), \(3,\)"),
-        (([[1], [1, 2]], [[1], [1, 2]]), "ragged"),
-    ],
-)
-def test_sizes_that_differ_are_named(values, shapes, kind):
-    with pytest.raises(
-        ValueError, match=f"column 'input_ids' .* and shape {shapes}, which gave .*DataCollatorWithPadding"
-    ):
-        ours.default_data_collator([{"input_ids": value} for value in values], kind)
+@pytest.mark.parametrize(("one", "other", "shapes"), UNEQUAL.values(), ids=UNEQUAL)
+def test_sizes_that_differ_are_named(one, other, shapes, kind):
+    with pytest.raises(ValueError, match=f"'input_ids' .*{shapes}.*DataCollatorWithPadding"):
+        ours.default_data_collator([{"input_ids": one}, {"input_ids": other}], kind)
 
 
-@pytest.mark.parametrize(
-    ("values", "seen"),
-    [([{"a": 1}], "dict"), ([1, None], "int, NoneType"), ([[1], None], "list, NoneType"), ([2**70], "int")],
-    ids=str,
-)
-def test_values_that_are_no_numbers_are_named(values, seen):
-    with pytest.raises(ValueError, match=f"column 'x' .* of type {seen} and shape .*which gave"):
-        ours.default_data_collator([{"x": value} for value in values])
+WRONG = [
+    *(([feature], TypeError, f"Sample 0 .* {type(feature).__name__}") for feature in ((1, 2), 3, "text", [1])),
+    ([{"x": {"a": 1}}], ValueError, "'x' .* type dict"),
+    ([{"x": 1}, {"x": None}], ValueError, "'x' .* type int, NoneType"),
+    ([{"x": [1]}, {"x": None}], ValueError, "'x' .* type list, NoneType"),
+    ([{"x": 2**70}], ValueError, "'x' .* type int"),
+    ([{"label_ids": []}], ValueError, "'label_ids' .* type list"),
+    ([{"x": 1, "y": 2}, {"x": 1}], ValueError, r"'y' is in sample 0 .* sample 1, which has \['x'\]"),
+    ([], ValueError, "no samples"),
+]
 
 
-def test_empty_label_ids_are_named():
-    with pytest.raises(ValueError, match=r"column 'label_ids' .* of type list and shape .*which gave IndexError"):
-        ours.default_data_collator([{"label_ids": []}])
-
-
-def test_missing_column_is_named():
-    with pytest.raises(ValueError, match=r"column 'y' is in sample 0 .* not in sample 1, which has \['x'\]"):
-        ours.default_data_collator([{"x": 1, "y": 2}, {"x": 1}])
-
-
-def test_no_samples_and_unknown_kind():
-    with pytest.raises(ValueError, match="no samples"):
-        ours.default_data_collator([])
-    with pytest.raises(ValueError, match="'tf'"):
-        ours.default_data_collator([{"x": 1}], return_tensors="tf")
-    with pytest.raises(ValueError, match="'tf'"):
-        ours.DefaultDataCollator()([{"x": 1}], return_tensors="tf")
+@pytest.mark.parametrize(("samples", "error", "said"), WRONG)
+def test_what_cannot_be_a_batch_is_named(samples, error, said):
+    with pytest.raises(error, match=said):
+        ours.default_data_collator(samples)
+    for collate in (ours.default_data_collator, ours.DefaultDataCollator()):
+        with pytest.raises(ValueError, match="'tf'"):
+            collate([{"x": 1}], return_tensors="tf")
 
 
 def test_mixin_sends_calls_as_the_reference():
@@ -176,35 +152,25 @@ def test_mixin_sends_calls_as_the_reference():
         ours.DataCollatorMixin()([1])
 
 
-@pytest.fixture(scope="module")
-def tokenizer():
-    from tokenizers import Tokenizer, models, pre_tokenizers
-
-    words = Tokenizer(models.WordLevel({"[PAD]": 0, "[UNK]": 1, "a": 2, "b": 3}, unk_token="[UNK]"))
-    words.pre_tokenizer = pre_tokenizers.Whitespace()
-    return PreTrainedTokenizerFast(tokenizer_object=words, pad_token="[PAD]", unk_token="[UNK]", model_max_length=12)
-
-
 @pytest.mark.parametrize("label", ["label", "label_ids", "labels"])
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"pad_to_multiple_of": 4}, {"padding": "max_length", "max_length": 7}, {"return_tensors": "np"}],
-    ids=str,
-)
-def test_padding_equals_reference(tokenizer, options, label):
-    features = [{**tokenizer(text), label: number} for number, text in enumerate(["a", "a b b", "b a"])]
-    expected = ReferencePadding(tokenizer, **options)(features)
-    batch = ours.DataCollatorWithPadding(tokenizer, **options)(features)
-    assert_same(dict(batch), dict(expected))
-    assert batch["labels"].shape == (3,)
-
-
-def test_padding_gives_no_advice_and_keeps_the_state_of_it(tokenizer, caplog):
-    """Fast tokenizers advise against `pad`; a collator has no choice."""
-    tokenizer.deprecation_warnings.clear()
-    ours.DataCollatorWithPadding(tokenizer)([tokenizer("a")])
-    assert "pad" not in caplog.text
-    assert tokenizer.deprecation_warnings == {"Asking-to-pad-a-fast-tokenizer": False}
+def test_padding_equals_reference(label, caplog):
+    """Without the advice of fast tokenizers against `pad`, as a collator has no choice."""
+    words = tokenizer()
+    features = [{**words(text), label: number} for number, text in enumerate(["a", "a b b", "b a"])]
+    for options in (
+        {},
+        {"pad_to_multiple_of": 4},
+        {"max_length": 7, "padding": "max_length"},
+        {"return_tensors": "np"},
+    ):
+        expected = ReferencePadding(words, **options)(features)
+        caplog.clear()
+        words.deprecation_warnings.clear()
+        batch = ours.DataCollatorWithPadding(words, **options)(features)
+        assert_same(dict(batch), dict(expected))
+        assert batch["labels"].shape == (3,)
+        assert "pad" not in caplog.text
+        assert words.deprecation_warnings == {"Asking-to-pad-a-fast-tokenizer": False}
 
 
 def test_padding_with_any_tokenizer():
@@ -215,58 +181,25 @@ def test_padding_with_any_tokenizer():
             return {"label": [feature["label"] for feature in features], "options": options}
 
     batch = ours.DataCollatorWithPadding(Plain(), max_length=3)([{"label": 1}])
-    assert batch.pop("options") == {
-        "padding": True,
-        "max_length": 3,
-        "pad_to_multiple_of": None,
-        "return_tensors": "pt",
-    }
-    assert batch == {"labels": [1]}
+    options = {"padding": True, "max_length": 3, "pad_to_multiple_of": None, "return_tensors": "pt"}
+    assert batch == {"labels": [1], "options": options}
     with pytest.raises(TypeError, match="`tokenizer` is a dict, which has no method `pad`"):
         ours.DataCollatorWithPadding({})
 
 
-def removing(cls, columns=("input_ids", "labels"), **kwargs):
-    return cls(list, list(columns), **kwargs)
+REMOVED = [
+    [{"input_ids": 1, "text": "a"}, {"labels": 2, "other": 3}],
+    [{"input_ids": 1}],
+    [(1, 2), (3, 4)],
+    [BatchEncoding({"text": "a"})],
+    [{}],
+]
 
 
-@pytest.mark.parametrize(
-    "features",
-    [
-        [{"input_ids": 1, "text": "a"}, {"labels": 2, "other": 3}],
-        [{"input_ids": 1}],
-        [(1, 2), (3, 4)],
-        [BatchEncoding({"text": "a"})],
-        [{}],
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("features", REMOVED, ids=str)
 def test_removed_columns_equal_reference(features):
-    assert removing(ours.RemoveColumnsCollator)(features) == removing(ReferenceRemoveColumns)(features)
-
-
-def test_removed_columns_are_named_once(caplog):
-    collator = removing(
-        ours.RemoveColumnsCollator, logger=logging.getLogger("x"), model_name="Net", description="training"
-    )
-    with caplog.at_level(logging.INFO):
-        for _ in range(2):
-            collator([{"input_ids": 1, "text": "a", "idx": 0}] * 2)
-    assert len(caplog.records) == 1
-    message = caplog.records[0].getMessage()
-    assert "training data" in message
-    assert "`Net.forward`" in message
-    assert message.count("text, idx") == 1
-
-
-def test_nothing_left_is_an_error():
-    collator = removing(ours.RemoveColumnsCollator, model_name="Net", description="training")
-    with pytest.raises(ValueError, match="remove_unused_columns=False") as caught:
-        collator([{"text": "a", "idx": 0}])
-    message = str(caught.value)
-    assert "training data" in message
-    assert "has: text, idx." in message
-    assert "`Net.forward` takes: input_ids, labels." in message
+    found = (kind(list, ["input_ids", "labels"])(features) for kind in (ours.RemoveColumnsCollator, ReferenceRemoved))
+    assert next(found) == next(found)
 
 
 def test_arrays_need_no_torch():
@@ -299,16 +232,12 @@ def test_a_label_with_a_fraction_is_not_cut_off(values):
         assert arrays.tolist() == batch.tolist()
 
 
-@pytest.mark.parametrize("make", [list, np.array])
-@pytest.mark.parametrize("rows", [([1, 2], [3, 4.5]), ([1, 2.5], [3, 4])])
-def test_nor_is_one_among_several(rows, make):
-    features = [{"label_ids": make(row)} for row in rows]
-    for kind in ("pt", "np"):
-        assert ours.default_data_collator(features, kind)["labels"].tolist() == [list(row) for row in rows]
-
-
 @pytest.mark.parametrize("kind", ["pt", "np"])
-def test_whole_numbers_stay_integers_as_in_the_reference(kind):
+def test_nor_is_one_among_several(kind):
+    """Whole numbers stay integers, as in the reference."""
+    for rows, make in itertools.product((([1, 2], [3, 4.5]), ([1, 2.5], [3, 4])), (list, np.array)):
+        labels = ours.default_data_collator([{"label_ids": make(row)} for row in rows], kind)["labels"]
+        assert labels.tolist() == list(map(list, rows))
     for features in ([{"label": 1}, {"label": 2.0}], [{"label_ids": [1, 2.0]}, {"label_ids": [3.0, 4]}]):
         batch = ours.default_data_collator(features, kind)
         assert_same(batch, reference_collator(features, kind))

@@ -1,6 +1,7 @@
 """Collators that pad, and the one that flattens: their batches are the reference's, with any options."""
 
 import copy
+import dataclasses
 import random
 
 import numpy as np
@@ -40,10 +41,9 @@ def test_labels_of_tokens_equal_the_reference(name):
         ]
         assert_same(dict(batches[0]), dict(batches[1]))
         if name != "label":  # of which 5.3.0 cannot make an array
+            lists = [{**sample, **({name: list(sample[name])} if name else {})} for sample in features]
             arrays = [
-                module.DataCollatorForTokenClassification(words, return_tensors="np", **options)(
-                    copy.deepcopy([{**sample, **({name: list(sample[name])} if name else {})} for sample in features])
-                )
+                module.DataCollatorForTokenClassification(words, return_tensors="np", **options)(copy.deepcopy(lists))
                 for module in (ours, reference)
             ]
             assert_same(dict(arrays[0]), {key: arrays[1][key] for key in arrays[0]})
@@ -61,7 +61,7 @@ def test_labels_called_label_as_arrays():
 
 def test_more_labels_than_tokens_are_named():
     features = [{"input_ids": [1], "labels": [3]}, {"input_ids": [1], "labels": [3, 4]}]
-    with pytest.raises(ValueError, match="Sample 1 of the batch has 2 labels, but the batch 1 place"):
+    with pytest.raises(ValueError, match=r"Sample 1 .* 2 labels, but the batch 1 place"):
         ours.DataCollatorForTokenClassification(tokenizer())(features)
 
 
@@ -122,10 +122,7 @@ def test_flattening_beyond_5_3():
 
 @pytest.mark.parametrize("name", [name for name in ours.__all__ if name.startswith("DataCollator") and "For" in name])
 def test_each_has_the_arguments_of_the_reference(name):
-    import dataclasses
-
-    mine, theirs = getattr(ours, name), getattr(reference, name)
-    described = [{f.name: f.default for f in dataclasses.fields(each)} for each in (mine, theirs)]
+    described = [{f.name: f.default for f in dataclasses.fields(getattr(module, name))} for module in (ours, reference)]
     assert described[0] == described[1]
 
 
