@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import signal
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -71,6 +71,10 @@ class SignalListening:
         listed = self.host.callback_handler.callbacks
         return [one for one in listed if isinstance(one, JITCheckpointCallback)] + unlisted
 
+    def own(self) -> list[JITCheckpointCallback]:
+        """Return the listeners that were made here."""
+        return [callback for callback in self.listeners() if callback.on_change == self._tell_workers]
+
     @contextlib.contextmanager
     def until_the_end(self) -> Iterator[None]:
         """Stop listening at the end of the block, and re-raise a signal that stopped the training."""
@@ -97,25 +101,25 @@ class SignalListening:
             save: writes a checkpoint immediately, outside of the regular events.
         """
         host, wanted = self.host, self.host.args.enable_jit_checkpoint
-        own = [callback for callback in self.listeners() if callback.on_change == self._tell_workers]
+        own = self.own()
         for callback in own[1:] if wanted else own:
             host.remove_callback(callback)
         taken = {number for one in self.listeners() if one not in own for number in one.signals}
         signals = tuple(number for number in self.handled if number not in taken)
-        if not wanted:
-            self._listener = self._listening(signals, save) if signals else None
-            host.callback_handler.unlisted = {} if self._listener is None else _events(self._listener)
-        elif own:
-            own[0].signals, own[0].save = signals, save
+        if wanted:
+            listener = own[0] if own else self.add_listener()
+            listener.signals, listener.save = signals, save
         else:
-            listener = self._listening(signals, save, insisted_on=(signal.SIGTERM,))
-            listener.set_trainer(host)
-            host.add_callback(listener)
+            quiet = JITCheckpointCallback(signals, save=save, insisted_on=(), on_change=self._tell_workers)
+            self._listener = quiet if signals else None
+            host.callback_handler.unlisted = _events(quiet) if signals else {}
 
-    def _listening(
-        self, signals: Iterable[int], save: Callable[[], None], insisted_on: Iterable[int] = ()
-    ) -> JITCheckpointCallback:
-        return JITCheckpointCallback(signals, save=save, insisted_on=insisted_on, on_change=self._tell_workers)
+    def add_listener(self) -> JITCheckpointCallback:
+        """Add the callback of `enable_jit_checkpoint`, whose manager scripts set up before a training."""
+        listener = JITCheckpointCallback(on_change=self._tell_workers)
+        listener.set_trainer(self.host)
+        self.host.add_callback(listener)
+        return listener
 
     def _tell_workers(self, listening: bool) -> None:
         self.shared_flag.fill_(listening)

@@ -143,6 +143,7 @@ class CallbackStates:
 
     def _replace(self, callback: Any, restored: Any) -> None:
         if isinstance(callback, TrainerControl):
+            restored.should_save = False  # asked for the very checkpoint that it comes from
             self.host.control = restored
         else:
             present = self.host.callback_handler.callbacks

@@ -220,6 +220,8 @@ def set_up_callbacks(trainer: Any, callbacks: list[Any]) -> None:
     display = display_callback(trainer.args, trainer.callback_handler.callbacks)
     if display is not None:
         trainer.add_callback(display)
+    if trainer.args.enable_jit_checkpoint:
+        trainer._signals.add_listener()
     trainer.state = TrainerState(
         is_local_process_zero=trainer.is_local_process_zero(),
         is_world_process_zero=trainer.is_world_process_zero(),

@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 def portable(trainer: Any) -> Any:
     """Copy a Trainer without the state of this process: model, components and threads."""
     sent = copy.copy(trainer)  # without its components, see `TrainerBase.__getstate__`
-    # Callbacks are sent without the references that they hold in this process.
+    # Callbacks are sent without the references that they hold in this process; each training adds its listener.
     sent.callback_handler = copy.copy(trainer.callback_handler)
-    sent.callback_handler.callbacks = [copy.copy(one) for one in trainer.callback_handler.callbacks]
+    kept = (one for one in trainer.callback_handler.callbacks if one not in trainer._signals.own())
+    sent.callback_handler.callbacks = [copy.copy(one) for one in kept]
     sent.callback_handler.unlisted = {}
     for callback in sent.callback_handler.callbacks:
         if isinstance(callback, LoggerCallback):

@@ -180,6 +180,16 @@ def test_the_end_of_an_epoch_is_gone_through_once(tmp_path):
         assert [path.name for path in (tmp_path / str(step)).glob("checkpoint-*")] == ["checkpoint-12"] * (step == 6)
 
 
+def test_a_restored_control_does_not_save_again(tmp_path):
+    """A checkpoint made before the evaluation at an epoch's end says `should_save`, for itself."""
+    whole = train(tmp_path / "whole", saves=(6,), save_strategy="no")
+    resumed = train(
+        tmp_path / "on", save_strategy="no", resume=whole.checkpoint(6), restore_callback_states_from_checkpoint=True
+    )
+    assert resumed.end == whole.end
+    assert not list((tmp_path / "on").glob("checkpoint-*"))
+
+
 def test_a_training_can_be_made_longer(tmp_path):
     """One that `max_steps` cut short in mid-epoch goes on there; its schedule is that of the longer one."""
     flat = {"lr_scheduler_type": "constant", "eval_strategy": "no"}

@@ -361,10 +361,11 @@ def test_a_checkpoint_may_be_requested_without_a_signal(tmp_path):
 
 def test_the_trainer_introduces_itself_to_its_own(tmp_path):
     made = trainer(tmp_path, enable_jit_checkpoint=True, save_strategy="no")
-    made.train()
     (found,) = [one for one in made.callback_handler.callbacks if isinstance(one, JITCheckpointCallback)]
     assert found.trainer is made
     assert found.jit_manager.trainer is made
+    made.train()
+    assert [one for one in made.callback_handler.callbacks if isinstance(one, JITCheckpointCallback)] == [found]
 
 
 @pytest.mark.parametrize("module", [trainer_jit_checkpoint, jit_checkpoint], ids=["reference", "ours"])
