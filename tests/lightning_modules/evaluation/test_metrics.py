@@ -5,7 +5,7 @@ import copy
 import numpy as np
 import pytest
 import torch
-from torchmetrics import Metric, MetricCollection
+from torchmetrics import MeanMetric, Metric, MetricCollection
 from torchmetrics import classification as of
 
 from lightrainer.lightning_modules.evaluation.metrics import BatchMetrics, TokenLoss, as_batch_metrics, is_number
@@ -53,13 +53,8 @@ NAMES = {
         ["my_a", "my_one", "my_two"],
     ),
     "a dict": (
-        lambda: {
-            "acc": of.MulticlassAccuracy(CLASSES),
-            "pair": Pair(),
-            "all": MetricCollection([TokenLoss()]),
-            "keys": TokenLoss(),
-        },
-        ["acc", "pair_one", "pair_two", "all_TokenLoss", "keys"],
+        lambda: {"pair": Pair(), "all": MetricCollection([TokenLoss()]), "keys": TokenLoss()},
+        ["pair_one", "pair_two", "all_TokenLoss", "keys"],
     ),
 }
 
@@ -72,10 +67,12 @@ def test_names(name):
 
 
 def test_values_are_those_of_the_metrics():
-    metrics = BatchMetrics({"acc": of.MulticlassAccuracy(CLASSES), "auroc": of.MulticlassAUROC(CLASSES)})
+    kinds = {"acc": of.MulticlassAccuracy(CLASSES), "auroc": of.MulticlassAUROC(CLASSES), "loss": TokenLoss()}
+    metrics = BatchMetrics(kinds)
     batches = [batch(5, 1), batch(4, 2), batch(1, 3)]
     logits, labels = (torch.cat(parts) for parts in zip(*batches, strict=True))
-    found = updated(metrics, *batches).compute()
+    found = updated(metrics, *((rows.clone().requires_grad_(), told) for rows, told in batches)).compute()
+    assert not found["loss"].requires_grad
     assert torch.allclose(found["acc"], of.MulticlassAccuracy(CLASSES)(logits, labels))
     assert torch.allclose(found["auroc"], of.MulticlassAUROC(CLASSES)(logits.softmax(-1), labels))
     metrics.reset()
@@ -87,10 +84,7 @@ def test_a_collection_updates_each_group_once():
     collection = MetricCollection([of.MulticlassAccuracy(CLASSES), of.MulticlassF1Score(CLASSES)])
     updated(BatchMetrics(collection), batch(9, 1), batch(9, 2))
     assert len(collection.compute_groups) == 1
-
-
-def test_a_collection_of_several_kinds():
-    """Each metric gets its own form of the batch."""
+    # Of several kinds each gets its own form of the batch.
     kinds = [of.MulticlassAccuracy(CLASSES), of.MulticlassAUROC(CLASSES), TokenLoss()]
     found = updated(BatchMetrics(MetricCollection(kinds))).compute()
     logits, labels = batch()
@@ -116,8 +110,6 @@ def test_a_function_of_ones_own(prepare, kind):
 
 
 def test_a_function_may_give_one_value_or_none():
-    from torchmetrics import MeanMetric
-
     metrics = BatchMetrics(MeanMetric(), lambda predictions, labels, loss: loss if loss < 5 else None)
     for loss in (1.0, 2.0, 9.0):
         metrics.update(None, None, loss=torch.tensor(loss))
@@ -175,7 +167,7 @@ def test_a_batch_that_is_not_counted_shows_what_states_look_like(make):
     ("metrics", "message"),
     [
         (3, "there is int"),
-        ([of.BinaryAccuracy()], r"there is list. A list of metrics becomes a MetricCollection\(list\)"),
+        ([of.BinaryAccuracy()], r"there is list.*MetricCollection\(list\)"),
         ({"a": of.BinaryAccuracy(), "b": "len"}, "there is 'b': str"),
         (len, "there is builtin_function_or_method"),
         ({}, "nothing in it"),
@@ -242,9 +234,3 @@ def test_what_is_taken_up():
     ready = BatchMetrics(metric)
     assert as_batch_metrics(ready) is ready
     assert not ready.state_dict(), "metrics add nothing to a checkpoint"
-
-
-def test_updates_take_no_gradient():
-    logits = batch()[0].requires_grad_()
-    metrics = updated(BatchMetrics(TokenLoss()), (logits, batch()[1]))
-    assert not metrics.compute()["TokenLoss"].requires_grad

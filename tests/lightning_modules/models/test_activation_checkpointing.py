@@ -128,18 +128,20 @@ def test_comparison_can_fail():
     other = made(Stack)
     checkpoint_activations(other, preserve_rng_state=False)
     assert trained(made(Stack))[0] != trained(other)[0]
-    counted = made(Stack, norm=nn.BatchNorm1d)
-    assert trained(counted)[2]["blocks.0.norm.num_batches_tracked"] == 3
+    assert trained(made(Stack, norm=nn.BatchNorm1d))[2]["blocks.0.norm.num_batches_tracked"] == 3
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_fewer_bytes_are_kept(kind):
+    """Fewer still where they are offloaded."""
     model, kwargs = KINDS[kind]
-    changed = made(model, **kwargs)
-    checkpoint_activations(changed)
-    _, everything, _ = step(made(model, **kwargs))
-    _, kept, _ = step(changed)
-    assert kept < 0.6 * everything
+    kept = [step(made(model, **kwargs))[1]]
+    for options in ({}, {"offload": True}):
+        changed = made(model, **kwargs)
+        checkpoint_activations(changed, **options)
+        kept.append(step(changed)[1])
+    assert kept[1] < 0.6 * kept[0]
+    assert (kept[2] < kept[1]) is (kind != "flat")
 
 
 def test_every_nth_layer_keeps_in_between():
@@ -150,14 +152,6 @@ def test_every_nth_layer_keeps_in_between():
         kept.append(step(model)[1])
         assert ["forward" in vars(block) for block in model.blocks] == [index % every == 0 for index in range(4)]
     assert kept[0] < kept[1] < kept[2] == kept[3]
-
-
-def test_offloaded_tensors_are_not_kept_where_they_were():
-    model = made(Stack)
-    checkpoint_activations(model, offload=True)
-    plain = made(Stack)
-    checkpoint_activations(plain)
-    assert step(model)[1] < step(plain)[1]
 
 
 def test_what_the_layers_of_a_model_are():
@@ -171,12 +165,6 @@ def test_what_the_layers_of_a_model_are():
     assert names(nn.Transformer(8, 2, 2, 2, 8, batch_first=True)) == coders
     assert names(nn.Sequential(nn.Linear(2, 2), nn.Sequential(Block(), Block()))) == ["1.0", "1.1"]
     assert names(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))) == [""]
-
-
-def test_in_evaluation_nothing_changes():
-    model = made(Stack).eval()
-    checkpoint_activations(model)
-    assert step(model)[:2] == step(made(Stack).eval())[:2]
 
 
 def test_the_model_stays_what_it_was_and_becomes_it_again(caplog):
@@ -196,12 +184,7 @@ def test_the_model_stays_what_it_was_and_becomes_it_again(caplog):
 def test_a_forward_of_the_instance_is_called_and_put_back():
     model, calls = made(Stack), []
     own = model.blocks[0].forward
-
-    def counted(*args, **kwargs):
-        calls.append(1)
-        return own(*args, **kwargs)
-
-    model.blocks[0].forward = counted
+    counted = model.blocks[0].forward = lambda *args, **kwargs: calls.append(1) or own(*args, **kwargs)
     undo = checkpoint_activations(model)
     step(model)
     assert len(calls) == 2, "in the forward and again in the backward pass"
@@ -250,10 +233,9 @@ def test_a_model_is_asked_by_its_own_method():
     enable_activation_checkpointing(newer, use_reentrant=True, every_n_layers=2, offload=True)
     assert newer.told == ({"use_reentrant": True}, 2, True)
     assert not any("forward" in vars(module) for module in [*older.modules(), *newer.modules()])
-    with pytest.raises(ValueError, match="every_n_layers=2: Older"):
-        enable_activation_checkpointing(Older(), every_n_layers=2)
-    with pytest.raises(ValueError, match="offload=True: Older"):
-        enable_activation_checkpointing(Older(), offload=True)
+    for option, value in (("every_n_layers", 2), ("offload", True)):
+        with pytest.raises(ValueError, match=f"{option}={value}: Older"):
+            enable_activation_checkpointing(Older(), **{option: value})
 
 
 def gpt2():

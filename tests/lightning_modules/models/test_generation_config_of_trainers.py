@@ -12,11 +12,7 @@ from transformers import GenerationConfig, T5Config, T5ForConditionalGeneration
 from transformers import Seq2SeqTrainer as Reference
 
 from lightrainer import Seq2SeqTrainer
-from lightrainer.lightning_modules.models.generation_config import (
-    give_generation_config,
-    kind_of_config,
-    read_generation_config,
-)
+from lightrainer.lightning_modules.models.generation_config import read_generation_config
 
 
 def t5():
@@ -37,13 +33,6 @@ def test_an_object_is_copied():
     assert config == given == Reference.load_generation_config(given)
 
 
-@pytest.mark.parametrize("part", ["", "generation_config.json"])
-@pytest.mark.parametrize("kind", [str, lambda path: path], ids=["text", "Path"])
-def test_paths_are_read_as_by_the_reference(saved, part, kind):
-    path = kind(saved / part)
-    assert Seq2SeqTrainer.load_generation_config(path) == Reference.load_generation_config(path)
-
-
 def test_a_file_of_any_name_is_read(saved):
     (saved / "generation_config.json").rename(saved / "other.json")
     assert Seq2SeqTrainer.load_generation_config(saved / "other.json").max_length == 7
@@ -54,12 +43,6 @@ def test_without_transformers_a_file_is_a_dict(saved, monkeypatch):
     config = Seq2SeqTrainer.load_generation_config(saved)
     assert config == {"max_length": 7, "num_beams": 2, **{key: value for key, value in config.items() if key[0] == "_"}}
     assert "transformers_version" not in config
-
-
-def test_a_dict_becomes_what_the_model_generates_with():
-    config = read_generation_config({"max_new_tokens": 3, "num_beams": 2}, GenerationConfig)
-    assert config.to_dict() == GenerationConfig(max_new_tokens=3, num_beams=2).to_dict()
-    assert read_generation_config({"max_length": 3}, dict) == {"max_length": 3}
 
 
 @pytest.mark.parametrize("name", ["./nowhere", "/no/such/folder", "config.json", "~/nowhere", "a/b/c"])
@@ -123,9 +106,7 @@ def test_unknown_settings_in_a_dict_are_named(tmp_path):
     with pytest.raises(ValueError, match=r"GenerationConfig has no setting 'max_lenght'. Did you mean") as error:
         seq2seq_trainer(tmp_path, trainer={"model": t5()}, generation_config=wrong)
     assert "'beams'" in str(error.value)
-    with pytest.raises(
-        ValueError, match=r"Plain.generate takes no max_lenght=5, beams=2. It takes: source, max_length"
-    ):
+    with pytest.raises(ValueError, match=r"Plain.generate .* max_lenght=5, beams=2\. .*: source, max_length"):
         seq2seq_trainer(tmp_path, generation_config=wrong)
 
 
@@ -166,20 +147,3 @@ def test_a_model_that_reads_its_own_config_is_given_this_one(tmp_path, given):
 def test_a_model_that_reads_its_own_config_knows_its_settings(tmp_path):
     with pytest.raises(ValueError, match=r"Settings has no setting 'max_lenght'. Did you mean 'max_length'"):
         seq2seq_trainer(tmp_path, trainer={"model": plain(kind=Reading)}, generation_config={"max_lenght": 3})
-
-
-@pytest.mark.parametrize("given", [Settings(max_length=3), GenerationConfig(max_length=3)], ids=["own", "transformers"])
-def test_an_object_for_a_model_without_a_config_gives_its_generate_the_settings(given):
-    model = plain()
-    give_generation_config(model, read_generation_config(given, kind_of_config(model)))
-    assert model.generation_config["max_length"] == 3
-
-
-def test_a_model_that_cannot_generate_needs_no_settings(tmp_path):
-    with pytest.raises(TypeError, match="Linear has no method generate"):
-        seq2seq_trainer(
-            tmp_path,
-            trainer={"model": torch.nn.Linear(2, 2)},
-            generation_config={"max_length": 3},
-            predict_with_generate=False,
-        )

@@ -60,8 +60,9 @@ def identical(first, second):
 
 @pytest.mark.parametrize("outputs", FORMS.values(), ids=FORMS)
 def test_loss_is_read(outputs):
-    """The very tensor that the model made, so that its graph is kept."""
+    """The very tensor that the model made, so that its graph is kept; the rest are predictions, in its order."""
     assert read_loss(outputs) is LOSS
+    assert identical(split_outputs(outputs, [], has_loss=True), (LOGITS, HIDDEN))
 
 
 def test_a_vector_starts_with_the_loss_where_that_is_asked_for():
@@ -74,26 +75,11 @@ def test_a_vector_starts_with_the_loss_where_that_is_asked_for():
             read_loss(outputs, first_of_vector=first)
 
 
-def test_property_is_read():
-    class Lazy:
-        @property
-        def loss(self):
-            return LOSS
-
-    assert read_loss(Lazy()) is LOSS
-
-
 def test_loss_of_several_devices_is_read_as_it_is():
     """One for each device, as `nn.DataParallel` gives it: the caller takes the mean."""
     losses = torch.ones(2)
     assert read_loss({"loss": losses}) is losses
     assert read_loss((losses, LOGITS)) is losses
-
-
-@pytest.mark.parametrize("outputs", FORMS.values(), ids=FORMS)
-def test_predictions_are_all_but_the_loss(outputs):
-    """In the order in which the model has them."""
-    assert identical(split_outputs(outputs, [], has_loss=True), (LOGITS, HIDDEN))
 
 
 @pytest.mark.parametrize("outputs", WITHOUT_LOSS.values(), ids=WITHOUT_LOSS)
@@ -111,52 +97,3 @@ def test_ignored_keys_are_left_out(name):
 def test_loss_is_a_prediction_when_there_were_no_labels():
     """As in the reference: only what was computed with labels has a loss to take out."""
     assert identical(split_outputs({"loss": LOSS, "logits": LOGITS}, [], has_loss=False), (LOSS, LOGITS))
-
-
-EXPECTED = "Expected is a mapping with the key `loss`, an object with the attribute `loss`, or a tuple"
-
-
-@pytest.mark.parametrize(
-    ("outputs", "returned"),
-    [
-        ({"logits": LOGITS, "hidden": HIDDEN}, "a dict with logits, hidden."),
-        ({"loss": None, "logits": LOGITS}, "a dict with loss, logits."),
-        ({}, "a dict with nothing in it."),
-        (SequenceClassifierOutput(logits=LOGITS), "a SequenceClassifierOutput with logits."),
-        (Plain(logits=LOGITS), "a Plain with logits."),
-        (SimpleNamespace(), "a SimpleNamespace with nothing in it."),
-        (LOGITS, "a Tensor of shape (2, 3)."),
-        ((), "a tuple."),
-        ([], "a list."),
-        ((None, LOGITS), "a tuple."),
-        (None, "a NoneType."),
-        ("text", "a str."),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_missing_loss_is_explained(outputs, returned):
-    """The error names output, input, expectation and remedy."""
-    with pytest.raises(ValueError, match="did not return a loss") as error:
-        read_loss(outputs, {"input_ids": LOGITS, "mask": LOGITS})
-    message = str(error.value)
-    assert f"it returned {returned} It was given: input_ids, mask. {EXPECTED}" in message
-    assert message.endswith("Otherwise override `compute_loss`, or pass `compute_loss_func`.")
-    assert "when they are given `labels`" in message
-
-
-@pytest.mark.parametrize(
-    ("outputs", "kind"),
-    [
-        ({"loss": 1.5}, "float"),
-        ((1.5, LOGITS), "float"),
-        (SimpleNamespace(loss="low"), "str"),
-        ([[LOSS], LOGITS], "list"),
-        ({"loss": torch.ones(1).numpy()}, "ndarray"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_loss_that_is_no_tensor_is_explained(outputs, kind):
-    with pytest.raises(
-        TypeError, match=rf"returned is a {kind} \(.*backward\(\) needs a torch.Tensor. Return the loss"
-    ):
-        read_loss(outputs)

@@ -49,7 +49,7 @@ def small_model():
 
 
 def same(left, right):
-    """Whether two nests of tensors and values have the same bits; parameters count as the same object only."""
+    """Tell if two nests of tensors and values have the same bits; parameters count as the same object only."""
     if isinstance(left, nn.Parameter) or isinstance(right, nn.Parameter):
         return left is right
     if isinstance(left, torch.Tensor) or isinstance(right, torch.Tensor):

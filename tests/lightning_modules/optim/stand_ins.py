@@ -22,16 +22,7 @@ MODULES = {
     "apollo_torch": ["APOLLOAdamW"],
 }
 
-_CHECKS = (
-    "is_galore_torch_available",
-    "is_apollo_torch_available",
-    "is_lomo_available",
-    "is_grokadamw_available",
-    "is_torchao_available",
-    "is_schedulefree_available",
-    "is_torch_optimi_available",
-    "is_bitsandbytes_available",
-)
+_CHECKS = "galore_torch apollo_torch lomo grokadamw torchao schedulefree torch_optimi bitsandbytes"
 
 
 class Recorded(torch.optim.SGD):
@@ -72,8 +63,8 @@ def install(monkeypatch, *libraries):
     if not libraries or "bitsandbytes" in libraries:
         Overrides.asked = []
         sys.modules["bitsandbytes.optim"].GlobalOptimManager = Overrides
-    for check in _CHECKS:
-        monkeypatch.setattr(importlib.import_module("transformers.trainer_optimizer"), check, lambda *_: True)
+    for name in _CHECKS.split():
+        monkeypatch.setattr(f"transformers.trainer_optimizer.is_{name}_available", lambda *_: True)
     version = importlib.metadata.version
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.18" if name == "torchao" else version(name))
 

@@ -81,20 +81,6 @@ def test_half_precision_goes_on_as_if_never_interrupted(dtype):
     assert same(resumed.state_dict(), optimizer.state_dict())
 
 
-def test_a_closure_gives_the_loss():
-    weight = nn.Parameter(torch.ones(3, 3))
-    optimizer = Adafactor([weight], lr=None)
-
-    def closure():
-        optimizer.zero_grad()
-        loss = weight.square().sum()
-        loss.backward()
-        return loss
-
-    assert optimizer.step(closure) == 9
-    assert not torch.equal(weight, torch.ones(3, 3))
-
-
 def test_sparse_gradients_are_refused():
     embedding = nn.Embedding(4, 2, sparse=True)
     embedding(torch.tensor([1])).sum().backward()

@@ -2,9 +2,9 @@
 
 import warnings
 
-import lightning
 import pytest
 import torch
+from module_world import make_trainer
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -57,17 +57,6 @@ def test_step_does_nothing_and_schedules_do_not_complain():
     assert torch.equal(weight, torch.ones(1) - 0.5 - 0.375 - 0.25)
 
 
-def test_it_is_made_ready_after_a_schedule_too():
-    optimizer = InBackward([nn.Parameter(torch.ones(1))], lr=0.5)
-    scheduler = get_scheduler("linear", optimizer, 0, 4)
-    let_backward_step(optimizer)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for _ in range(2):
-            optimizer.step()
-            scheduler.step()
-
-
 class Regression(nn.Module):
     def __init__(self):
         super().__init__()
@@ -86,10 +75,7 @@ class Config(OptimizerConfig):
         return optimizer
 
 
-@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
-@pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`")
-@pytest.mark.filterwarnings("ignore:The 'train_dataloader' does not have many workers")
-def test_a_plain_lightning_module_trains_with_it(tmp_path):
+def test_a_plain_lightning_module_trains_with_it():
     """Each step at the rate of the schedule, and to those weights of SGD, whose steps torch may round otherwise."""
     torch.manual_seed(0)
     data = [{"x": torch.randn(3)} for _ in range(12)]
@@ -98,15 +84,7 @@ def test_a_plain_lightning_module_trains_with_it(tmp_path):
         torch.manual_seed(1)
         module = LossModule(Regression(), optimizer=config, schedule=ScheduleConfig(name="linear"))
         first = module.model.linear.weight.detach().clone()
-        trainer = lightning.Trainer(
-            max_epochs=1,
-            accelerator="cpu",
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            default_root_dir=tmp_path,
-        )
+        trainer = make_trainer(max_epochs=1)
         trainer.fit(module, DataLoader(data, batch_size=4))
         assert trainer.global_step == 3
         weights.append(module.model.linear.weight.detach())

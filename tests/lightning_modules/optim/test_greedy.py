@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from lightrainer import GreedyLR
-from lightrainer.lightning_modules.optim.greedy import StreamingAverage
 
 
 def scheduled(rate=0.1, groups=1, **settings):
@@ -68,15 +67,10 @@ def test_it_goes_on_from_its_state():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"factor": 1.0}, "`factor` is 1.0; it has to be below 1"),
-        ({"factor": 0}, "`factor` is 0; it has to be above 0"),
-        ({"patience": -1}, "`patience` is -1"),
-        ({"warmup": "3"}, "`warmup` is '3', a str"),
-        ({"max_lr": 0}, "`max_lr` is 0"),
-        ({"max_lr": [0.1, 0.2]}, "`max_lr` has 2 rates, but the optimizer has 1"),
+        ({"factor": 1.0}, "`factor` is 1.0"),
+        ({"factor": 0}, "`factor` is 0"),
+        ({"max_lr": [0.1, 0.2]}, "`max_lr` has 2 rates"),
         ({"min_lr": [0.1, -0.2]}, "`min_lr` is -0.2"),
-        ({"window_size": 0}, "`window_size` is 0"),
-        ({"reset_start": -1}, "`reset_start` is -1"),
         ({"mode": "least"}, "least"),
     ],
 )
@@ -101,10 +95,3 @@ def test_changes_are_printed_on_request(capsys):
         "Step 1: the learning rate of group 0 rises to 2.0000e-01.",
         "Step 2: the learning rate of group 0 falls to 1.0000e-01.",
     ]
-
-
-def test_the_mean_of_a_window():
-    average = StreamingAverage(2)
-    assert [average.streamavg(value) for value in (1.0, 2.0, 4.0)] == [1.0, 1.5, 3.0]
-    with pytest.raises(ValueError, match="`window_size` is 0"):
-        StreamingAverage(0)

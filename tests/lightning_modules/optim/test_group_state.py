@@ -47,7 +47,7 @@ def step(model, optimizer, numbers):
 
 
 def resumed(cls, path):
-    """Whether a run that goes on from a file ends where an uninterrupted one does."""
+    """Tell if a run that goes on from a file ends where an uninterrupted one does."""
     torch.manual_seed(0)
     whole = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
     first, second = copy.deepcopy(whole), copy.deepcopy(whole)

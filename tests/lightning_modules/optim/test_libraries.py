@@ -126,10 +126,8 @@ def test_groups_equal_reference(monkeypatch, name):
 def test_galore_with_adafactor_for_each_layer_gets_its_arguments(monkeypatch):
     """The reference leaves them out, so that GaLore's Adafactor refuses the learning rate."""
     stand_ins.install(monkeypatch)
-    layerwise, plain = (
-        optimizer_class_and_kwargs(config(name), Model())[1]
-        for name in ("galore_adafactor_layerwise", "galore_adafactor")
-    )
+    names = ("galore_adafactor_layerwise", "galore_adafactor")
+    layerwise, plain = (optimizer_class_and_kwargs(config(name), Model())[1] for name in names)
     arguments = {key: value for key, value in plain.items() if key != "params"}
     assert arguments == {"lr": 0.01, "scale_parameter": False, "relative_step": False}
     assert all(inner.given[1] == arguments for inner in layerwise["optimizer_dict"].values())
@@ -177,10 +175,7 @@ def test_a_library_that_is_not_there_is_named_with_its_remedy(monkeypatch, name)
     package, remedy = PACKAGES.get(name, ("bitsandbytes", "pip install bitsandbytes"))
     with pytest.raises(ImportError, match="pip install") as caught:
         config(name).build(Model())
-    message = str(caught.value)
-    assert f"optim='{name}'" in message
-    assert package in message
-    assert remedy in message
+    assert all(said in str(caught.value) for said in (f"optim='{name}'", package, remedy))
     assert isinstance(caught.value, MissingLibraryError)
     assert isinstance(caught.value, ValueError)
 
@@ -190,7 +185,7 @@ def test_a_library_that_is_too_old_is_named(monkeypatch):
     import schedulefree
 
     del schedulefree.RAdamScheduleFree
-    with pytest.raises(ImportError, match=r"RAdamScheduleFree, which cannot be imported.*schedulefree>=1.4"):
+    with pytest.raises(ImportError, match=r"RAdamScheduleFree.*schedulefree>=1.4"):
         config("schedule_free_radam").build(Model())
 
 

@@ -63,15 +63,6 @@ def test_what_names_no_layer_is_an_error(monkeypatch, targets):
     assert "'blocks.0.attn', 'blocks.0.mlp'" in str(caught.value)
 
 
-def test_nothing_is_an_error(monkeypatch):
-    stand_ins.install(monkeypatch, "galore_torch")
-    config = OptimizerConfig(name=NAME)
-    with pytest.raises(ValueError, match="optim_target_modules"):
-        reference_class_and_kwargs(config, Model())
-    with pytest.raises(ValueError, match="optim='galore_adamw' needs optim_target_modules"):
-        config.build(Model())
-
-
 def test_entries_without_a_layer_are_named(caplog):
     with caplog.at_level(logging.WARNING):
         assert target_layers(NAME, Model(), ["attn", "query", "norm"]) == ["blocks.0.attn", "blocks.1.attn"]
