@@ -58,16 +58,6 @@ def test_an_evaluation_without_the_metric_is_not_counted_and_says_what_there_is(
     assert not control.should_training_stop
 
 
-def test_its_state_is_that_of_the_reference_and_survives():
-    states = []
-    for cls in (EarlyStoppingCallback, reference.EarlyStoppingCallback):
-        callback = cls(3, 0.25)
-        callback.early_stopping_patience_counter = 2
-        states.append(callback.state())
-    assert states[0] == states[1]
-    assert EarlyStoppingCallback.from_state(states[1]).state() == states[0]
-
-
 def test_the_advice_is_given_once_and_only_where_it_can_be_followed(caplog):
     """By the first process, and not in a plain Lightning Trainer, which loads no best model."""
     told = arguments(load_best_model_at_end=False)

@@ -37,15 +37,11 @@ def switches(control):
 SAVE_AND_STOP = ["should_training_stop", "should_save"]
 
 
-def test_nothing_happens_without_a_signal(callback):
-    at(callback, "on_train_begin")
-    for event in ("on_step_end", "on_epoch_end", "on_evaluate", "on_save", "on_prediction_step", "on_train_end"):
-        assert switches(at(callback, event, global_step=3, epoch=0.5)) == []
-    assert callback.received is None
-
-
 def test_a_signal_asks_for_a_checkpoint_at_the_end_of_the_step(callback):
+    """And nothing happens without one."""
     at(callback, "on_train_begin")
+    for event in ("on_step_end", "on_epoch_end", "on_evaluate", "on_save", "on_prediction_step"):
+        assert switches(at(callback, event, global_step=3, epoch=0.5)) == []
     ask()
     assert switches(at(callback, "on_step_begin", global_step=3)) == []
     assert switches(at(callback, "on_step_end", global_step=3, epoch=0.5)) == SAVE_AND_STOP
@@ -107,17 +103,6 @@ def test_a_signal_after_the_last_step_saves_what_would_be_lost(saved_before):
     assert not callback.is_listening
 
 
-def test_outside_of_a_training_signals_are_left_alone(callback):
-    before = signal.getsignal(signal.SIGUSR1)
-    at(callback, "on_prediction_step")
-    at(callback, "on_evaluate")
-    assert signal.getsignal(signal.SIGUSR1) is before
-    at(callback, "on_train_begin")
-    assert signal.getsignal(signal.SIGUSR1) is not before
-    at(callback, "on_train_end")
-    assert signal.getsignal(signal.SIGUSR1) is before
-
-
 def test_a_handler_that_was_replaced_since_stays(callback):
     before = signal.getsignal(signal.SIGUSR1)
     at(callback, "on_train_begin")
@@ -129,17 +114,11 @@ def test_a_handler_that_was_replaced_since_stays(callback):
 
 
 def test_a_training_that_starts_over_has_not_forgotten(callback):
-    """As with auto_find_batch_size: the signal came, whatever became of the attempt."""
+    """As with auto_find_batch_size: the signal came, whatever became of the attempt. A new one has."""
     at(callback, "on_train_begin")
     ask()
     at(callback, "on_train_begin")
     assert switches(at(callback, "on_step_end", global_step=1, epoch=0.1)) == SAVE_AND_STOP
-
-
-def test_a_new_training_has_forgotten(callback):
-    at(callback, "on_train_begin")
-    ask()
-    at(callback, "on_step_end", global_step=1, epoch=0.1)
     at(callback, "on_train_end", global_step=1)
     at(callback, "on_train_begin")
     assert switches(at(callback, "on_step_end", global_step=2, epoch=0.2)) == []
@@ -194,19 +173,6 @@ def test_ctrl_c_in_an_evaluation_saves_and_interrupts(caplog):
     assert saved == [True]
     assert "SIGINT: training stops at step 3" in caplog.text
     assert not callback.is_listening
-
-
-def test_an_ignored_signal_is_handled_only_if_insisted_on(callback):
-    before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-    try:
-        modest = JITCheckpointCallback([signal.SIGUSR1], insisted_on=())
-        at(modest, "on_train_begin")
-        assert signal.getsignal(signal.SIGUSR1) is signal.SIG_IGN
-        at(callback, "on_train_begin")
-        assert signal.getsignal(signal.SIGUSR1) == callback._receive
-        callback.stop_listening()
-    finally:
-        signal.signal(signal.SIGUSR1, before)
 
 
 def test_on_change_is_called_when_listening_begins_and_ends():

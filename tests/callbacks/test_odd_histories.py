@@ -47,10 +47,8 @@ HISTORIES = {
     "the same step": [{"loss": 1.0, "step": 1}, {"loss": 2.0, "step": 1}, {"eval_loss": 3.0, "step": 1}],
     "steps going back": [{"loss": 1.0, "eval_loss": 1.0, "step": step} for step in (5, 3, 1, 4)],
     "objects": steps(object(), torch.nn.Linear(1, 1)),
-    "infinite": [{"loss": math.inf, "step": 1}, {"eval_loss": -math.inf, "step": 1}],
     "zeros": [{"loss": 0.0, "grad_norm": 0.0, "step": 0}],
-    "a text": [{"loss": 1.0, "note": "</script><b>", "step": 1}],
-    "a bad name": [{"</script>": 1.0, "step": 1}],
+    "bad texts": [{"loss": 1.0, "note": "</script><b>", "</script>": 1.0, "step": 1}],
     "only evaluation": [{"eval_loss": 1.0, "step": 3}],
     "two sets": [{"eval_a_loss": 1.0, "step": 1}, {"eval_b_loss": 2.0, "step": 1}],
     "a long run": long_history(1000, every=1),
@@ -130,7 +128,7 @@ def test_what_fails_is_said_once(tmp_path, caplog, kind, monkeypatch):
     for _ in range(3):
         with caplog.at_level(logging.WARNING):
             callback.on_train_end(arguments, state(steps(1.0, 2.0)), TrainerControl())
-    assert caplog.text.count("failed, and the training goes on: NotADirectoryError") == 1
+    assert caplog.text.count("NotADirectoryError") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
     with pytest.raises(TypeError):
         kind(no_such_argument=1)

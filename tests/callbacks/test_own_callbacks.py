@@ -1,9 +1,8 @@
 """Callbacks that measure do not wait for the device, and work in a plain Lightning Trainer too."""
 
-import warnings
-
 import pytest
 import torch
+from plain import make_trainer as plain_trainer
 from small_training import LanguageModel, make_trainer, same, sentences, trained, training_logs, weights
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import default_collate
@@ -18,6 +17,7 @@ from lightrainer.callbacks import (
     TimeLimitCallback,
     TrainerCallback,
 )
+from lightrainer.lightning_modules.internals import lightning_internals
 
 
 def measuring():
@@ -31,12 +31,18 @@ def measuring():
     ]
 
 
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*does not have many workers",
+    "ignore:.*number of training batches",
+    "ignore:You defined a",
+    "ignore:.*LeafSpec",
+)
+
+
 class CountQuestions(TorchDispatchMode):
     """Counts `aten::_local_scalar_dense`: each makes the host wait until the device has done all its work."""
 
-    def __init__(self):
-        super().__init__()
-        self.count = 0
+    count = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         self.count += func is torch.ops.aten._local_scalar_dense.default
@@ -76,41 +82,17 @@ def test_the_training_is_not_changed_by_a_bit(tmp_path):
     assert not with_them.model._forward_hooks
 
 
-def fit(folder, callbacks, *, resume=None, epochs=2, plain=()):
-    import lightning
-
+def fit(folder, callbacks, *, resume=None, epochs=2):
     torch.manual_seed(3)
     module = LossModule(LanguageModel())
     bridge = LightningBridge(*callbacks, output_dir=str(folder), logging_steps=2)
     loader = torch.utils.data.DataLoader(sentences(), batch_size=8, collate_fn=default_collate)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*does not have many workers")
-        warnings.filterwarnings("ignore", message=".*number of training batches|You defined a `validation_step` but")
-        warnings.filterwarnings("ignore", message=".*isinstance.*LeafSpec")
-        trainer = lightning.Trainer(
-            accelerator="cpu",
-            max_epochs=epochs,
-            logger=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            enable_checkpointing=False,
-            callbacks=[*([bridge] if callbacks else []), *plain],
-            default_root_dir=folder,
-            log_every_n_steps=2,
-        )
+    with lightning_internals.quiet():
+        trainer = plain_trainer(bridge, max_epochs=epochs, default_root_dir=folder, log_every_n_steps=2)
         trainer.fit(module, loader, ckpt_path=resume)
     return bridge, module, trainer
 
 
-@pytest.fixture
-def _quiet():
-    from lightrainer.lightning_modules.internals import lightning_internals
-
-    with lightning_internals.quiet():
-        yield
-
-
-@pytest.mark.usefixtures("_quiet")
 def test_a_plain_lightning_trainer_has_all_of_them(tmp_path):
     callbacks = measuring()
     bridge, module, _ = fit(tmp_path, callbacks)
@@ -127,7 +109,6 @@ def test_a_plain_lightning_trainer_has_all_of_them(tmp_path):
     assert same({name: one.detach() for name, one in module.model.named_parameters()}, ema.averages)
 
 
-@pytest.mark.usefixtures("_quiet")
 def test_the_average_goes_on_in_a_plain_lightning_trainer_too(tmp_path):
     _, _, trainer = fit(tmp_path, [EMACallback(0.9, at_end=False)], epochs=1)
     trainer.save_checkpoint(tmp_path / "half.ckpt")
@@ -138,7 +119,6 @@ def test_the_average_goes_on_in_a_plain_lightning_trainer_too(tmp_path):
     assert same(again.averages, whole.averages)
 
 
-@pytest.mark.usefixtures("_quiet")
 def test_a_time_limit_stops_a_plain_lightning_trainer(tmp_path, monkeypatch):
     now = [1e6]
     monkeypatch.setattr("lightrainer.callbacks.time_limit.time.monotonic", lambda: now[0])

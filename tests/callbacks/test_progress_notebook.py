@@ -63,9 +63,8 @@ def test_without_evaluations_there_is_a_row_for_each_log(tmp_path, notebook):
 
 
 def test_with_evaluations_there_is_a_row_for_each_of_them(tmp_path, notebook):
-    trainer = make_trainer(
-        tmp_path, [NotebookProgressCallback()], disable_tqdm=False, eval_strategy="epoch", logging_steps=3
-    )
+    options = {"disable_tqdm": False, "eval_strategy": "epoch", "logging_steps": 3}
+    trainer = make_trainer(tmp_path, [NotebookProgressCallback()], **options)
     trainer.compute_metrics = lambda prediction: {"mean_logit": float(prediction.predictions.mean()), "<b>": 1.0}
     trainer.train()
     history = trainer.state.log_history
@@ -85,8 +84,8 @@ def test_an_evaluation_after_the_training_has_a_row_of_its_own(tmp_path, noteboo
     options = {"disable_tqdm": False, "eval_strategy": "steps", "eval_steps": 8}
     made = trained(tmp_path, [NotebookProgressCallback()], **options)
     before = rows(notebook.sent[-1][2])
-    made.evaluate()
-    made.evaluate()
+    for _ in range(2):
+        made.evaluate()
     after = rows(notebook.sent[-1][2])
     assert after[: len(before)] == before
     assert [row[0] for row in after[len(before) :]] == ["after training"] * 2
@@ -126,11 +125,9 @@ def test_a_long_training_shows_the_last_rows(notebook):
     table = progress_notebook._Table(20)
     for step in range(1, 1001):
         table.add({"Step": step, "note": "x" * 50})
-    page = table.html()
-    assert "800 earlier rows" in page
-    assert len(rows(page)) == 202
-    assert "x" * 20 + "…" in page
-    assert "x" * 21 not in page
+    assert "800 earlier rows" in table.html()
+    found = rows(table.html())
+    assert (len(found), found[-1]) == (202, ["1000", "x" * 20 + "…"])
 
 
 def test_it_is_quiet_where_it_is_not_wanted(tmp_path, notebook):

@@ -9,13 +9,7 @@ import pytest
 from rich.console import Console
 from small_training import make_trainer, trained
 
-from lightrainer.callbacks import (
-    PrinterCallback,
-    ProgressCallback,
-    RichProgressCallback,
-    TrainerCallback,
-    progress_rich,
-)
+from lightrainer.callbacks import ProgressCallback, RichProgressCallback, TrainerCallback, progress_rich
 
 EVALUATED = {"eval_strategy": "steps", "eval_steps": 4, "disable_tqdm": False}
 
@@ -57,41 +51,29 @@ def test_a_training_shows_steps_times_losses_and_speed(tmp_path):
     assert "evaluating" not in last  # the second bar goes when it is done
 
 
-def test_an_evaluation_alone_has_a_bar_that_stays(tmp_path):
-    console = screen()
-    make_trainer(tmp_path, [RichProgressCallback(console=console)], **EVALUATED).evaluate()
-    assert re.search(r"evaluating\s.*2/2", text_of(console))
-
-
 def test_it_takes_the_place_of_the_bar_of_tqdm(tmp_path):
     """Given at the construction or added later; and what is removed by the name of that one is it."""
+    bars = lambda of: [type(one) for one in of.callback_handler.callbacks if isinstance(one, ProgressCallback)]
     at_once = make_trainer(tmp_path, [RichProgressCallback], disable_tqdm=False)
     later = make_trainer(tmp_path, disable_tqdm=False)
-    assert ProgressCallback in {type(one) for one in later.callback_handler.callbacks}
+    assert bars(later) == [ProgressCallback]
     later.add_callback(RichProgressCallback)
     for trainer in (at_once, later):
-        bars = [type(one) for one in trainer.callback_handler.callbacks if isinstance(one, ProgressCallback)]
-        assert bars == [RichProgressCallback]
+        assert bars(trainer) == [RichProgressCallback]
         trainer.remove_callback(ProgressCallback)
-        assert not any(isinstance(one, ProgressCallback) for one in trainer.callback_handler.callbacks)
+        assert bars(trainer) == []
 
 
-def test_it_is_quiet_where_bars_are_not_wanted_and_lines_are_printed_instead(tmp_path, capsys):
+@pytest.mark.parametrize("first", [True, False])
+def test_it_is_quiet_where_bars_are_not_wanted_and_in_other_processes(tmp_path, capsys, first):
+    """Lines are printed instead."""
     console = screen()
-    trainer = make_trainer(tmp_path, [RichProgressCallback(console=console)], disable_tqdm=True)
+    trainer = make_trainer(tmp_path, [RichProgressCallback(console=console)], **{**EVALUATED, "disable_tqdm": first})
+    trainer.is_world_process_zero = lambda: first
     trainer.train()
     trainer.evaluate()
     assert console.file.getvalue() == ""
-    assert any(isinstance(one, PrinterCallback) for one in trainer.callback_handler.callbacks)
-    assert "'loss'" in capsys.readouterr().out
-
-
-def test_other_processes_show_nothing(tmp_path):
-    console = screen()
-    trainer = make_trainer(tmp_path, [RichProgressCallback(console=console)], **EVALUATED)
-    trainer.is_world_process_zero = lambda: False
-    trainer.train()
-    assert console.file.getvalue() == ""
+    assert ("'loss'" in capsys.readouterr().out) is first
 
 
 def test_strange_logs_are_no_markup(tmp_path):

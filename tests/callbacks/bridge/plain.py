@@ -13,13 +13,7 @@ from lightrainer import Trainer as FacadeTrainer
 from lightrainer import TrainingArguments
 from lightrainer.callbacks import EVENTS, LightningBridge, TrainerCallback
 
-FLAGS = {
-    "should_training_stop": "T",
-    "should_epoch_stop": "E",
-    "should_save": "S",
-    "should_evaluate": "V",
-    "should_log": "L",
-}
+FLAGS = {"training_stop": "T", "epoch_stop": "E", "save": "S", "evaluate": "V", "log": "L"}
 
 
 def points(count: int = 22, seed: int = 1) -> list[dict[str, torch.Tensor]]:
@@ -109,9 +103,7 @@ def make_trainer(*callbacks: Any, **options: Any) -> Trainer:
     return Trainer(**{**quiet, **options}, callbacks=list(callbacks))
 
 
-def fit(
-    *callbacks: Any, module: Any = None, train: Any = None, ckpt_path: Any = None, bridge: Any = None, **options: Any
-):
+def fit(*callbacks: Any, module: Any = None, train: Any = None, ckpt_path: Any = None, bridge: Any = None, **options):
     """Train, with the callbacks behind a bridge that has the settings in `bridge`; returns bridge, trainer, module."""
     bridge = LightningBridge(*callbacks, **(bridge or {}))
     further = options.pop("callbacks", [])
@@ -124,28 +116,18 @@ def fit(
 
 def facade(tmp_path: Any, recorder: Any, module: Any, *further: Any, **changed: Any) -> Any:
     """The same training through the facade."""
-    arguments = {
-        "per_device_train_batch_size": 4,
-        "per_device_eval_batch_size": 4,
-        "num_train_epochs": 2,
-        "logging_steps": 1,
-        "save_strategy": "no",
-        "report_to": "none",
-        "disable_tqdm": True,
-        "use_cpu": True,
-        "dataloader_pin_memory": False,
-        **changed,
-    }
+    arguments = {"per_device_train_batch_size": 4, "per_device_eval_batch_size": 4, "num_train_epochs": 2}
+    arguments |= {"logging_steps": 1, "save_strategy": "no", "report_to": "none", "disable_tqdm": True}
+    arguments |= {"use_cpu": True, "dataloader_pin_memory": False, **changed}
     args = TrainingArguments(output_dir=str(tmp_path / "facade"), **arguments)
-    trainer = FacadeTrainer(
-        module, args, train_dataset=points(), eval_dataset=points(6, seed=2), callbacks=[*further, recorder]
-    )
+    data = {"train_dataset": points(), "eval_dataset": points(6, seed=2)}
+    trainer = FacadeTrainer(module, args, **data, callbacks=[*further, recorder])
     trainer.train()
     return trainer
 
 
 def flags(control: Any) -> str:
-    return "".join(letter if getattr(control, name) else "-" for name, letter in FLAGS.items())
+    return "".join(letter if getattr(control, f"should_{name}") else "-" for name, letter in FLAGS.items())
 
 
 class Recorder(TrainerCallback):

@@ -59,43 +59,32 @@ def test_should_epoch_stop(tmp_path, capsys, event, accumulation):
 
 
 def test_should_log():
-    recorder = Recorder()
-    fit(recorder, raising("on_step_end", "should_log", 2), log_every_n_steps=5, limit_val_batches=0)
-    assert steps_of(recorder, "on_log") == [2, 5, 10, 12]
-    losses = [given["logs"]["loss"] for given in recorder.given if "loss" in given.get("logs", {})]
-    assert len(losses) == 3
-
-
-def test_the_loss_is_the_mean_since_the_last_log():
-    every, third = Recorder(), Recorder()
-    for recorder, interval in ((every, 1), (third, 3)):
-        fit(recorder, log_every_n_steps=interval, limit_val_batches=0)
-    each, means = (
-        [given["logs"]["loss"] for given in recorder.given if "loss" in given.get("logs", {})]
-        for recorder in (every, third)
-    )
-    assert means == pytest.approx([sum(each[at : at + 3]) / 3 for at in range(0, 12, 3)])
+    """The loss is the mean since the last log."""
+    losses = []
+    for interval, steps in ((1, [*range(1, 13), 12]), (5, [2, 5, 10, 12])):
+        recorder = Recorder()
+        fit(recorder, raising("on_step_end", "should_log", 2), log_every_n_steps=interval, limit_val_batches=0)
+        assert steps_of(recorder, "on_log") == steps
+        losses.append([given["logs"]["loss"] for given in recorder.given if "loss" in given.get("logs", {})])
+    each = losses[0]
+    assert losses[1] == pytest.approx([sum(each[a:b]) / (b - a) for a, b in ((0, 2), (2, 5), (5, 10))])
 
 
 @pytest.mark.parametrize("event", ["on_step_end", "on_epoch_end"])
 def test_should_evaluate(event):
     """Lightning validates at once, and by its own schedule as before."""
     usual, recorder = Recorder(), Recorder()
-    fit(usual, max_epochs=3, check_val_every_n_epoch=3)
+    _, _, plain = fit(usual, max_epochs=3, check_val_every_n_epoch=3)
     step = {"on_step_end": 4, "on_epoch_end": 6}[event]
-    _, trainer, _ = fit(recorder, raising(event, "should_evaluate", step), max_epochs=3, check_val_every_n_epoch=3)
+    asks = raising(event, "should_evaluate", step)
+    _, trainer, module = fit(recorder, asks, max_epochs=3, check_val_every_n_epoch=3)
+    assert all(map(torch.equal, plain.parameters(), module.parameters()))
     assert steps_of(usual, "on_evaluate") == [18]
     assert steps_of(recorder, "on_evaluate") == [step, 18]
     assert trainer.val_check_batch == 6
     assert trainer.check_val_every_n_epoch == 3
     rest = [name for name in recorder.names() if name not in ("on_evaluate", "on_prediction_step", "on_log")]
     assert rest == [name for name in usual.names() if name not in ("on_evaluate", "on_prediction_step", "on_log")]
-
-
-def test_an_evaluation_that_is_asked_for_changes_no_weight():
-    _, _, usual = fit(limit_val_batches=0)
-    _, _, evaluated = fit(raising("on_step_end", "should_evaluate"), raising("on_epoch_end", "should_evaluate"))
-    assert all(torch.equal(a, b) for a, b in zip(usual.parameters(), evaluated.parameters(), strict=True))
 
 
 def test_an_evaluation_that_cannot_be_is_said_once(caplog):
@@ -123,22 +112,10 @@ def test_should_save(tmp_path, event):
     assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), module.parameters(), strict=True))
 
 
-def test_a_save_comes_after_the_evaluation_of_the_same_step(tmp_path):
-    recorder = Recorder()
-    both = [raising("on_step_end", flag, 2) for flag in ("should_save", "should_evaluate")]
-    fit(recorder, *both, bridge={"output_dir": str(tmp_path)}, max_steps=3)
-    names = recorder.names()
-    assert (
-        names.index("on_evaluate") < names.index("on_save") < names.index("on_step_begin", names.index("on_evaluate"))
-    )
-    assert names.count("on_save") == 1
-
-
 def test_only_so_many_checkpoints_are_kept_and_the_best(tmp_path):
     settings = {"save_strategy": "steps", "save_steps": 2, "save_total_limit": 2, "output_dir": str(tmp_path)}
-    bridge, _, _ = fit(
-        bridge={**settings, "metric_for_best_model": "val_loss", "eval_strategy": "steps", "eval_steps": 4}
-    )
+    settings |= {"metric_for_best_model": "val_loss", "eval_strategy": "steps", "eval_steps": 4}
+    bridge, _, _ = fit(bridge=settings)
     best = bridge.state.best_model_checkpoint
     assert bridge.state.best_global_step in (4, 6, 8, 12)
     assert {path.name for path in tmp_path.iterdir()} == {"checkpoint-12.ckpt", Path(best).name} | (
@@ -198,9 +175,8 @@ def test_a_training_goes_on_from_a_checkpoint_of_lightning(tmp_path):
     settings = {"output_dir": str(tmp_path), "metric_for_best_model": "accuracy"}
     fit(first, saving, bridge=settings, val_check_interval=2, max_steps=4)
     recorder = Recorder()
-    bridge, _, _ = fit(
-        second, recorder, bridge=settings, ckpt_path=tmp_path / "checkpoint-4.ckpt", val_check_interval=2
-    )
+    file = tmp_path / "checkpoint-4.ckpt"
+    bridge, _, _ = fit(second, recorder, bridge=settings, ckpt_path=file, val_check_interval=2)
     assert (first.count, second.count) == (4, 12)
     assert recorder.lines[1].split()[:3] == ["on_train_begin", "4", "0.6667"]
     assert recorder.names()[1:4] == ["on_train_begin", "on_epoch_begin", "on_step_begin"]
@@ -312,9 +288,8 @@ def test_callbacks_are_added_and_removed_as_in_the_trainer():
 
 
 def test_arguments_are_read_under_documented_names():
-    bridge, _, _ = fit(
-        accumulate_grad_batches=2, gradient_clip_val=0.5, bridge={"run_name": "tried", "logging_steps": 3}
-    )
+    settings = {"run_name": "tried", "logging_steps": 3}
+    bridge, _, _ = fit(accumulate_grad_batches=2, gradient_clip_val=0.5, bridge=settings)
     expected = {"num_train_epochs": 2, "gradient_accumulation_steps": 2, "max_grad_norm": 0.5, "learning_rate": 0.1}
     expected |= {"per_device_train_batch_size": 4, "world_size": 1, "eval_strategy": "epoch", "run_name": "tried"}
     expected |= {"logging_steps": 3, "device": "cpu", "save_strategy": "no", "max_steps": -1}

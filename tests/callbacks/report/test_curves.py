@@ -16,19 +16,9 @@ def titles(logs):
 
 
 def test_the_charts_are_those_that_were_promised():
-    assert titles(history()) == [
-        "Loss",
-        "Accuracy",
-        "Learning rate",
-        "Gradient norm",
-        "Gradient norm by layer",
-        "Samples per second",
-        "Tokens per second",
-        "Operations per second",
-        "Share of the peak (MFU)",
-        "Memory",
-        "reward<b>",
-    ]
+    expected = "Loss/Accuracy/Learning rate/Gradient norm/Gradient norm by layer/Samples per second/Tokens per second/"
+    expected += "Operations per second/Share of the peak (MFU)/Memory/reward<b>"
+    assert "/".join(titles(history())) == expected
     assert titles([]) == titles([{"epoch": 1.0, "step": 3}]) == []
 
 
@@ -93,23 +83,6 @@ def test_the_scale_holds_all_values():
     assert round_values(0, 3000) == [0, 1000, 2000, 3000]
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0.0, "0"),
-        (1.23456, "1.235"),
-        (0.02134, "0.02134"),
-        (5e-5, "5e-5"),
-        (1234.0, "1234"),
-        (12345.0, "12.35k"),
-        (104123.0, "104.1k"),
-        (3.1e14, "310T"),
-        (-2.5, "-2.5"),
-        (math.nan, "NaN"),
-        (math.inf, "∞"),
-        (-math.inf, "-∞"),
-        (100000.0, "100k"),
-    ],
-)
-def test_numbers_are_short(value, text):
-    assert short(value) == text
+def test_numbers_are_short():
+    values = (0.0, 1.23456, 0.02134, 5e-5, 1234.0, 12345.0, 104123.0, 1e5, 3.1e14, -2.5, math.nan, math.inf, -math.inf)
+    assert " ".join(map(short, values)) == "0 1.235 0.02134 5e-5 1234 12.35k 104.1k 100k 310T -2.5 NaN ∞ -∞"

@@ -1,6 +1,5 @@
 """The report: its page, its picture, when it is written, and what a training puts into it."""
 
-import logging
 import re
 import sys
 
@@ -69,17 +68,11 @@ def test_an_evaluation_after_the_training_is_no_part_of_it(tmp_path):
 
 def test_the_measurements_of_others_stay(tmp_path):
     """Whichever comes first, each value is in the logs once, and operations too."""
-    for callbacks in (
-        [RunReportCallback(), ThroughputCallback(), MemoryCallback()],
-        [ThroughputCallback(), RunReportCallback()],
-    ):
-        trainer = trained(tmp_path, callbacks)
-        for entry in trainer.state.log_history[1:-1]:
-            ratio = entry["flops_per_second"] / entry["tokens_per_second"]
-            assert ratio == pytest.approx(
-                trainer.state.log_history[1]["flops_per_second"] / trainer.state.log_history[1]["tokens_per_second"],
-                rel=1e-2,
-            )
+    report, speed = RunReportCallback(picture=False), ThroughputCallback()
+    for callbacks in ([report, speed, MemoryCallback()], [speed, report]):
+        logs = trained(tmp_path, callbacks).state.log_history[1:-1]
+        ratios = [entry["flops_per_second"] / entry["tokens_per_second"] for entry in logs]
+        assert ratios == pytest.approx([ratios[0]] * len(logs), rel=1e-2)
 
 
 def test_a_resumed_training_has_the_curves_of_the_whole(tmp_path):
@@ -111,22 +104,10 @@ def test_it_is_written_at_evaluations_and_checkpoints_but_not_too_often(tmp_path
     assert drawn == [(0.0, "running"), (60.0, "running"), (61.0, "stopped"), (62.0, "finished")]
 
 
-def test_a_disk_that_refuses_does_not_stop_the_training(tmp_path, caplog):
-    (tmp_path / "file").write_text("in the way")
-    with caplog.at_level(logging.WARNING):
-        RunReportCallback(tmp_path / "file").on_train_end(arguments(tmp_path), state(), CONTROL)
-    assert "report.html failed, and the training goes on: FileExistsError" in caplog.text
-
-
 def test_trials_of_a_search_have_folders_of_their_own(tmp_path):
     trial = state(is_hyper_param_search=True, trial_name="run-3")
     RunReportCallback(picture=False).on_train_end(arguments(tmp_path), trial, CONTROL)
     assert (tmp_path / "run-3" / "report.html").exists()
-
-
-def test_other_processes_write_nothing(tmp_path):
-    RunReportCallback().on_train_end(arguments(tmp_path), state(is_world_process_zero=False), CONTROL)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_without_matplotlib_there_is_a_page(tmp_path, monkeypatch):

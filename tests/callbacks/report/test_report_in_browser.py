@@ -15,29 +15,16 @@ from lightrainer.callbacks import RunReportCallback, TrainerControl
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 BROWSER = next(filter(None, map(shutil.which, NAMES)), None)
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")
-QUIET = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--disable-default-apps",
-    "--disable-extensions",
-    "--disable-dev-shm-usage",
-    "--hide-scrollbars",
-    "--virtual-time-budget=2000",
-    "--enable-logging=stderr",
-    "--v=0",
-)
+QUIET = "headless no-sandbox no-first-run hide-scrollbars virtual-time-budget=2000 enable-logging=stderr v=0"
+OFF = "gpu background-networking component-update sync default-apps extensions dev-shm-usage"
+OPTIONS = [f"--{name}" for name in (*QUIET.split(), *(f"disable-{name}" for name in OFF.split()))]
 
 
 def look(page, folder, *options):
     """Open a page; returns the DOM after its script has run, and what the browser said."""
     profile = folder / f"profile{len(list(folder.glob('profile*')))}"
     profile.mkdir()
-    command = [str(BROWSER), *QUIET, f"--user-data-dir={profile}", *options, page.as_uri()]
+    command = [str(BROWSER), *OPTIONS, f"--user-data-dir={profile}", *options, page.as_uri()]
     home = {"HOME": str(folder), "PATH": os.environ["PATH"]}
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=home)
     assert done.returncode == 0, done.stderr
