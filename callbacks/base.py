@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
+from .recording import record
 from .state import TrainerControl, TrainerState
 
 EVENTS = (
@@ -51,6 +52,10 @@ class TrainerCallback:
     before those that only read them. One that has `state_dict()` and `load_state_dict(state_dict)`, of tensors and
     plain values, finds its state again when a training goes on from a checkpoint.
     """
+
+    def record(self, **values: Any) -> None:
+        """Add values to the next log; see `Trainer.record`."""
+        record(values)
 
     def __getattr__(self, name: str) -> Any:
         """Name `LightningBridge` where a plain `lightning.Trainer` looks for a hook of its own."""

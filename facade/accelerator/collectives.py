@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from ...lightning_modules.common.collectives import gather_objects
 from ...lightning_modules.common.nested import map_nested
 from ...lightning_modules.evaluation.collecting import cut_objects, join_objects
 from ..arguments.parallelism import copies_of_batches
@@ -66,9 +67,7 @@ class Collectives(Processes):
     def _gather_objects(self, data: Any) -> Any:
         if self.num_processes == 1:
             return data
-        everything: list[Any] = [None] * self.num_processes
-        dist.all_gather_object(everything, data)
-        gathered = join_objects(everything[:: copies_of_batches(self.args)])
+        gathered = join_objects(gather_objects(data)[:: copies_of_batches(self.args)])
         return cut_objects(gathered, self.gradient_state.remainder) if self._ends_padded else gathered
 
     @contextlib.contextmanager

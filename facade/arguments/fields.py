@@ -10,6 +10,7 @@ from .result_fields import (
     EvaluationArguments,
     HubArguments,
     LaterReportingArguments,
+    OwnReportingArguments,
     ReportingArguments,
     SavingArguments,
 )
@@ -31,9 +32,10 @@ from .training_fields import (
 
 
 # Dataclasses gather fields from the last base to the first, so read this list from its end. What later versions added
-# comes last, so that the documented order of 5.3.0 stays as it is.
+# comes last, and then what the reference does not have, so that the documented order of 5.3.0 stays as it is.
 @dataclass(init=False, repr=False, eq=False)
 class ArgumentFields(
+    OwnReportingArguments,
     LaterDistributedArguments,
     LaterDataArguments,
     LaterReportingArguments,
@@ -52,7 +54,7 @@ class ArgumentFields(
     OptimizationArguments,
     RunArguments,
 ):
-    """The fields of `transformers.TrainingArguments`, and nothing but fields: names, order, types and defaults."""
+    """The fields of `transformers.TrainingArguments` and those of lightrainer alone: names, order, types, defaults."""
 
 
 @dataclass(init=False, repr=False, eq=False)
@@ -82,7 +84,10 @@ CONCERNS: dict[str, tuple[str, tuple[type, ...]]] = {
     "optimization": ("The optimizer, its learning rate, and the gradients.", (OptimizationArguments,)),
     "precision": ("The number formats that the model computes in.", (PrecisionArguments,)),
     "execution": ("Activation checkpointing, compilation, kernels.", (ExecutionArguments, LaterExecutionArguments)),
-    "reporting": ("Logs: contents, intervals, trackers.", (ReportingArguments, LaterReportingArguments)),
+    "reporting": (
+        "Logs: contents, intervals, trackers.",
+        (ReportingArguments, LaterReportingArguments, OwnReportingArguments),
+    ),
     "evaluation": ("Evaluation: intervals, batches, inputs of the metrics.", (EvaluationArguments,)),
     "saving": ("Checkpoints: intervals, contents, and resuming.", (SavingArguments, CheckpointUseArguments)),
     "hub": ("Uploading to the Hugging Face Hub.", (HubArguments,)),

@@ -67,6 +67,15 @@ class LaterReportingArguments:
 
 
 @dataclass(init=False, repr=False, eq=False)
+class OwnReportingArguments:
+    """The fields about logs that the reference does not have."""
+
+    record_model_losses: bool = argument(
+        False, "Log the losses in loss_dict and *_loss of the model's outputs, too.", "`Trainer.record`"
+    )
+
+
+@dataclass(init=False, repr=False, eq=False)
 class EvaluationArguments:
     """The fields of `transformers.TrainingArguments` about evaluation and prediction."""
 

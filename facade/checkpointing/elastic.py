@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...callbacks.recording import joined_sums
 from ...lightning_modules import checkpoints
 from ...lightning_modules.common.file_names import data_state_name, rng_state_name
 from ...lightning_modules.common.safe_serialization import from_plain
@@ -245,7 +246,9 @@ class ElasticResumption:
         if len(each) < processes:
             return None
         joined = LossMeter.joined([progress["losses"]["losses"] for progress in each])
-        return {**each[0], "losses": {**each[0]["losses"], "losses": joined}}
+        sums = joined_sums(progress.get("recorded", {}) for progress in each)
+        recorded = {name: (total / processes, weights / processes) for name, (total, weights) in sums.items()}
+        return {**each[0], "losses": {**each[0]["losses"], "losses": joined}, "recorded": recorded}
 
     def _adjusted(self, stored: dict[str, Any] | None) -> tuple[int, int] | None:
         """Return the batch size and accumulation that keep the samples per step; None if the arguments do."""

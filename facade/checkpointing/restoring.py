@@ -12,11 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch.distributed as dist
-
 from ...callbacks import TrainerState
 from ...lightning_modules import checkpoints
 from ...lightning_modules.checkpoints import owners
+from ...lightning_modules.common.collectives import gather_objects
 from ...lightning_modules.common.file_names import PREFIX_CHECKPOINT_DIR, TRAINER_STATE_NAME
 from ...lightning_modules.common.followed import followed
 from ...lightning_modules.common.local_paths import require_local
@@ -69,7 +68,7 @@ class CheckpointRestorer:
         launcher = owners.own_launcher()
         if launcher is None or is_trial:
             return self._find(wanted, own_weights)
-        owners.begin_training(self._all_gather(launcher) if self._on_several_machines else [launcher])
+        owners.begin_training(gather_objects(launcher) if self._on_several_machines else [launcher])
         own = self._newest(wanted=owners.is_of_this_training)
         if not self._on_several_machines:
             own = from_first_process(own, self.host.args.world_size)
@@ -120,7 +119,7 @@ class CheckpointRestorer:
         """
         found = self._newest_here(**choice)
         while self._on_several_machines:
-            steps = self._all_gather((socket.gethostname(), -1 if found is None else _step_of(found)))
+            steps = gather_objects((socket.gethostname(), -1 if found is None else _step_of(found)))
             oldest, newest = min(step for _, step in steps), max(step for _, step in steps)
             if oldest == newest:
                 break
@@ -161,11 +160,6 @@ class CheckpointRestorer:
     @property
     def _on_several_machines(self) -> bool:
         return self.host.args.world_size > self.host.args.local_world_size
-
-    def _all_gather(self, own: Any) -> list[Any]:
-        gathered: list[Any] = [None] * self.host.args.world_size
-        dist.all_gather_object(gathered, own)
-        return gathered
 
     # --- its state
 

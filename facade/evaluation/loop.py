@@ -7,6 +7,10 @@ import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+import torch
+
+from ...callbacks.recording import RecordedValues
+from ...lightning_modules.common.collectives import gather_objects
 from ...lightning_modules.common.followed import followed
 from ...lightning_modules.common.nested import find_batch_size
 from ...lightning_modules.data.lengths import has_length
@@ -14,15 +18,13 @@ from ...lightning_modules.data.uneven_inputs import UnevenInputs, may_be_uneven
 from ...lightning_modules.evaluation.collecting import BatchCollector, LossCollector, ObjectCollector
 from ...lightning_modules.models.inspection import accepted_arguments
 from ...lightning_modules.training.out_of_memory import explain
-from ..arguments.parallelism import data_ranks
+from ..arguments.parallelism import data_rank, data_ranks
 from .live_metrics import LiveMetrics, consists_of_metrics
 from .metrics import denumpify_detensorize
 from .out_of_memory_advice import advice_for_evaluation
 from .results import EvalLoopOutput, EvalPrediction
 
 if TYPE_CHECKING:
-    import torch
-
     from ..trainer.trainer import Trainer
 
 
@@ -101,6 +103,7 @@ class Evaluation:
         self.keep = description == "Prediction" or not (self.batchwise or self.live is not None)
         self.expected = _expected_samples(feed.loader)
         self.losses = LossCollector(args.eval_do_concat_batches)
+        self.recorded = RecordedValues(self._samples)
         joining = functools.partial(BatchCollector, rows=self.expected)
         kind = ObjectCollector if args.eval_use_gather_object else joining
         self.predictions, self.labels, self.inputs = (kind(args.eval_do_concat_batches) for _ in range(3))
@@ -128,9 +131,11 @@ class Evaluation:
             self._begin(batch)
         if not self.expected:
             self.seen += find_batch_size(batch) or 0
+        self.recorded.batch = batch
         loss, logits, labels = trainer.prediction_step(
             self.model, batch, self.prediction_loss_only, ignore_keys=self.ignore_keys
         )
+        self.recorded.batch = None
         self.found_labels = self.found_labels or loss is not None or labels is not None
         outputs = {"loss": loss, "predictions": logits, "label_ids": labels}
         inputs = None
@@ -184,7 +189,7 @@ class Evaluation:
             self.metrics = self.live.values()
         elif compute is not None and not self.batchwise and predictions is not None and labels is not None:
             self.metrics = compute(self._prediction(predictions, labels, inputs, losses))
-        metrics = denumpify_detensorize(dict(self.metrics or {}))
+        metrics = {**self._recorded(), **denumpify_detensorize(dict(self.metrics or {}))}
         if losses is not None:
             metrics[f"{prefix}_loss"] = _mean(losses, self.trainer.args.logging_nan_inf_filter)
         if hasattr(self.trainer, "model_preparation_time"):
@@ -192,6 +197,19 @@ class Evaluation:
         for name in [name for name in metrics if not name.startswith(f"{prefix}_")]:
             metrics[f"{prefix}_{name}"] = metrics.pop(name)
         return EvalLoopOutput(predictions, labels, metrics, self._number_of_samples())
+
+    def _recorded(self) -> dict[str, float]:
+        accelerator, there_are = self.trainer.accelerator, bool(self.recorded)
+        if accelerator.num_processes > 1:
+            there_are = bool(accelerator.reduce(torch.tensor(int(there_are), device=accelerator.device), "max"))
+        return self.recorded.take(gather_objects) if there_are else {}
+
+    def _samples(self, batch: Any) -> int:
+        """Count the samples of a batch, but those that repeat earlier ones to fill it up."""
+        size, accelerator = find_batch_size(batch) or 1, self.trainer.accelerator
+        if accelerator.end_of_dataloader and accelerator.remainder > 0:
+            return min(max(accelerator.remainder - data_rank(self.trainer.args) * size, 0), size)
+        return size
 
     def _set_loader_end(self) -> bool:
         ends = self.feed.is_last.popleft() if self.feed.is_last else False

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from ...callbacks.recording import recording_into
 from ...lightning_modules.data.lengths import has_length
 from ..distributed.consistency import monitored, require_same_evaluation
 from ..evaluation.loop import Evaluation, EvaluationFeed
@@ -50,7 +51,12 @@ def evaluate_loader(
         to_device=trainer._prepare_input,
         gather_losses=trainer._gather_losses,
     )
-    with monitored(trainer), evaluating(trainer.args), trainer.accelerator.keep_loader_position():
+    with (
+        monitored(trainer),
+        evaluating(trainer.args),
+        trainer.accelerator.keep_loader_position(),
+        recording_into(evaluation.recorded),
+    ):
         if trainer._run is None:  # a training compares it at its start
             require_same_evaluation(trainer, dataloader)
         _run_lightning(trainer, evaluation, started, test=description == "Prediction")

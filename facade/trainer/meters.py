@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from ...callbacks.recording import RecordedValues
+from ...lightning_modules.common.collectives import gather_objects
 from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ...lightning_modules.training.accumulation import LossMeter
-from ..arguments.parallelism import copies_of_batches
+from ..arguments.parallelism import copies_of_batches, data_ranks
+from .steps import own_items
 
 if TYPE_CHECKING:
     from .trainer import Trainer
@@ -32,6 +35,7 @@ class RunningLoss:
         first_step: step after which the sum begins.
         last_logged: step of the last log.
         not_finite: number of NaN or infinite losses in the last `take`, over all processes.
+        recorded: the values of `Trainer.record`.
     """
 
     trainer = WeakAttribute["Trainer"]()
@@ -42,6 +46,8 @@ class RunningLoss:
         self.total = 0.0
         self.first_step = self.last_logged = trainer.state.global_step
         self.not_finite = 0
+        self.recorded = RecordedValues(self._share)
+        self._others_recorded = False
         self._has_warned = False
         self._tensor: torch.Tensor | None = None  # created by `since_log`
 
@@ -97,14 +103,28 @@ class RunningLoss:
         self.last_logged = self.first_step = state["last_logged"]
         self.meter.load_state_dict(state["losses"])
 
+    def take_recorded(self) -> dict[str, float]:
+        """Return the means of recorded values over all processes; after `take`, which tells whether there are any."""
+        if not (self.recorded or self._others_recorded):
+            return {}
+        return self.recorded.take(gather_objects)
+
+    def _share(self, batch: tuple[Any, Any]) -> Any:
+        """Return the part of its step that a micro-batch makes up, by its items where they are counted."""
+        inputs, items = batch
+        if items is None:
+            return 1 / self.trainer.current_gradient_accumulation_steps
+        return own_items(self.trainer, [inputs]) * data_ranks(self.trainer.args) / items
+
     def _sum_up(self) -> float:
         if self._tensor is not None:
             self.meter.begin_with(self._tensor.item())
         return self.meter.take()
 
     def _of_all_processes(self, loss: float, step: float) -> tuple[float, int, float]:
-        local = torch.tensor([[loss, self.not_finite, step]], device=self.trainer.args.device)
-        losses, counts, steps = self.trainer.accelerator.gather(local).T.contiguous()
+        local = torch.tensor([[loss, self.not_finite, step, bool(self.recorded)]], device=self.trainer.args.device)
+        losses, counts, steps, recorded = self.trainer.accelerator.gather(local).T.contiguous()
+        self._others_recorded = bool(recorded.any())
         return losses.mean().item(), int(counts.sum()) // copies_of_batches(self.trainer.args), steps.min().item()
 
     def _warn(self, step: int) -> None:

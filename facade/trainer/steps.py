@@ -26,7 +26,7 @@ def count_items(trainer: Any, batches: list[Any], device: torch.device) -> torch
     if not batches or not isinstance(batches[0], Mapping) or "labels" not in batches[0]:
         return None
     try:
-        items = sum(labels.ne(-100).sum() for labels in _counted_labels(trainer, batches))
+        items = own_items(trainer, batches)
     except (TypeError, AttributeError):
         return None
     if not isinstance(items, torch.Tensor):
@@ -35,6 +35,11 @@ def count_items(trainer: Any, batches: list[Any], device: torch.device) -> torch
     if args.average_tokens_across_devices and args.world_size > 1:
         items = trainer.accelerator.gather(items).sum() // copies_of_batches(args)
     return items.float() if followed().counts_items_in_floats else items
+
+
+def own_items(trainer: Any, batches: list[Any]) -> Any:
+    """Count the labels of micro-batches of this process that are not -100."""
+    return sum(labels.ne(-100).sum() for labels in _counted_labels(trainer, batches))
 
 
 def _counted_labels(trainer: Any, batches: list[Any]) -> Iterator[Any]:

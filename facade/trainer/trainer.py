@@ -19,6 +19,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.utils.data import DataLoader, Sampler
 
 from ...callbacks import CallbackHandler, TrainerCallback, TrainerControl, TrainerState
+from ...callbacks.recording import record
 from ...lightning_modules.common.file_names import PREFIX_CHECKPOINT_DIR
 from ...lightning_modules.common.local_paths import require_local
 from ...lightning_modules.common.nested import nested_detach
@@ -27,7 +28,7 @@ from ...lightning_modules.data.collators import RemoveColumnsCollator, remove_un
 from ...lightning_modules.internals.compiler import build_optimizers_plainly, step_plainly
 from ...lightning_modules.internals.lightning_version import require_lightning
 from ...lightning_modules.models import inspection
-from ...lightning_modules.models.outputs import read_loss, split_outputs
+from ...lightning_modules.models.outputs import losses_beside, read_loss, split_outputs
 from ...lightning_modules.optim import decay_parameter_names, optimizer_class_and_kwargs
 from ...lightning_modules.training.label_smoothing import LabelSmoother
 from ..accelerator.accelerator import Accelerator
@@ -581,6 +582,8 @@ class Trainer:
         if self.model_accepts_loss_kwargs and num_items_in_batch is not None:
             inputs = {**inputs, "num_items_in_batch": num_items_in_batch}
         outputs = model(**inputs)
+        if self.args.record_model_losses:
+            self.record(**losses_beside(outputs))
         if self.compute_loss_func is not None:
             loss: Any = self.compute_loss_func(outputs, labels, num_items_in_batch=num_items_in_batch)
         elif labels is not None and self.label_smoother is not None:
@@ -957,6 +960,24 @@ class Trainer:
                 logs.update(speed_metrics("train", start_time, num_tokens=tokens))
         self.state.log_history.append({**logs, "step": self.state.global_step})
         self.control = self.callback_handler.on_log(self.args, self.state, self.control, logs)
+
+    def record(self, **values: torch.Tensor | float) -> None:
+        """Add values to the next log, and in an evaluation to its metrics, under their names.
+
+        A value of `compute_loss` or `training_step` is a mean over the items of its micro-batch, and is averaged as the
+        loss is: by items where the loss is divided by them, over the micro-batches and steps since the last log and
+        over all processes; in an evaluation by samples. Elsewhere, as in a callback, each call counts the same. Nothing
+        waits for the device before the log is due. Callbacks have the method too. Metrics of `compute_metrics` go
+        before recorded values of their name.
+
+        Args:
+            values: numbers, or tensors with one element.
+
+        Raises:
+            RuntimeError: neither a training nor an evaluation is running.
+            ValueError: a value is no number, or a name is one of the Trainer's own, such as `loss`.
+        """
+        record(values)
 
     def store_flos(self) -> None:
         """As `transformers.Trainer.store_flos`: add the operations since the last call, of all processes."""

@@ -80,6 +80,7 @@ class TrainerModule(EvaluationModule):
         self.takes_items = self.clips_in_step = self.may_skip_steps = False
         self.start_time = Moment()
         self.losses = facade._running_loss = RunningLoss(facade)
+        self.recorded = self.losses.recorded
         self.lends_losses = not is_own(facade, "_maybe_log_save_evaluate")
         self.grad_norm: torch.Tensor | float | None = None
         self.learning_rate: float | None = None
@@ -140,11 +141,14 @@ class TrainerModule(EvaluationModule):
     def progress(self) -> dict[str, Any]:
         """Return the values of the next logs, for `apply_progress`."""
         norm = self.grad_norm.item() if isinstance(self.grad_norm, torch.Tensor) else self.grad_norm
-        return {"losses": self.losses.state_dict(), "grad_norm": norm, "learning_rate": self.learning_rate}
+        recorded = self.recorded.state_dict()
+        losses = self.losses.state_dict()
+        return {"losses": losses, "recorded": recorded, "grad_norm": norm, "learning_rate": self.learning_rate}
 
     def apply_progress(self, progress: dict[str, Any]) -> None:
         """Restore the values of the next logs from an interrupted training."""
         self.losses.load_state_dict(progress["losses"])
+        self.recorded.load_state_dict(progress.get("recorded", {}))
         self.of_last_step = progress["grad_norm"], progress["learning_rate"]
 
     # The hooks of Lightning, in the order in which they are called.
@@ -356,6 +360,7 @@ class TrainerModule(EvaluationModule):
         facade = self.facade
         if self.memory.failure is not None:
             return None
+        self.recorded.batch = inputs, items
         try:
             known = {"num_items_in_batch": items} if self.takes_items else {}
             loss = facade.training_step(self.called, inputs, **known)
@@ -364,6 +369,8 @@ class TrainerModule(EvaluationModule):
             if not self.memory.keeps(error):
                 raise
             return None
+        finally:
+            self.recorded.batch = None
         self.losses.meter.add(loss, facade.state.global_step - self.losses.last_logged)
         facade.current_flos += float(facade.floating_point_ops(inputs))
         facade._track_num_input_tokens(inputs)
@@ -386,9 +393,11 @@ class TrainerModule(EvaluationModule):
         facade, losses = self.facade, self.losses
         steps = facade.state.global_step - losses.last_logged
         logs: dict[str, float] = {"loss": losses.take() / steps}
+        recorded = losses.take_recorded()
         if grad_norm is not None:
             logs["grad_norm"] = grad_norm.item() if isinstance(grad_norm, torch.Tensor) else grad_norm
         logs["learning_rate"] = facade._get_learning_rate() if learning_rate is None else learning_rate
+        logs.update(recorded)
         losses.last_logged = facade.state.global_step
         facade.store_flos()
         facade._token_counter.flush()

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from ...callbacks import TrainerState
+from ...callbacks.recording import recording_into
 from ...lightning_modules import checkpoints
 from ...lightning_modules.common.file_names import TRAINER_STATE_NAME
 from ...lightning_modules.common.weak_attribute import WeakAttribute
@@ -131,8 +132,8 @@ class TrainingRun:
             return self.output
         trainer._run = module
         try:
-            run_dir = trainer._get_output_dir(self.trial)
-            with trainer._checkpoints.writing_to(run_dir), trainer._model_preparation.until_end():
+            run_dir, recording = trainer._get_output_dir(self.trial), recording_into(module.recorded)
+            with trainer._checkpoints.writing_to(run_dir), trainer._model_preparation.until_end(), recording:
                 self._run_lightning(module)
         finally:
             trainer._run = None

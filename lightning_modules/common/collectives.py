@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -18,6 +20,15 @@ def from_first_process(value: torch.Tensor) -> torch.Tensor:
     shared = value.to(transport_device(), copy=True)
     dist.broadcast(shared, src=0)
     return shared.to(value.device)
+
+
+def gather_objects(value: Any) -> list[Any]:
+    """Return the objects of all processes, by rank; without a process group, this process's own alone."""
+    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+        return [value]
+    values: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values
 
 
 def transport_device() -> torch.device:

@@ -42,6 +42,14 @@ def read_loss(
     return loss
 
 
+def losses_beside(outputs: Any) -> dict[str, torch.Tensor]:
+    """Return the scalars of `loss_dict` in named outputs, and those named `*_loss`."""
+    named = _named(outputs) or {}
+    beside = {name: value for name, value in named.items() if str(name).endswith("_loss")}
+    beside.update({name: value for name, value in (named.get("loss_dict") or {}).items() if name != "loss"})
+    return {name: value for name, value in beside.items() if isinstance(value, torch.Tensor) and value.numel() == 1}
+
+
 def split_outputs(outputs: Any, ignore_keys: Sequence[str], *, has_loss: bool) -> Any:
     """Return the predictions: all outputs of a model except the loss and `ignore_keys`, in order.
 

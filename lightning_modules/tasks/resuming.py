@@ -6,9 +6,8 @@ import logging
 import math
 from typing import Any
 
-import torch.distributed as dist
-
 from ..checkpoints.folder_io import FolderReader
+from ..common.collectives import gather_objects
 from ..common.safe_serialization import UnsafeValueError, from_plain, to_plain
 from ..common.seeding import capture_host_rng, capture_rng_state, restore_host_rng, restore_rng_state
 from ..common.torch_files import pack, unpack
@@ -191,7 +190,7 @@ def add_process_states(checkpoint: dict[str, Any], trainer: Trainer, rng: dict[s
     if "optimizer_states" not in checkpoint:
         return
     state = {"rng": rng or capture_rng_state(trainer.world_size > 1), "data": data_state(trainer)}
-    checkpoint[PROCESS_STATES] = dict(enumerate(_gathered(pack(state), trainer.world_size)))
+    checkpoint[PROCESS_STATES] = dict(enumerate(gather_objects(pack(state))))
     if isinstance(trainer.train_dataloader, WindowLoader):
         checkpoint[IN_WINDOWS] = True
     if state["data"] is not None:
@@ -283,11 +282,3 @@ def _go_to_epoch(loader: EpochLoader, place: Place, stored: dict[str, Any]) -> N
     loader.set_epoch(place.epoch + place.at_end)
     if stored.get("loader") is not None:
         loader.begin_epoch_after(stored["loader"])
-
-
-def _gathered(value: Any, world_size: int) -> list[Any]:
-    if world_size == 1:
-        return [value]
-    values: list[Any] = [None] * world_size
-    dist.all_gather_object(values, value)
-    return values

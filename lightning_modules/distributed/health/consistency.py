@@ -5,12 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from ...common.collectives import transport_device
+from ...common.collectives import gather_objects, transport_device
 from .failure_monitor import current_monitor
 
 _SHOWN = 12
@@ -39,9 +38,7 @@ def require_same(facts: Mapping[str, str], remedy: str) -> None:
         monitor.read_peers()  # all have registered by now
     if all(torch.equal(one, digests[0]) for one in digests[1:]):
         return
-    gathered: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(gathered, dict(facts))
-    lines = differences(gathered)
+    lines = differences(gather_objects(dict(facts)))
     more = [f"- and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
     listed = "\n".join([*lines[:_SHOWN], *more])
     raise ValueError(f"The processes do not have the same settings:\n{listed}\n{remedy}")

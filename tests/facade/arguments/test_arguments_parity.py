@@ -25,8 +25,9 @@ LATER = {
     "dataloader_multiprocessing_context": (str | None, None),
     "dataloader_in_order": (bool, True),
     "ddp_static_graph": (bool | None, None),
+    "record_model_losses": (bool, False),
 }
-"""Fields of 5.23 that 5.3.0 does not have, with their types and defaults."""
+"""Fields of 5.23 that 5.3.0 does not have, and then those of lightrainer alone, with their types and defaults."""
 LATER_DEFAULTS = {"trackio_space_id": None}
 """Defaults of 5.23 for fields of 5.3.0."""
 LATER_PARAMETERS = {"activation_checkpointing", "multiprocessing_context", "in_order"}

@@ -35,6 +35,14 @@ class SometimesNotANumber(Tiny):
         return outputs
 
 
+class TwoLosses(Tiny):
+    """Returns a second loss."""
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None) -> Any:
+        outputs = super().forward(x, labels)
+        return {**outputs, "half_loss": outputs["loss"] / 2} if "loss" in outputs else outputs
+
+
 def _level(given: dict[str, Any], place: Place) -> int:
     """The level of the package's logger, after a Trainer was made."""
     logging.getLogger("lightrainer").setLevel(logging.WARNING)
@@ -91,6 +99,11 @@ ENTRIES: dict[str, Effect] = {
     ),
     "include_num_input_tokens_seen": Effect(
         "all", trained(lambda trainer: trainer.state.num_input_tokens_seen, model=Words), becomes(0, 16 * 8)
+    ),
+    "record_model_losses": Effect(
+        True,
+        trained(lambda trainer: any("half_loss" in entry for entry in trainer.state.log_history), model=TwoLosses),
+        becomes(False, True),
     ),
     "log_level": Effect("debug", _level, becomes(logging.WARNING, logging.DEBUG)),
     "log_level_replica": Effect(
