@@ -58,10 +58,7 @@ def test_labels_that_do_not_look_like_labels(tmp_path):
     given = {"model": OtherName(), "eval_dataset": renamed(), "train_dataset": renamed(), **BEST}
     text = message(trainer(tmp_path, **given))
     assert_says(
-        text,
-        "The model (OtherName) takes: x, target, kwargs.",
-        "A batch has: x, target.",
-        "label_names is [].",
+        text, "The model (OtherName) takes: x, target, kwargs.", "A batch has: x, target.", "label_names is []."
     )
     made = trainer(tmp_path, **given, label_names=["target"])
     made.train()

@@ -13,16 +13,7 @@ import pytest
 keras = pytest.importorskip("keras", reason="keras is not installed")
 
 import torch
-from keras_things import (
-    ASIDE,
-    furthest,
-    in_torch_only,
-    losses,
-    network,
-    points,
-    trainer,
-    weights,
-)
+from keras_things import ASIDE, furthest, in_torch_only, losses, network, points, trainer, weights
 from safetensors.numpy import load_file
 from starting import finished_ranks
 

@@ -6,16 +6,7 @@ import pytest
 keras = pytest.importorskip("keras", reason="keras is not installed")
 
 import torch
-from keras_things import (
-    Subclassed,
-    arguments,
-    furthest,
-    losses,
-    network,
-    points,
-    trainer,
-    weights,
-)
+from keras_things import Subclassed, arguments, furthest, losses, network, points, trainer, weights
 
 from lightrainer import PredictionOutput, TFTrainer, TrainerCallback
 from lightrainer.callbacks import WandbCallback

@@ -44,12 +44,7 @@ def fit(tmp_path, monkeypatch):
             study.add_trial(optuna.create_trial(value=value, intermediate_values={1: value, 2: value}))
         trial = study.ask()
         result = tmp_path / "result.json"
-        told = {
-            "storage": storage,
-            "study": "s",
-            "number": trial.number,
-            "run_name": "run",
-        }
+        told = {"storage": storage, "study": "s", "number": trial.number, "run_name": "run"}
         about = ChildTrial(**{**told, "metrics": ["val_loss"], "result": str(result), **about})
         monkeypatch.setenv(VARIABLE, about.as_json())
         monkeypatch.setattr(sweep_reports, "_process", {})
