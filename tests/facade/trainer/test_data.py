@@ -5,7 +5,7 @@ import logging
 import pytest
 import torch
 from tiny import Tiny, points, trainer
-from torch.utils.data import IterableDataset, RandomSampler, SequentialSampler
+from torch.utils.data import IterableDataset
 
 from lightrainer import DataCollatorWithPadding, default_data_collator
 
@@ -37,22 +37,9 @@ def features(items):
 # --- loaders
 
 
-def test_the_kinds_of_samplers(tmp_path):
-    made = trainer(tmp_path)
-    assert type(made._get_train_sampler()) is RandomSampler
-    assert type(made._get_train_sampler(points(3))) is RandomSampler
-    assert type(made._get_eval_sampler(points(3))) is SequentialSampler
-    assert made._get_train_sampler(Stream([])) is made._get_eval_sampler(Stream([])) is None
-    made.args.train_sampling_strategy = "sequential"
-    assert type(made._get_train_sampler()) is SequentialSampler
-
-
 def test_the_options_of_the_loaders(tmp_path):
-    options = {"dataloader_num_workers": 2, "dataloader_prefetch_factor": 3, "dataloader_persistent_workers": True}
-    made = trainer(tmp_path, **options, dataloader_drop_last=True, train_dataset=points(10))
+    made = trainer(tmp_path, dataloader_num_workers=2, dataloader_persistent_workers=True)
     loader = made.get_train_dataloader()
-    assert (loader.num_workers, loader.prefetch_factor, loader.persistent_workers) == (2, 3, True)
-    assert len(loader) == 2
     assert loader.worker_init_fn is not None
     assert made.get_eval_dataloader().worker_init_fn is None
     assert made.get_eval_dataloader() is made.get_eval_dataloader(), "the workers would be started anew each time"
@@ -112,30 +99,6 @@ def test_unused_columns_are_named_in_the_log(tmp_path, caplog, make, which):
     kind = {"train": "training", "evaluate": "evaluation", "predict": "test"}[which]
     missing = [word for word in (kind, "name, path", "Tiny", "remove_unused_columns=False") if word not in told[0]]
     assert not missing, told
-
-
-@pytest.mark.parametrize("make", [table, listed])
-def test_no_column_is_left(tmp_path, make):
-    """The message says what was there and what was looked for."""
-    made = trainer(tmp_path / "out", train_dataset=make(x=None, labels=None, name=["a"] * 8, path=["b"] * 8))
-    with pytest.raises(
-        ValueError, match=r"(?s)(?=.*training)(?=.*name)(?=.*path)(?=.*Tiny)(?=.*\bx\b)(?=.*labels)"
-    ) as error:
-        made.train()
-    assert "remove_unused_columns=False" in str(error.value)
-    assert list((tmp_path / "out").iterdir()) == []
-
-
-@pytest.mark.parametrize("make", [table, listed])
-def test_the_collator_makes_the_inputs_of_any_columns(tmp_path, make):
-    data = make(x=None, labels=None, a=[[0.5] * 8] * 8, b=[1] * 8)
-
-    def collate(items):
-        assert set(items[0]) == {"a", "b"}
-        return {"x": torch.tensor([i["a"] for i in items]), "labels": torch.tensor([i["b"] for i in items])}
-
-    made = trainer(tmp_path, train_dataset=data, data_collator=collate, remove_unused_columns=False)
-    assert made.train().global_step == 2
 
 
 def test_a_collator_that_leaves_nothing(tmp_path):

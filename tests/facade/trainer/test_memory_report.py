@@ -60,26 +60,6 @@ def test_released_memory_is_the_peak(tracker, watchers):
     assert found["eval_mem_cpu_alloc_delta"] < 0.2 * BIG * MEGABYTES
 
 
-def test_the_construction_is_told_with_the_next_stage_and_only_once(tracker):
-    tracker.start("init")
-    tracker.stop("init")
-    tracker.start("train")
-    construction = {"before_init_mem_cpu", "init_mem_cpu_alloc_delta", "init_mem_cpu_peaked_delta"}
-    assert set(report(tracker, "train")) == construction | {"train_mem_cpu_alloc_delta", "train_mem_cpu_peaked_delta"}
-    tracker.start("test")
-    assert set(report(tracker, "test")) == {"test_mem_cpu_alloc_delta", "test_mem_cpu_peaked_delta"}
-
-
-def test_only_the_outermost_stage_is_measured(tracker, watchers):
-    tracker.start("train")
-    tracker.start("eval")
-    assert report(tracker, "eval") == {}
-    assert len(watchers()) == 1
-    assert set(report(tracker, "train")) == {"train_mem_cpu_alloc_delta", "train_mem_cpu_peaked_delta"}
-    assert report(tracker, "train") == {}
-    assert watchers() == []
-
-
 def test_a_missing_library_is_named(monkeypatch, caplog):
     monkeypatch.setitem(sys.modules, "psutil", None)
     tracker = MemoryTracker(skip=False)

@@ -1,19 +1,16 @@
 """Outputs that a model may return, and errors for others."""
 
 import re
-from collections import namedtuple
 from dataclasses import dataclass
 from types import SimpleNamespace
 
 import pytest
 import torch
-from tiny import Tiny, files, losses, points, same, tiny, trainer, weights
+from tiny import Tiny, files, losses, same, tiny, trainer, weights
 from torch import nn
 from torch.nn import functional
 
 from lightrainer import Trainer
-
-Pair = namedtuple("Pair", ["loss", "logits"])
 
 
 @dataclass
@@ -86,13 +83,6 @@ def test_unusable_outputs(tmp_path, name):
     assert re.search(r"loss", str(error.value))
     assert re.search(r"Expected|Return|has to be|requires_grad", str(error.value)), error.value
     assert files(tmp_path) == []
-
-
-def test_a_batch_that_the_model_cannot_take(tmp_path):
-    """The error of Python itself, which names the argument, comes through."""
-    data = [{**item, "more": 1} for item in points()]
-    with pytest.raises(TypeError, match="more"):
-        trainer(tmp_path, train_dataset=data, remove_unused_columns=False).train()
 
 
 # --- where the model comes from

@@ -89,17 +89,6 @@ def test_the_result_of_an_evaluation(tmp_path):
 # --- logs
 
 
-def test_tokens_per_second(tmp_path):
-    class Named(Tiny):
-        main_input_name = "x"
-
-    made = trainer(tmp_path, model=Named(), include_num_input_tokens_seen="all")
-    made.train()
-    first = made.state.log_history[0]
-    assert first["num_input_tokens_seen"] == 4 * 8
-    assert first["train_tokens_per_second"] > 0
-
-
 class Poisoned(Tiny):
     """Its loss is not a number for the batches that begin with a large first feature; the gradients are fine."""
 
@@ -132,21 +121,7 @@ def test_a_quiet_training_prints_its_logs_and_no_more(tmp_path, capsys, caplog):
     assert not [record for record in caplog.records if "lightning" in record.name]
 
 
-# --- the metric that chooses the best model
-
-
 # --- what can be asked
-
-
-def test_the_plan_shows_every_row(tmp_path):
-    made = trainer(tmp_path, gradient_accumulation_steps=3, bf16=True, max_steps=7, max_grad_norm=0.0)
-    text = repr(made.plan)
-    lines = text.splitlines()
-    assert len(lines) == 1 + len(made.plan.rows())
-    for argument, name, value in made.plan.rows():
-        (line,) = [line for line in lines if line.startswith(f"{argument} ") and f"  {name}  " in line]
-        assert line.endswith(value)
-    assert "bf16-mixed" in text
 
 
 def test_rates_groups_and_counts(tmp_path):
@@ -162,20 +137,6 @@ def test_rates_groups_and_counts(tmp_path):
     assert made.get_num_trainable_parameters() == sum(p.numel() for p in made.model.parameters())
     assert made.is_world_process_zero()
     assert made.is_local_process_zero()
-
-
-def test_operations_are_counted_for_models_that_know_their_size(tmp_path):
-    class Sized(Tiny):
-        main_input_name = "x"
-
-        def num_parameters(self, exclude_embeddings=False):
-            return 100 if exclude_embeddings else 1000
-
-    made = trainer(tmp_path, model=Sized())
-    assert made.floating_point_ops({"x": torch.zeros(2, 8)}) == 6 * 16 * 100
-    assert made.floating_point_ops({"y": torch.zeros(2, 8)}) == 0
-    assert made.train().metrics["total_flos"] == made.state.total_flos == 6 * 16 * 8 * 100
-    assert trainer(tmp_path).floating_point_ops({"x": torch.zeros(2, 8)}) == 0
 
 
 # --- the memory report

@@ -43,19 +43,10 @@ def train(model, optimizer, scheduler, steps):
 
 
 def state(model, optimizer, scheduler):
-    return copy.deepcopy(
-        [
-            dict(model.named_parameters()),
-            dict(model.named_buffers()),
-            optimizer.state_dict(),
-            scheduler.state_dict(),
-            torch.get_rng_state(),
-            np.random.get_state()[1],
-            random.getstate(),
-            [module.training for module in model.modules()],
-            [parameter.requires_grad for parameter in model.parameters()],
-        ]
-    )
+    tensors = [dict(model.named_parameters()), dict(model.named_buffers()), torch.get_rng_state()]
+    tensors += [optimizer.state_dict(), scheduler.state_dict(), np.random.get_state()[1]]
+    modes = [[module.training for module in model.modules()], [one.requires_grad for one in model.parameters()]]
+    return copy.deepcopy([*tensors, random.getstate(), *modes])
 
 
 def assert_same(left, right):
