@@ -37,15 +37,6 @@ def test_by_the_environment_alone(server, tmp_path):
     assert "it/s" not in said, "bars of the uploads"
 
 
-def test_offline_is_said_at_once(server, tmp_path):
-    offline = {"HF_HUB_OFFLINE": "1"}
-    code, said, results = start(server.url, tmp_path / "out", variables=offline, push_to_hub=True, hub_model_id=NAME)
-    assert code != [0]
-    assert results == []
-    assert "HF_HUB_OFFLINE" in said
-    assert server.requests == []
-
-
 def test_two_processes(server, tmp_path):
     """The first one uploads, nobody else does; and both go on from what they download."""
     given = {"push_to_hub": True, "hub_model_id": NAME, "save_strategy": "epoch", "hub_strategy": "checkpoint"}

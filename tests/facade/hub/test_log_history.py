@@ -22,12 +22,6 @@ def test_the_numbers_are_those_of_the_reference():
     assert list(evaluations(HISTORY)[-1].metrics.values()) == list(results.values())
 
 
-def test_several_sets_are_one_evaluation():
-    history = [{"eval_a_loss": 1.0, "step": 3}, {"eval_b_loss": 2.0, "step": 3}, {"eval_a_loss": 0.5, "step": 3}]
-    (row,) = evaluations(history)
-    assert row.metrics == {"a_loss": 0.5, "b_loss": 2.0}
-
-
 def test_an_evaluation_without_a_loss_and_without_a_training():
     (row,) = evaluations([{"eval_accuracy": 0.5, "step": 0}])
     assert (row.step, row.training_loss, row.metrics) == (0, None, {"accuracy": 0.5})

@@ -3,13 +3,13 @@
 import sys
 
 import pytest
-from hub_server import TOKEN, USER
+from hub_server import TOKEN
 from huggingface_hub import constants
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 from huggingface_hub.utils import close_session, get_session
 
 from lightrainer.facade.hub import Repository, errors, repository
-from lightrainer.facade.hub.repository import is_repository_name, quiet
+from lightrainer.facade.hub.repository import is_repository_name
 
 httpx = sys.modules[HfHubHTTPError.__mro__[1].__module__.partition(".")[0]]
 """httpx2, with huggingface_hub 2."""
@@ -25,35 +25,11 @@ def folder(tmp_path):
     return made
 
 
-def test_a_name_gets_its_owner(hub):
-    assert Repository("model").created().name == f"{USER}/model"
-    assert Repository("team/model").created().name == "team/model"
-    assert sorted(hub.repos) == [f"{USER}/model", "team/model"]
-
-
-def test_a_missing_branch_is_made(hub):
-    Repository("me/model", revision="draft").created()
-    assert list(hub.repos["me/model"].branches) == ["main", "draft"]
-    Repository("me/model", revision="draft").created()
-    assert len(hub.asked("POST .*/branch/")) == 1
-
-
 @pytest.mark.parametrize("revision", [None, "main", "0" * 40, "refs/pr/1", "v1"])
 def test_no_branch_is_made_of_what_is_none_or_is_there(hub, revision):
     hub.make("me/model").tags.append("v1")
     Repository("me/model", revision=revision).created()
     assert hub.asked("POST .*/branch/") == []
-
-
-def test_a_folder_becomes_one_commit(hub, folder):
-    made = Repository("me/model").created()
-    done = made.upload(folder, "first", ignore=["inner/*"])
-    repo = hub.repos["me/model"]
-    assert repo.messages() == ["initial commit", "first"]
-    assert done.oid == repo.branches["main"][-1].oid
-    assert sorted(repo.files()) == [".gitattributes", "config.json", "model.safetensors"]
-    assert repo.files()["model.safetensors"] == b"weights"
-    assert len(hub.asked("PUT /storage/")) == 1
 
 
 def test_a_whole_folder_takes_the_place_of_the_older_one(hub, folder):
@@ -140,7 +116,7 @@ def test_a_server_that_says_nothing_is_not_waited_for_forever(hub, new_connectio
     assert len(hub.asked("repos/create")) > len(errors.PAUSES)
 
 
-def test_a_limit_that_somebody_has_set_is_kept(hub, new_connections):
+def test_a_limit_that_is_set_already_is_kept(hub, new_connections):
     session = get_session()
     session.timeout = 3.0
     Repository("me/model").created()
@@ -163,20 +139,3 @@ def test_the_license_of_another_model(hub):
     assert [made.license_of(name) for name in ("them/base", "them/other", "them/none")] == ["apache-2.0", None, None]
     hub.break_off("GET /api/models/them/base")
     assert made.license_of("them/base") is None
-
-
-def test_progress_bars_are_off_for_a_while():
-    from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
-
-    before = are_progress_bars_disabled()
-    try:
-        enable_progress_bars()
-        with quiet():
-            assert are_progress_bars_disabled()
-        assert not are_progress_bars_disabled()
-        disable_progress_bars()
-        with quiet():
-            assert are_progress_bars_disabled()
-        assert are_progress_bars_disabled(), "somebody else had turned them off"
-    finally:
-        disable_progress_bars() if before else enable_progress_bars()

@@ -31,14 +31,6 @@ def test_on_another_machine_it_goes_on_as_if_nothing_had_happened(hub, tmp_path,
     assert same(weights(second.model), weights(whole.model))
 
 
-def test_without_uploading_itself(hub, tmp_path):
-    pushing(tmp_path / "first", hub_strategy="checkpoint").train()
-    second = trainer(tmp_path / "second", hub_model_id=NAME, num_train_epochs=3)
-    second.train(resume_from_checkpoint="last-checkpoint")
-    assert [entry["step"] for entry in second.state.log_history if "loss" in entry][-4:] == [9, 10, 11, 12]
-    assert hub.repos[NAME].messages()[-1] != "End of training"
-
-
 def test_of_another_branch(hub, tmp_path):
     first = pushing(tmp_path / "first", hub_strategy="checkpoint", hub_revision="draft")
     first.train()

@@ -19,11 +19,12 @@ CHECKPOINT = {
     "trainer_state.json": b"{}",
     "_manifest.json": b"{}",
 }
+EVENTS = "runs/x.tfevents.1"
 OUTPUT = {
     "model.safetensors": b"older weights",
     "model-00001-of-00002.safetensors": b"a shard",
     "notes.txt": b"notes",
-    "runs/x.tfevents.1": b"events",
+    EVENTS: b"events",
     ".gitattributes": b"lfs",
     ".git/HEAD": b"ref",
     "_private.txt": b"no",
@@ -32,14 +33,7 @@ OUTPUT = {
     ".checkpoint-9.partial-a-1-1/model.safetensors": b"no",
     "last-checkpoint/model.safetensors": b"no",
 }
-UPLOADED = [
-    ".gitattributes",
-    "1_Pooling/config.json",
-    "config.json",
-    "model.safetensors",
-    "notes.txt",
-    "runs/x.tfevents.1",
-]
+UPLOADED = [".gitattributes", *("1_Pooling/config.json", "config.json", "model.safetensors", "notes.txt"), EVENTS]
 
 
 def write(folder, contents):

@@ -13,25 +13,6 @@ def named(name, **attributes):
 
 
 @pytest.mark.parametrize(
-    ("name", "task"),
-    {
-        "GPT2LMHeadModel": "text-generation",
-        "LlamaForCausalLM": "text-generation",
-        "BertForMaskedLM": "fill-mask",
-        "XLMWithLMHeadModel": "fill-mask",
-        "MyForSequenceClassification": "text-classification",
-        "T5ForConditionalGeneration": "text2text-generation",
-        "ViTForImageClassification": "image-classification",
-        "Wav2Vec2ForCTC": "automatic-speech-recognition",
-        "TapasForQuestionAnswering": "table-question-answering",
-        "Anything": None,
-    }.items(),
-)
-def test_a_name_tells(name, task):
-    assert task_of(named(name)) == task
-
-
-@pytest.mark.parametrize(
     ("cls", "config", "task"),
     [
         ("Wav2Vec2ForSequenceClassification", {"hidden_size": 16, "num_hidden_layers": 1}, "audio-classification"),
