@@ -1,10 +1,7 @@
 """Refusals of training arguments beyond those in contract/refusals.py: each names the argument and its value."""
 
-import json
-
 import pytest
 import torch
-from transformers import TrainingArguments as Reference
 
 from lightrainer.facade.arguments import TrainingArguments, hardware, problems
 
@@ -78,14 +75,3 @@ def test_numbers_of_numpy_are_numbers():
 
     args = TrainingArguments(learning_rate=np.float32(0.5), seed=np.int64(3), max_steps=np.int32(3), do_train=np.True_)
     assert args.learning_rate == 0.5
-
-
-@pytest.mark.parametrize(("content", "message"), [('{"even_batch": true}', "even_batch"), ("[]", "list")])
-def test_a_wrong_file_is_refused(tmp_path, content, message):
-    path = tmp_path / "config.json"
-    path.write_text(content)
-    with pytest.raises(ValueError, match=rf"accelerator_config.*config\.json.*{message}"):
-        TrainingArguments(accelerator_config=str(path))
-    if json.loads(content):
-        with pytest.raises(ValueError, match=message):
-            Reference(accelerator_config=str(path))

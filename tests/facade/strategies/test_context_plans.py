@@ -42,8 +42,10 @@ def test_heads_are_sharded(tmp_path):
     found = plan_of(tmp_path, {"sp_size": 2, "dp_shard_size": 2})
     assert (found.name, found.shards_weights) == ("SequenceParallelStrategy", True)
     assert ("ulysses_attention()", "sequence_parallel_size=2") in {row[1:] for row in found.rows()}
-    built = plan_of(tmp_path, {"sp_size": 2, "tp_size": 2}).build()
-    assert (type(built).__name__, built.context_parallel_size) == ("SequenceParallelStrategy", 2)
+    for groups, name in (({"sp_size": 2, "tp_size": 2}, "SequenceParallel"), ({"cp_size": 2}, "ContextParallel")):
+        built = plan_of(tmp_path, groups).build()
+        assert (type(built).__name__, built.context_parallel_size) == (f"{name}Strategy", 2)
+    assert built.rotation == "allgather"
 
 
 @pytest.mark.parametrize("theirs", [False, True])
@@ -53,18 +55,6 @@ def test_what_the_reference_says_of_heads_is_read(tmp_path, theirs):
         handler = pytest.importorskip("accelerate.utils").DeepSpeedSequenceParallelConfig(8, False)
     found = arguments(tmp_path, parallelism_config={"sp_size": 2, "sp_handler": handler}).parallelism_config
     assert found == ParallelismConfig(sp_size=2, sp_handler=SequenceParallelConfig(8, False))
-
-
-def test_lightnings_strategy_gets_it(tmp_path):
-    from lightning.pytorch.strategies import ModelParallelStrategy
-
-    built = plan_of(tmp_path, {"cp_size": 2, "tp_size": 2}).build()
-    assert isinstance(built, ModelParallelStrategy)
-    assert (built.context_parallel_size, built.rotation) == (2, "allgather")
-    plain = plan_of(tmp_path, {"dp_shard_size": 4})
-    built = plain.build()
-    assert isinstance(built, ModelParallelStrategy)
-    assert plain.name == type(built).__name__ == "ModelParallelStrategy"
 
 
 @pytest.mark.parametrize(
@@ -81,6 +71,11 @@ def test_every_form_of_a_handler_is_read(tmp_path, handler):
 
 
 REFUSED = [
+    ({"sp_handler": {"sp_attn_implementation": "flash_attention_2"}}, {}, "'flash_attention_2' is not split"),
+    ({"sp_handler": 3}, {}, "sp_handler=3 must be a dict"),
+    ({"sp_size": 2}, {"torch_compile": True}, "torch_compile=True and parallelism_config with sp_size=2 exclude"),
+    ({"sp_size": 2}, {"deepspeed": {"zero_optimization": {"stage": 3}}}, "For sp_size leave deepspeed out"),
+    ({"sp_size": 2, "dp_replicate_size": 2}, {}, "sp_size=2 needs a sharded model: set dp_shard_size above 1"),
     ({"cp_handler": {"cp_comm_strategy": "allgathre"}}, {}, "'allgathre' is not known. Did you mean 'allgather'"),
     ({"cp_handler": {"comm": 1}}, {}, "cp_handler={'comm': 1} must be a dict"),
     ({"dp_replicate_size": 2}, {}, "needs a sharded model: set dp_shard_size above 1"),
@@ -88,22 +83,6 @@ REFUSED = [
     ({}, {"use_liger_kernel": True}, "use_liger_kernel=True and parallelism_config with cp_size=2 exclude each other"),
     ({}, {"torch_compile": True}, "torch_compile=True and parallelism_config with cp_size=2 exclude each other"),
 ]
-
-
-OF_HEADS = [
-    ({"sp_handler": {"sp_attn_implementation": "flash_attention_2"}}, {}, "'flash_attention_2' is not split"),
-    ({"sp_handler": 3}, {}, "sp_handler=3 must be a dict"),
-    ({"sp_backend": "torch"}, {}, "sp_backend='torch' is not known. Choose from: deepspeed"),
-    ({}, {"torch_compile": True}, "torch_compile=True and parallelism_config with sp_size=2 exclude each other"),
-    ({}, {"deepspeed": {"zero_optimization": {"stage": 3}}}, "For sp_size leave deepspeed out: FSDP shards the model"),
-    ({"dp_replicate_size": 2}, {}, "sp_size=2 needs a sharded model: set dp_shard_size above 1"),
-]
-
-
-@pytest.mark.parametrize(("groups", "changes", "message"), OF_HEADS, ids=[message[:40] for *_, message in OF_HEADS])
-def test_what_cannot_be_with_heads_is_refused_too(tmp_path, groups, changes, message):
-    with pytest.raises(ValueError, match=re.escape(message)):
-        arguments(tmp_path, parallelism_config={"sp_size": 2, **groups}, **changes)
 
 
 def test_heads_that_processes_cannot_share_are_refused_before_the_run(tmp_path):
@@ -117,7 +96,7 @@ def test_heads_that_processes_cannot_share_are_refused_before_the_run(tmp_path):
 @pytest.mark.parametrize(("groups", "changes", "message"), REFUSED, ids=[message[:40] for *_, message in REFUSED])
 def test_what_cannot_be_is_refused_with_what_to_do(tmp_path, groups, changes, message):
     with pytest.raises(ValueError, match=re.escape(message)):
-        arguments(tmp_path, parallelism_config={"cp_size": 2, **groups}, **changes)
+        arguments(tmp_path, parallelism_config=groups if "sp" in str(groups) else {"cp_size": 2, **groups}, **changes)
 
 
 def test_models_that_cannot_be_trained_on_parts_are_refused_before_the_run(tmp_path):
@@ -126,14 +105,6 @@ def test_models_that_cannot_be_trained_on_parts_are_refused_before_the_run(tmp_p
         translate(args, model=Tiny()).strategy.check(args, Tiny())
     assert "or use dp_shard_size" in str(error.value)
     translate(args, model=Causal()).strategy.check(args, Causal())
-
-
-def test_one_process_is_told_how_to_start(tmp_path):
-    """Before anything is written."""
-    made = trainer(tmp_path / "out", model=Causal(), parallelism_config={"cp_size": 2})
-    with pytest.raises(ValueError, match=r"is made for 2 processes.*torchrun --nproc_per_node=2"):
-        made.train()
-    assert not list((tmp_path / "out").glob("*"))
 
 
 def test_shifted_labels_are_made_of_labels_and_do_not_have_to_be_in_the_data(tmp_path):

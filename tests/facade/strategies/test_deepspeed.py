@@ -23,21 +23,14 @@ packages = importlib.import_module("lightrainer.facade.arguments.packages")
 
 ZERO = {"zero_optimization": {"stage": 2}}
 AUTO = {
-    "train_batch_size": "auto",
-    "train_micro_batch_size_per_gpu": "auto",
-    "gradient_accumulation_steps": "auto",
+    **dict.fromkeys(("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"), "auto"),
     "gradient_clipping": "auto",
     "fp16": {"enabled": "auto", "loss_scale": 0},
     "bf16": {"enabled": "auto"},
     "optimizer": {"type": "AdamW", "params": {"lr": "auto", "betas": "auto", "eps": "auto", "weight_decay": "auto"}},
     "scheduler": {
         "type": "WarmupDecayLR",
-        "params": {
-            "warmup_min_lr": "auto",
-            "warmup_max_lr": "auto",
-            "warmup_num_steps": "auto",
-            "total_num_steps": "auto",
-        },
+        "params": dict.fromkeys(("warmup_min_lr", "warmup_max_lr", "warmup_num_steps", "total_num_steps"), "auto"),
     },
     "zero_optimization": {
         "stage": 3,
@@ -147,14 +140,10 @@ def test_the_table_is_not_empty(tmp_path):
     assert len(open_keys(AUTO)) == 17
     expected, none = of_reference(AUTO, args, MODELS["wide"], STEPS)
     assert (open_keys(expected), none) == ([], [])
-    assert len(of_reference(CONFIGS["other values"], args, MODELS["wide"], STEPS)[1]) >= 10
-
-
-def test_no_warm_up_is_one_step_of_it(tmp_path):
-    """As in later versions of the reference: newer versions of DeepSpeed refuse 0."""
     config = load_deepspeed(AUTO)
-    fill_from_run(config, arguments(tmp_path), None, 10)
+    fill_from_run(config, args, None, 10)  # newer versions of DeepSpeed refuse 0
     assert config["scheduler"]["params"]["warmup_num_steps"] == 1
+    assert len(of_reference(CONFIGS["other values"], args, MODELS["wide"], STEPS)[1]) >= 10
 
 
 def test_what_the_user_gave_stays_as_it_is(tmp_path):
@@ -188,10 +177,7 @@ BAD = [
     ({"zero_optimization": {"stage": 4}}, "zero_optimization.stage=4 must be 0, 1, 2 or 3"),
     ({"zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}}, "needs zero_optimization.stage 3"),
     ({"zero_optimization": {"stage": 3, "offload_param": {"device": "disk"}}}, "Choose from: none, cpu, nvme"),
-    (
-        {"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme"}}},
-        "needs zero_optimization.offload_optimizer.nvme_path",
-    ),
+    ({"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme"}}}, "zero_optimization.offload_opt"),
     ({**ZERO, "tensor_parallel": {"autotp_size": 2}}, "split layers with parallelism_config"),
     ({**ZERO, "optimizer": {"params": {"lr": 1}}}, "optimizer.params.lr is 1 in the configuration, but learning_rate"),
     ({**ZERO, "bf16": {"enabled": True}}, "bf16.enabled is True in the configuration, but bf16 or bf16_full_eval is"),
@@ -204,22 +190,6 @@ def test_what_cannot_be_is_refused_with_what_to_do(tmp_path, config, message):
     with pytest.raises((ValueError, TypeError)) as error:
         arguments(tmp_path, deepspeed=config)
     assert message in str(error.value)
-
-
-@pytest.mark.parametrize("text", ["{broken", "[1, 2]"])
-def test_a_file_that_holds_something_else_is_named(tmp_path, text):
-    path = tmp_path / "ds.json"
-    path.write_text(text)
-    with pytest.raises(ValueError, match=r"deepspeed=.*ds\.json.*(Expecting|holds a list)"):
-        arguments(tmp_path, deepspeed=str(path))
-
-
-def test_all_contradictions_are_said_together(tmp_path):
-    with pytest.raises(ValueError, match=r'Write "auto"') as error:
-        arguments(tmp_path, deepspeed=CONFIGS["other values"])
-    said = str(error.value)
-    for key in ("optimizer.params.lr", "gradient_clipping", "train_batch_size", "fp16.enabled"):
-        assert f"{key} is " in said
 
 
 COMBINATIONS = [
@@ -237,20 +207,11 @@ def test_impossible_combinations_are_refused(tmp_path, changes, message):
 
 
 def test_the_plan_shows_the_whole_configuration(tmp_path):
-    """One row a section; what the model and the length of the run decide is "auto" until they are known."""
+    """What the model and the length of the run decide is "auto" until they are known."""
     args = arguments(tmp_path, deepspeed=AUTO, learning_rate=3e-4)
     strategy = translate(args).strategy
-    rows = {becomes: value for _, becomes, value in strategy.rows()}
-    assert rows["Trainer(strategy=)"] == "DeepSpeedStrategy(stage=3)"
-    assert "lr=0.0003" in rows["config: optimizer"]
-    assert "offload_optimizer={device=cpu, pin_memory=True}" in rows["config: zero_optimization"]
-    assert set(strategy.open_keys) == {
-        "scheduler.params.warmup_num_steps",
-        "scheduler.params.total_num_steps",
-        "zero_optimization.reduce_bucket_size",
-        "zero_optimization.stage3_prefetch_bucket_size",
-        "zero_optimization.stage3_param_persistence_threshold",
-    }
+    assert "offload_optimizer={device=cpu, pin_memory=True}" in str(strategy.rows())
+    assert len(strategy.open_keys) == 5
     known = translate(args, model=MODELS["wide"], steps=50).strategy
     assert known.open_keys == []
     assert known.shards_weights
@@ -331,11 +292,9 @@ def test_without_deepspeed_a_run_says_how_to_install_it(tmp_path, monkeypatch):
     monkeypatch.setattr(packages, "is_installed", lambda name: False)
     made = trainer(tmp_path, deepspeed=ZERO)
     assert "DeepSpeedStrategy" in repr(made.plan)
-    for run in (made.train, made.evaluate):
+    for run in (made.train, made.evaluate, made.plan.strategy.build):
         with pytest.raises(ImportError, match="pip install --no-build-isolation 'deepspeed"):
             run()
-    with pytest.raises(ImportError, match="pip install --no-build-isolation 'deepspeed"):
-        made.plan.strategy.build()
 
 
 def test_what_is_still_auto_cannot_be_trained_with(tmp_path):

@@ -21,29 +21,10 @@ def plan(folder, **changes) -> RunPlan:
 
 def test_the_defaults_on_one_cpu(tmp_path):
     found = translate(TrainingArguments(output_dir=str(tmp_path), use_cpu=True, report_to="none"))
-    parts = dict(vars(found))
-    strategy = parts.pop("strategy")
-    assert (strategy.name, strategy.options) == ("SingleDeviceStrategy", {"device": "cpu"})
-    assert parts == {
-        "accelerator": "cpu",
-        "devices": 1,
-        "num_nodes": 1,
-        "environment": "GivenEnvironment",
-        "precision": "32-true",
-        "default_root_dir": str(tmp_path),
-        "further": (
-            ("num_train_epochs, max_steps", "Trainer(max_epochs=), the last step", "3, -1"),
-            ("gradient_accumulation_steps", "micro-batches in a batch", "1"),
-            ("max_grad_norm", "clipping before the step", "1"),
-            (
-                "optim, adam_*, weight_decay",
-                "configure_optimizers()",
-                "adamw_torch_fused, learning_rate=5e-05, weight_decay=0.0, beta1=0.9, beta2=0.999, epsilon=1e-08",
-            ),
-            ("lr_scheduler_*, warmup_steps", "configure_optimizers()", "linear, warm-up 0"),
-            ("report_to", "callbacks", "none"),
-        ),
-    }
+    assert (found.strategy.name, found.strategy.options) == ("SingleDeviceStrategy", {"device": "cpu"})
+    assert (found.accelerator, found.devices, found.num_nodes, found.precision) == ("cpu", 1, 1, "32-true")
+    assert (found.environment, found.default_root_dir) == ("GivenEnvironment", str(tmp_path))
+    assert dict(vars(translate(of_four(tmp_path)))).items() >= {"devices": 2, "num_nodes": 2}.items()
 
 
 SHOWN = [
@@ -91,14 +72,6 @@ def of_four(folder, **changes):
     return OfFour(**{item.name: getattr(made, item.name) for item in dataclasses.fields(made) if item.init})
 
 
-def test_several_processes(tmp_path):
-    found = translate(of_four(tmp_path))
-    assert (found.accelerator, found.devices, found.num_nodes) == ("cpu", 2, 2)
-    assert found.strategy.name == "DDPStrategy"
-    assert found.strategy.options["find_unused_parameters"] is True
-    assert found.strategy.options["timeout"] == datetime.timedelta(seconds=1800)
-
-
 @pytest.mark.parametrize("default", [True, False])
 @pytest.mark.parametrize("given", [None, True, False])
 def test_unused_parameters(tmp_path, default, given):
@@ -128,14 +101,6 @@ def test_lightning_takes_it(tmp_path):
     assert made.num_devices == made.num_nodes == 1
     assert str(made.strategy.root_device) == "cpu"
     assert made.default_root_dir == str(tmp_path)
-
-
-def test_the_arguments_stay_as_they_are(tmp_path):
-    args = arguments(tmp_path, lr_scheduler_type="cosine", lr_scheduler_kwargs={"num_cycles": 2})
-    before, attributes = args.to_dict(), dict(vars(args))
-    translate(args)
-    assert args.to_dict() == before
-    assert vars(args) == attributes
 
 
 OTHER = {

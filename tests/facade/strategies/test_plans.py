@@ -7,7 +7,7 @@ import pytest
 import torch
 from lightning.pytorch.strategies import FSDPStrategy, ModelParallelStrategy
 from test_plan import of_four
-from tiny import Tiny, trainer
+from tiny import Tiny, files, trainer
 from torch import nn
 from torch.distributed.fsdp import BackwardPrefetch, ShardingStrategy
 
@@ -127,27 +127,17 @@ def test_activations_are_computed_again_in_the_same_layers(tmp_path):
     assert plain["activation_checkpointing_policy"] is None
 
 
-def test_a_plan_without_a_model_can_be_read_but_not_built(tmp_path):
-    strategy = translate(of_four(tmp_path, fsdp="full_shard auto_wrap")).strategy
-    assert "named by the model" in str(strategy.rows())
-    with pytest.raises(ValueError, match="made without a model"):
-        strategy.build()
-
-
+SECOND = {"fsdp_config": {"version": 2}}
 GRIDS = [
-    (
-        {"fsdp": "full_shard", "fsdp_config": {"version": 2}},
-        (4, 1),
-        {"replicate_size": 1, "reshard_after_forward": True},
-    ),
-    ({"fsdp": "shard_grad_op", "fsdp_config": {"version": 2}}, (4, 1), {"reshard_after_forward": False}),
-    ({"fsdp": "hybrid_shard", "fsdp_config": {"version": 2}}, (4, 1), {"replicate_size": 2}),
-    ({"fsdp": "full_shard offload", "fsdp_config": {"version": 2}}, (4, 1), {"offload": True}),
+    ({"fsdp": "full_shard", **SECOND}, (4, 1), {"replicate_size": 1, "reshard_after_forward": True}),
+    ({"fsdp": "shard_grad_op", **SECOND}, (4, 1), {"reshard_after_forward": False}),
+    ({"fsdp": "hybrid_shard", **SECOND}, (4, 1), {"replicate_size": 2}),
+    ({"fsdp": "full_shard offload", **SECOND}, (4, 1), {"offload": True}),
     ({"parallelism_config": {"dp_replicate_size": 2, "dp_shard_size": 2}}, (4, 1), {"replicate_size": 2}),
     ({"parallelism_config": {"dp_shard_size": 2, "tp_size": 2}}, (2, 2), {"shard": "full_shard"}),
     ({"parallelism_config": {"tp_size": 4}}, (1, 4), {"shard": None, "layers": None, "offload": None}),
     ({"fsdp": True, "fsdp_config": {"state_dict_type": "SHARDED_STATE_DICT"}}, (4, 1), {"offload": False}),
-    ({"fsdp": "full_shard", "fsdp_config": {"version": 2}, "bf16": True}, (4, 1), {"param_dtype": "bfloat16"}),
+    ({"fsdp": "full_shard", **SECOND, "bf16": True}, (4, 1), {"param_dtype": "bfloat16"}),
 ]
 
 
@@ -163,29 +153,6 @@ def test_grids_of_processes(tmp_path, changes, sizes, expected):
     assert built._save_distributed_checkpoint is ("state_dict_type" in changes.get("fsdp_config", {}))
 
 
-ROWS = [
-    ({"fsdp": "full_shard"}, 5),
-    ({"fsdp": "full_shard", "fsdp_config": {"version": 2}}, 5),
-    ({"parallelism_config": {"tp_size": 4}}, 3),
-    ({"fsdp": "full_shard", "fsdp_config": {"xla": True, "xla_fsdp_settings": {"flatten": True}}}, 3),
-]
-
-
-@pytest.mark.parametrize(("changes", "count"), ROWS, ids=str)
-def test_every_option_is_shown_in_a_row_of_its_group(tmp_path, changes, count):
-    strategy = translate(of_four(tmp_path, **changes)).strategy
-    rows = strategy.rows()
-    assert len(rows) == count
-    assert rows[0][1] == "Trainer(strategy=)"
-    assert rows[0][2].startswith(f"{strategy.name}(")
-    text = " ".join(" ".join(row) for row in rows)
-    for name, value in strategy.options.items():
-        if name not in ("wrapper", "settings"):
-            assert (
-                f"{name}={'{' if isinstance(value, dict) else value if not isinstance(value, tuple) else '['}" in text
-            )
-
-
 @pytest.mark.parametrize("words", [["--fsdp", "full_shard auto_wrap"], ["--parallelism_config", '{"tp_size": 2}']])
 def test_the_command_line_shows_it_in_a_single_process(words, capsys):
     assert main(["plan", "--use_cpu", *words]) == 0
@@ -198,19 +165,21 @@ REFUSED_RUNS = [
     ({"parallelism_config": {"dp_shard_size": 2}}, ValueError, "is made for 2 processes, but there are"),
     ({"parallelism_config": {"dp_replicate_size": 2}}, ValueError, "torchrun --nproc_per_node=2"),
     ({"parallelism_config": {"tp_size": 2}}, ValueError, "torchrun --nproc_per_node=2"),
+    ({"parallelism_config": {"cp_size": 2}}, ValueError, "torchrun --nproc_per_node=2"),
     ({"fsdp": "full_shard", "fsdp_config": {"xla": True}}, ImportError, "pip install torch_xla"),
 ]
 
 
 @pytest.mark.parametrize(("changes", "kind", "message"), REFUSED_RUNS, ids=str)
 def test_what_cannot_run_can_be_planned_and_is_refused_by_name(tmp_path, changes, kind, message):
-    """Never silently another strategy."""
-    made = trainer(tmp_path, **changes)
+    """Never silently another strategy; before anything is written."""
+    made = trainer(tmp_path / "out", **changes)
     assert made.plan.strategy.name in repr(made.plan)
     for run in (made.train, made.evaluate, lambda: made.predict(made.eval_dataset)):
         with pytest.raises(kind) as error:
             run()
         assert message in str(error.value)
+    assert files(tmp_path) == []
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -228,7 +197,11 @@ def test_a_model_that_names_no_layers_is_warned_of(tmp_path, caplog):
     assert "Tiny does not name its layers" in caplog.text
 
 
-@pytest.mark.parametrize("engine", [{"fsdp": "full_shard"}, {"deepspeed": {"zero_optimization": {"stage": 2}}}])
+ENGINES = [{"fsdp": "full_shard"}, {"deepspeed": {"zero_optimization": {"stage": 2}}}]
+ENGINES += [{"parallelism_config": {"tp_size": 2}}, {"parallelism_config": {"dp_shard_size": 2}}]
+
+
+@pytest.mark.parametrize("engine", ENGINES, ids=str)
 def test_optimizers_cannot_be_passed_together_with_sharding(tmp_path, engine):
     """As in the reference: it replaces the parameters."""
     model = Tiny()
