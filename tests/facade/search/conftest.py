@@ -2,7 +2,6 @@
 
 import optuna
 import pytest
-import torch
 
 
 @pytest.fixture(autouse=True)
@@ -12,11 +11,3 @@ def _quiet():
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     yield
     optuna.logging.set_verbosity(before)
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)

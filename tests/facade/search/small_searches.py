@@ -1,6 +1,7 @@
 """What the tests of the search share."""
 
 import optuna
+from starting import forked_ranks
 from tiny import tiny, trainer
 
 from lightrainer import PrinterCallback
@@ -20,6 +21,30 @@ def searcher(folder, **changes):
 
 def random_sampler(seed=0):
     return optuna.samplers.RandomSampler(seed=seed)
+
+
+KILLED = """
+import os, sys, optuna
+from lightrainer.facade.search import retries
+from lightrainer.facade.search.storages import open_storage
+study = optuna.create_study(study_name="s", storage=open_storage(sys.argv[1]))
+trial = study.ask()
+trial.suggest_float("learning_rate", 1e-4, 1e-1, log=True)
+retries.note_worker(study, trial)
+os._exit(9)
+"""
+
+
+def goes_on_after_a_kill(folder, address):
+    """The trial of a process that was killed is begun again, with its values."""
+    (folder / "killed.py").write_text(KILLED)
+    assert forked_ranks(folder / "killed.py", address, log=folder / "log", seconds=120, processes=0)[0] == [9]
+    made = searcher(folder / "out")
+    made.hyperparameter_search(space, n_trials=2, study_name="s", storage=address, load_if_exists=True)
+    trials = made.study.trials
+    assert [trial.state.name for trial in trials] == ["FAIL", "COMPLETE", "COMPLETE"]
+    assert trials[1].params == trials[0].params
+    return made
 
 
 class Odd(optuna.pruners.BasePruner):

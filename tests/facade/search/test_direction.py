@@ -5,7 +5,7 @@ import json
 import logging
 
 import pytest
-from small_searches import random_sampler, searcher, space
+from small_searches import Odd, random_sampler, searcher, space
 
 from lightrainer.facade.search.hyperparameters import default_compute_objective
 from lightrainer.facade.search.metric_objective import known_direction
@@ -61,7 +61,8 @@ def test_accuracy_is_maximized_and_every_output_says_so(tmp_path, caplog):
 
 def test_several_metrics_have_a_direction_each(tmp_path):
     made = rated(tmp_path)
-    search(made, ["loss", "accuracy"])
+    search(made, ["loss", "accuracy"], pruner=Odd())
+    assert [trial.state.name for trial in made.study.trials] == ["COMPLETE"] * 3, "nothing is pruned"
     assert [one.name for one in made.study.directions] == ["MINIMIZE", "MAXIMIZE"]
     assert made.study.metric_names == ["loss", "accuracy"]
 

@@ -10,21 +10,9 @@ from pathlib import Path
 
 import pytest
 from forking import free_port
-from small_searches import random_sampler, searcher, space
-from starting import forked_ranks
+from small_searches import goes_on_after_a_kill, random_sampler, searcher, space
 
 from lightrainer.facade.search.storages import StorageError, disconnect
-
-KILLED = """
-import os, sys, optuna
-from lightrainer.facade.search import retries
-from lightrainer.facade.search.storages import open_storage
-study = optuna.create_study(study_name="killed", storage=open_storage(sys.argv[1]))
-trial = study.ask()
-trial.suggest_float("learning_rate", 1e-4, 1e-1, log=True)
-retries.note_worker(study, trial)
-os._exit(9)
-"""
 
 
 def program(name):
@@ -84,15 +72,7 @@ def test_two_workers_and_going_on(server, tmp_path):
 
 
 def test_the_trial_of_a_killed_process_is_begun_again(server, tmp_path):
-    script = tmp_path / "killed.py"
-    script.write_text(KILLED)
-    assert forked_ranks(script, server, log=tmp_path / "log.txt", seconds=120, processes=0)[0] == [9]
-    made = searcher(tmp_path)
-    made.hyperparameter_search(space, n_trials=2, study_name="killed", storage=server, load_if_exists=True)
-    trials = made.study.trials
-    assert [trial.state.name for trial in trials] == ["FAIL", "COMPLETE", "COMPLETE"]
-    assert trials[1].params == trials[0].params
-    disconnect(made.study._storage)
+    disconnect(goes_on_after_a_kill(tmp_path, server).study._storage)
 
 
 def test_a_database_that_is_not_there_is_said_without_the_password(server, tmp_path):

@@ -3,16 +3,12 @@
 import io
 import json
 import re
-import warnings
-from pathlib import Path
 
 import optuna
 import pytest
 from small_searches import random_sampler, searcher, space
 
-from lightrainer.callbacks.report import document
 from lightrainer.facade.search.report import importances_of, table, write_report
-from lightrainer.facade.search.retries import FOLDER
 from lightrainer.facade.search.storages import open_storage
 
 
@@ -29,21 +25,14 @@ def studied(directions, trials=12, storage=None):
     return study
 
 
-def named(study, names):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # optuna calls this experimental
-        study.set_metric_names(names)
-
-
 def test_one_objective(tmp_path):
     study = studied(["minimize"])
     page = write_report(study, tmp_path / "report").read_text()
     names = {path.name for path in (tmp_path / "report").iterdir()}
     assert names == {"report.html", "trials.csv", "best.json", "plots.html"}
     best = json.loads((tmp_path / "report" / "best.json").read_text())
-    assert best["best"] == [
-        {"trial": study.best_trial.number, "values": [study.best_value], "parameters": study.best_params}
-    ]
+    trial = {"trial": study.best_trial.number, "values": [study.best_value], "parameters": study.best_params}
+    assert best["best"] == [trial]
     assert best["importances"]["a"] > best["importances"]["b"]
     titles = ["Parameters and objective", "the objective by trial", "Evaluations during the trials"]
     titles += ["the objective over a", "the objective over b", "Importances", "All trials"]
@@ -52,34 +41,6 @@ def test_one_objective(tmp_path):
     assert page.count(f'data-trial="{study.best_trial.number}"') == 7
     assert len((tmp_path / "report" / "trials.csv").read_text().splitlines()) == 13
     assert "http" not in page.replace("http://www.w3.org", "").replace("http-equiv", "")  # nothing is fetched
-
-
-def test_the_page_names_metrics_directions_and_folders(tmp_path):
-    study = studied(["minimize", "maximize"])
-    named(study, ["eval_loss", "accuracy"])
-    page = write_report(study, tmp_path).read_text()
-    for words in ("eval_loss (minimize)", "accuracy (maximize)", "minimize eval_loss, maximize accuracy"):
-        assert words in page
-    for words in ("eval_loss by trial", "accuracy over b", "<th>eval_loss</th>", "<th>accuracy</th>"):
-        assert words in page
-    assert page.count("Importances for accuracy</h2>") == 1
-    assert Path(document.__file__).with_name("page.css").read_text() in page
-    assert "Content-Security-Policy" in page
-
-
-def test_the_page_says_where_the_best_trial_is(tmp_path):
-    study = optuna.create_study(study_name="mine")
-    named(study, ["eval_loss"])
-
-    def objective(trial):
-        trial.set_user_attr(FOLDER, f"/runs/run-{trial.number}")
-        return trial.suggest_float("rate", 0, 1)
-
-    study.optimize(objective, n_trials=3)
-    page = write_report(study, tmp_path).read_text()
-    assert re.search(f'<th>folder</th><td><a href="[^"]*/runs/run-(.)">/runs/run-{study.best_trial.number}</a>', page)
-    assert re.search('<td><a href="[^"]*/runs/run-0">run-0</a></td>', page)
-    assert "<h2>Best trial</h2>" in page
 
 
 def test_several_objectives_have_a_front_and_pictures_of_each(tmp_path):

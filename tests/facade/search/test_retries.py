@@ -2,8 +2,7 @@
 
 import optuna
 import pytest
-from small_searches import random_sampler, searcher, space
-from starting import forked_ranks
+from small_searches import goes_on_after_a_kill, random_sampler, searcher, space
 from tiny import At, told
 
 from lightrainer.facade.search import retries
@@ -18,6 +17,10 @@ def stop_at(step, how):
             how()
 
     return At("on_step_end", stop, step=step)
+
+
+def noting(steps):
+    return At("on_step_end", lambda trainer, state, control: steps.append(state.global_step))
 
 
 def interrupt():
@@ -41,11 +44,7 @@ def test_an_interrupted_search_goes_on_in_the_middle_of_its_trial(tmp_path, how,
     assert made.args.learning_rate == 1e-2
 
     steps = []
-    again = told(
-        searcher(
-            tmp_path / "out", callbacks=[At("on_step_end", lambda t, s, c: steps.append(s.global_step))], **settings
-        )
-    )
+    again = searcher(tmp_path / "out", callbacks=[noting(steps)], **settings)
     again.hyperparameter_search(space, n_trials=1, **options)
     retried = again.study.trials[2]
     assert steps == [3, 4]  # after the checkpoint of step 2
@@ -70,38 +69,14 @@ def test_the_retry_begins_anew_if_that_is_asked_for(tmp_path):
     with pytest.raises(SystemExit):
         made.hyperparameter_search(space, n_trials=3, **options)
     steps = []
-    again = told(
-        searcher(
-            tmp_path / "out", callbacks=[At("on_step_end", lambda t, s, c: steps.append(s.global_step))], **settings
-        )
-    )
+    again = searcher(tmp_path / "out", callbacks=[noting(steps)], **settings)
     again.hyperparameter_search(space, n_trials=1, resume_trials=False, **options)
     assert steps == [1, 2, 3, 4]
 
 
-KILLED = """
-import sys, optuna
-from lightrainer.facade.search import retries
-from lightrainer.facade.search.storages import open_storage
-study = optuna.create_study(study_name="s", storage=open_storage(sys.argv[1]))
-trial = study.ask()
-trial.suggest_float("learning_rate", 1e-4, 1e-1, log=True)
-retries.note_worker(study, trial)
-import os; os._exit(9)
-"""
-
-
 @pytest.mark.parametrize("name", ["s.db", "s.log"])
 def test_the_trial_of_a_process_that_is_gone_is_begun_again(tmp_path, name):
-    address = f"sqlite:///{tmp_path / name}" if name == "s.db" else str(tmp_path / name)
-    script = tmp_path / "killed.py"
-    script.write_text(KILLED)
-    assert forked_ranks(script, address, log=tmp_path / "log.txt", seconds=120, processes=0)[0] == [9]
-    made = searcher(tmp_path / "out")
-    made.hyperparameter_search(space, n_trials=2, study_name="s", storage=address, load_if_exists=True)
-    trials = made.study.trials
-    assert [trial.state.name for trial in trials] == ["FAIL", "COMPLETE", "COMPLETE"]
-    assert trials[1].params == trials[0].params
+    goes_on_after_a_kill(tmp_path, f"sqlite:///{tmp_path / name}" if name == "s.db" else str(tmp_path / name))
 
 
 def test_who_did_not_train_a_retry_knows_its_folder(tmp_path):

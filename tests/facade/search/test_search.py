@@ -11,20 +11,6 @@ from small_searches import Odd, random_sampler, searcher, space
 from tiny import Tiny, files, tiny
 
 from lightrainer import Trainer, TrainerCallback
-from lightrainer.facade.search.hyperparameters import BestRun
-
-
-def test_the_best_run_is_that_of_the_study(tmp_path):
-    made = searcher(tmp_path)
-    best = made.hyperparameter_search(space, n_trials=4, sampler=random_sampler())
-    assert isinstance(best, BestRun)
-    values = [trial.value for trial in made.study.trials]
-    assert len(values) == len(set(values)) == 4
-    assert best.objective == min(values)
-    assert best.run_id == str(values.index(min(values)))
-    assert best.hyperparameters == made.study.best_params
-    most = made.hyperparameter_search(space, n_trials=4, sampler=random_sampler(), direction="maximize")
-    assert most.objective == max(values)  # the same trials once more
 
 
 def test_the_arguments_are_what_they_were_and_the_best_model_is_there(tmp_path):
@@ -33,12 +19,8 @@ def test_the_arguments_are_what_they_were_and_the_best_model_is_there(tmp_path):
 
     def wild(trial):
         made.args.lr_scheduler_kwargs["a"].append(2)
-        return {
-            **space(trial),
-            "per_device_train_batch_size": 2,
-            "gradient_accumulation_steps": 2,
-            "seed": trial.number,
-        }
+        batches = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
+        return {**space(trial), **batches, "seed": trial.number}
 
     best = made.hyperparameter_search(wild, n_trials=3, sampler=random_sampler())
     assert made.args is args
@@ -54,9 +36,8 @@ def test_the_arguments_are_what_they_were_and_the_best_model_is_there(tmp_path):
 @pytest.mark.parametrize("final_model", ["best", "retrain", "last"])
 def test_the_trainer_holds_the_model_that_was_asked_for(tmp_path, final_model):
     made = searcher(tmp_path)
-    best = made.hyperparameter_search(
-        space, n_trials=3, sampler=random_sampler(2), direction="maximize", final_model=final_model
-    )
+    options = {"sampler": random_sampler(2), "direction": "maximize", "final_model": final_model}
+    best = made.hyperparameter_search(space, n_trials=3, **options)
     values = [trial.value for trial in made.study.trials]
     assert best.objective != values[-1]  # the best is not the last
     assert made.evaluate()["eval_loss"] == (values[-1] if final_model == "last" else best.objective)
@@ -75,22 +56,6 @@ def test_a_trial_runs_with_its_own_seed_so_that_it_can_be_made_again(tmp_path):
     made.args.seed, made.args.learning_rate = 9, 1e-2
     made.train()
     assert made.evaluate()["eval_loss"] == found[1]
-
-
-def test_the_model_may_be_made_of_the_trial(tmp_path):
-    widths = []
-
-    class Wide(Tiny):
-        def __init__(self, width):
-            super().__init__()
-            widths.append(width)
-
-    made = searcher(
-        tmp_path, model_init=lambda trial: Wide(0 if trial is None else trial.suggest_int("width", 1, 1000))
-    )
-    best = made.hyperparameter_search(space, n_trials=2, sampler=random_sampler())
-    assert list(best.hyperparameters) == ["width", "learning_rate"]  # the model is made first, as in the reference
-    assert widths == [0, *(trial.params["width"] for trial in made.study.trials)]
 
 
 def test_values_are_reported_under_the_step_and_pruned_trials_are_pruned(tmp_path):
@@ -112,7 +77,7 @@ def test_values_are_reported_under_the_step_and_pruned_trials_are_pruned(tmp_pat
 
 
 def test_what_lay_in_the_folder_of_a_pruned_trial_stays(tmp_path):
-    """Of a search before it, or of anybody; what the trial wrote goes."""
+    """What the trial wrote goes."""
     for file in ("run-1/notes.txt", "run-1/checkpoint-9/model.safetensors", "notes.txt"):
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).write_text("mine")
@@ -142,18 +107,6 @@ def test_without_an_evaluation_there_is_one_at_the_end(tmp_path):
     assert made.study.trials[0].intermediate_values == {}
 
 
-def test_several_objectives(tmp_path, caplog):
-    made = searcher(tmp_path)
-    objective = lambda metrics: [metrics["eval_loss"], -metrics["eval_loss"]]
-    best = made.hyperparameter_search(
-        space, objective, n_trials=3, direction=["minimize", "minimize"], pruner=Odd(), sampler=random_sampler()
-    )
-    assert len(best) == 3  # none beats another
-    assert all(run.objective == [-run.objective[1], run.objective[1]] for run in best)
-    assert [trial.state.name for trial in made.study.trials] == ["COMPLETE"] * 3  # nothing is pruned
-    assert "Number of best runs for these objectives: 3" in caplog.text
-
-
 def test_each_trial_is_named_and_has_a_folder(tmp_path):
     seen = []
 
@@ -162,14 +115,10 @@ def test_each_trial_is_named_and_has_a_folder(tmp_path):
             seen.append((state.is_hyper_param_search, state.trial_name, state.trial_params["learning_rate"]))
 
     made = searcher(tmp_path, callbacks=[Names()], save_strategy="steps", save_steps=4, save_only_model=True)
-    made.hyperparameter_search(
-        lambda trial: {"learning_rate": trial.suggest_float("learning_rate", 0.1, 0.1)}, n_trials=2
-    )
-    made.hyperparameter_search(
-        lambda trial: {"learning_rate": trial.suggest_float("learning_rate", 0.1, 0.1)},
-        n_trials=2,
-        hp_name=lambda trial: f"lr{trial.params['learning_rate']}",
-    )
+    for hp_name in (None, lambda trial: f"lr{trial.params['learning_rate']}"):
+        made.hyperparameter_search(
+            lambda trial: {"learning_rate": trial.suggest_float("learning_rate", 0.1, 0.1)}, n_trials=2, hp_name=hp_name
+        )
     # Equal values would have given two trials one folder.
     assert seen == [(True, name, 0.1) for name in ("run-0", "run-1", "lr0.1", "lr0.1-1")]
     assert {path.name for path in tmp_path.iterdir()} == {"run-0", "run-1", "lr0.1", "lr0.1-1"}
@@ -207,13 +156,13 @@ def test_memory_does_not_grow_from_trial_to_trial(tmp_path):
     made = searcher(tmp_path, model_init=model)
 
     def count(study, trial):
-        objects = len(gc.get_objects()) if trial.number in (9, 29) else 0
+        objects = len(gc.get_objects()) if trial.number in (5, 15) else 0
         alive.append((sum(one() is not None for one in models), objects))
 
-    made.hyperparameter_search(space, n_trials=30, sampler=random_sampler(), callbacks=[count], gc_after_trial=True)
-    assert len(models) == 31
+    made.hyperparameter_search(space, n_trials=16, sampler=random_sampler(), callbacks=[count], gc_after_trial=True)
+    assert len(models) == 17
     assert max(count for count, _ in alive) <= 2  # the last one, and the best so far
-    assert alive[29][1] - alive[9][1] < 20 * 150  # what optuna keeps of a trial
+    assert alive[15][1] - alive[5][1] < 10 * 150  # what optuna keeps of a trial
 
 
 def test_a_failure_that_is_caught_is_one_of_the_trial(tmp_path):
@@ -233,13 +182,6 @@ def test_a_failure_that_is_caught_is_one_of_the_trial(tmp_path):
     assert made.args.learning_rate == 1e-2
 
 
-def test_an_error_in_the_first_trial_leaves_a_usable_trainer(tmp_path):
-    made = searcher(tmp_path)
-    with pytest.raises(ZeroDivisionError):
-        made.hyperparameter_search(lambda trial: {"learning_rate": 1 / 0}, n_trials=2)
-    assert made.train().global_step == 4
-
-
 def test_options_of_the_study(tmp_path):
     address = f"sqlite:///{tmp_path / 'study.db'}"
     options = {"study_name": "mine", "storage": address}
@@ -248,14 +190,13 @@ def test_options_of_the_study(tmp_path):
     with pytest.raises(optuna.exceptions.DuplicatedStudyError, match="load_if_exists"):
         made.hyperparameter_search(space, n_trials=2, **options)
     again = searcher(tmp_path / "out")
-    more = again.hyperparameter_search(
-        space, n_trials=1, sampler=random_sampler(1), load_if_exists=True, final_model="retrain", **options
-    )
+    options["load_if_exists"] = True
+    more = again.hyperparameter_search(space, n_trials=1, sampler=random_sampler(1), final_model="retrain", **options)
     assert len(again.study.trials) == 3
     assert more.objective <= first.objective
     assert again.evaluate()["eval_loss"] == more.objective
     with pytest.raises(ValueError, match="has direction="):
-        made.hyperparameter_search(space, n_trials=1, direction="maximize", load_if_exists=True, **options)
+        made.hyperparameter_search(space, n_trials=1, direction="maximize", **options)
 
 
 def test_a_checkpoint_of_an_older_search_is_not_taken_for_the_best_model(tmp_path, caplog):
@@ -266,21 +207,14 @@ def test_a_checkpoint_of_an_older_search_is_not_taken_for_the_best_model(tmp_pat
     address = f"sqlite:///{tmp_path / 'study.db'}"
     study = optuna.create_study(study_name="mine", storage=address)
     known = optuna.distributions.FloatDistribution(1e-3, 1e-1, log=True)
-    study.add_trial(
-        optuna.create_trial(params={"learning_rate": 0.05}, distributions={"learning_rate": known}, value=-1.0)
-    )
+    added = {"params": {"learning_rate": 0.05}, "distributions": {"learning_rate": known}}
+    study.add_trial(optuna.create_trial(**added, value=-1.0))
     made = searcher(tmp_path, **saving)
     keywords = {"study_name": "mine", "storage": address, "load_if_exists": True}
     best = made.hyperparameter_search(space, n_trials=1, sampler=random_sampler(1), **keywords)
     assert best.run_id == "0"
     assert "trial 0, was not trained by this process and has no checkpoint here" in caplog.text
     assert made.evaluate()["eval_loss"] == made.study.trials[1].value  # that of the last trial
-
-
-def test_the_time_ends_a_search(tmp_path):
-    made = searcher(tmp_path)
-    made.hyperparameter_search(space, n_trials=None, timeout=0.001)
-    assert len(made.study.trials) == 1
 
 
 def test_workers_side_by_side(tmp_path):
@@ -328,14 +262,6 @@ def test_a_worker_that_fails_ends_the_search(tmp_path):
         made.hyperparameter_search(fragile, n_trials=4, n_jobs=2)
 
 
-def test_a_report_is_written_if_that_is_asked_for(tmp_path):
-    made = searcher(tmp_path)
-    made.hyperparameter_search(space, n_trials=2)
-    assert files(tmp_path) == []
-    made.hyperparameter_search(space, n_trials=2, report=True)
-    assert {"report.html", "trials.csv", "best.json"} <= {path.name for path in (tmp_path / "search").iterdir()}
-
-
 def test_the_default_space_and_names_that_are_no_arguments(tmp_path, caplog):
     made = searcher(tmp_path)
     best = made.hyperparameter_search(n_trials=1, sampler=random_sampler())
@@ -351,16 +277,3 @@ def test_clocks_and_memory_are_no_objective(tmp_path):
     assert "eval_model_preparation_time" in made.evaluate()
     best = made.hyperparameter_search(space, n_trials=1, sampler=random_sampler())
     assert made.evaluate()["eval_loss"] == best.objective
-
-
-def test_each_trial_has_a_run_of_its_own_in_a_tracker(tmp_path, monkeypatch):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "logs"))
-    made = searcher(tmp_path / "out", report_to="tensorboard", logging_steps=1)
-    made.hyperparameter_search(space, n_trials=3, sampler=random_sampler(), pruner=Odd())
-    last = {}
-    for name in ("run-0", "run-1", "run-2"):
-        events = EventAccumulator(str(tmp_path / "logs" / name)).Reload()
-        last[name] = [event.step for event in events.Scalars("eval/loss")]
-    assert last == {"run-0": [2, 4], "run-1": [2], "run-2": [2, 4]}

@@ -6,6 +6,7 @@ import numpy as np
 import optuna
 import pytest
 from tiny import arguments
+from transformers.utils import hp_naming
 
 from lightrainer.facade.arguments.trial_values import apply
 from lightrainer.facade.search.samplers import make_pruner, make_sampler
@@ -51,20 +52,16 @@ def test_nothing_is_set_where_one_value_cannot_be(tmp_path):
 
 class Namer(TrialShortNamer):
     PREFIX = "lm"
-    DEFAULTS = {
-        "learning_rate": 5e-5,
-        "seed": 42,
-        "lr_scheduler_type": "linear",
-        "warmup_steps": 0,
-        "weight_decay": 0.0,
-    }
+    DEFAULTS = {"learning_rate": 5e-5, "seed": 42, "lr_scheduler_type": "linear", "warmup_steps": 0}
+    DEFAULTS["weight_decay"] = 0.0
 
 
 def test_short_names_are_short_and_can_be_read():
     values = {"learning_rate": 0.001, "seed": 42, "lr_scheduler_type": "cosine", "weight_decay": 1e-05}
     name = Namer.shortname(values)
-    assert name == "lm_lr0.001_lrsct-cosine_wed1e-05" or name.startswith("lm_lr0.001_")
-    assert "_s42" not in name  # that is the default
+    theirs = type("Reference", (hp_naming.TrialShortNamer,), {"PREFIX": "lm", "DEFAULTS": Namer.DEFAULTS})
+    for others in (values, {"seed": 3, "lr_scheduler_type": "cosine"}, {"warmup_steps": 10}):
+        assert Namer.shortname(others) == theirs.shortname(others)
     assert Namer.parse_repr(name) == {**Namer.DEFAULTS, **values}
     assert Namer.shortname({"seed": 42}) == "lm"
     assert Namer.parse_repr("lm") == Namer.DEFAULTS
@@ -72,19 +69,6 @@ def test_short_names_are_short_and_can_be_read():
         Namer.shortname({"bf16": True})
     with pytest.raises(ValueError, match="cannot be read"):
         Namer.parse_repr("lm_zz3")
-
-
-def test_short_names_of_names_like_another_are_different():
-    short = Namer.short_names()
-    assert len(set(short.values())) == len(short)
-    from transformers.utils.hp_naming import TrialShortNamer as Theirs
-
-    class Reference(Theirs):
-        PREFIX = "lm"
-        DEFAULTS = Namer.DEFAULTS
-
-    for values in ({"learning_rate": 0.001}, {"seed": 3, "lr_scheduler_type": "cosine"}, {"warmup_steps": 10}):
-        assert Namer.shortname(values) == Reference.shortname(values)
 
 
 class Numbered:
