@@ -1,17 +1,14 @@
 """Write checkpoints in forked children, kill them, and report what a reader finds. Run as a script by test_kills.py.
 
-Usage: kill_writer.py FOLDER MODE SWAP; MODE is `every-step` or `any-moment`, SWAP is `exchange`, `renames`
-or, as a control, `in-place`. Prints one JSON object: how many children were killed, how often the final name was
-missing, and every broken promise.
+Usage: kill_writer.py FOLDER SWAP; SWAP is `exchange`, `renames` or, as a control, `in-place`. Prints one JSON object:
+how many children were killed, how often the final name was missing, and every broken promise.
 """
 
 import json
 import os
-import random
 import shutil
 import signal
 import sys
-import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -56,13 +53,6 @@ def child_killing_itself(run_dir: Path, at: int) -> None:
 
     sys.addaudithook(watch)
     write(run_dir, version=2)
-
-
-def child_telling(run_dir: Path, pipe: int) -> None:
-    """Write over and over, and tell the parent of every begin, until killed."""
-    for version in range(2, 1_000_000):
-        os.write(pipe, b".")
-        write(run_dir, version)
 
 
 def prepare(run_dir: Path, replacing: bool) -> None:
@@ -116,28 +106,8 @@ def kill_at_every_step(run_dir: Path, swap: str, report: dict) -> None:
             report["killed"] += 1
 
 
-def kill_at_any_moment(run_dir: Path, swap: str, report: dict, rounds: int = 30) -> None:
-    draw = random.Random(0)
-    for _ in range(rounds):
-        prepare(run_dir, replacing=True)
-        reader, writer = os.pipe()
-        pid = fork(lambda writer=writer: child_telling(run_dir, writer))
-        for _ in range(draw.randint(1, 3)):
-            os.read(reader, 1)
-        # The message says that a write has begun; from there on any instant of its few milliseconds may be hit.
-        until = time.perf_counter() + draw.uniform(0, 0.012)
-        while time.perf_counter() < until:
-            pass
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-        os.close(reader)
-        os.close(writer)
-        inspect(run_dir, True, swap, report)
-        report["killed"] += 1
-
-
 def main() -> None:
-    folder, mode, swap = sys.argv[1:]
+    folder, swap = sys.argv[1:]
     torch.set_num_threads(1)
     if swap == "renames":
         disk.exchange = lambda first, second: False
@@ -147,8 +117,7 @@ def main() -> None:
     warm = Path(folder, "warm")
     warm.mkdir()
     write(warm, version=0)  # whatever is imported late is imported now, so that only writes are left to be hit
-    run = kill_at_every_step if mode == "every-step" else kill_at_any_moment
-    run(Path(folder, "run"), swap, report)
+    kill_at_every_step(Path(folder, "run"), swap, report)
     print(json.dumps(report))
 
 

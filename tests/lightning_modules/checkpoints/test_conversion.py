@@ -52,7 +52,7 @@ def test_the_folder_is_named_after_the_step(file, tmp_path, target):
 
 
 def test_a_folder_named_after_another_step(file, tmp_path):
-    with pytest.raises(ValueError, match=r"checkpoint-7 is named after another step: the checkpoint is of step 6"):
+    with pytest.raises(ValueError, match=r"checkpoint-7 .* step 6"):
         convert(file, tmp_path / "checkpoint-7")
 
 
@@ -83,19 +83,12 @@ def test_weights_beside_the_models_come_back(file, tmp_path):
     assert set(torch.load(back, weights_only=True)["state_dict"]) == {"model.a", "model.b", "loss.scale"}
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ({"weight": torch.ones(1)}, r"a\.ckpt is no checkpoint of lightning\.Trainer: it holds weight"),
-        ([1], r"a\.ckpt is no checkpoint of lightning\.Trainer: it holds list"),
-        ({"state_dict": {}, "global_step": 1}, r"is no checkpoint of lightning\.Trainer"),
-    ],
-)
-def test_other_files(tmp_path, content, message):
-    save_torch(content, tmp_path / "a.ckpt")
-    with pytest.raises(ValueError, match=message):
-        convert(tmp_path / "a.ckpt", tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+def test_other_files(tmp_path):
+    for content in ({"weight": torch.ones(1)}, [1], {"state_dict": {}, "global_step": 1}):
+        save_torch(content, tmp_path / "a.ckpt")
+        with pytest.raises(ValueError, match=r"a\.ckpt is no checkpoint"):
+            convert(tmp_path / "a.ckpt", tmp_path / "out")
+        assert not (tmp_path / "out").exists()
 
 
 def test_what_is_not_there_or_damaged(file, folder, tmp_path):

@@ -1,4 +1,4 @@
-"""Whether a checkpoint fits is known before it is begun."""
+"""Room for a checkpoint is looked for before it is begun."""
 
 import errno
 
@@ -16,10 +16,6 @@ def test_memory_that_is_shared_counts_once():
 def test_free_space_of_a_folder_to_come(tmp_path):
     assert free_space(tmp_path / "not" / "yet") == pytest.approx(free_space(tmp_path), rel=0.1)
     assert not (tmp_path / "not").exists()
-
-
-def test_enough_space_needs_nothing_deleted(tmp_path):
-    assert require_space(tmp_path, 1, spare=[tmp_path]) == []
 
 
 def test_the_first_of_the_spare_ones_go(tmp_path, monkeypatch):
@@ -52,7 +48,7 @@ def test_words_for_a_full_disk(tmp_path, error, full):
     assert disk.is_disk_full(error, tmp_path) is full
 
 
-def test_the_cause_counts(tmp_path):
+def test_the_cause_of_an_error_counts(tmp_path):
     outer = RuntimeError("zip writer failed")
     outer.__cause__ = OSError(errno.ENOSPC, "x")
     assert disk.is_disk_full(outer, tmp_path)

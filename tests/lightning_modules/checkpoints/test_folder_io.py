@@ -6,22 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch.plugins import MixedPrecision
+from module_world import make_trainer, same_weights
 from torch import nn
 
 from lightrainer.lightning_modules import FolderCheckpointIO, LossModule, OptimizerConfig, build_loader
 from lightrainer.lightning_modules.checkpoints import load_torch, problems, read_weights
 from lightrainer.lightning_modules.internals import lightning_internals
-
-pytestmark = [
-    # torch 2.13 warns of what Lightning 2.6 does with its trees (2025).
-    pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),
-    # It says so where a module could validate and is not asked to.
-    pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`"),
-    # Lightning advises more workers on machines with many cores.
-    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
-]
 
 
 class Net(nn.Module):
@@ -79,23 +71,9 @@ def samples(count=8):
 def fit(module, *, resume=None, folder_io=None, plugins=(), epochs=1, **options):
     folder_io = FolderCheckpointIO(module) if folder_io is None else folder_io
     with lightning_internals.quiet():
-        trainer = Trainer(
-            accelerator="cpu",
-            max_epochs=epochs,
-            plugins=[folder_io, *plugins],
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            **options,
-        )
+        trainer = make_trainer(max_epochs=epochs, plugins=[folder_io, *plugins], **options)
         trainer.fit(module, build_loader(samples(), batch_size=4), ckpt_path=resume)
     return trainer
-
-
-def same(left, right):
-    left, right = left.state_dict(), right.state_dict()
-    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
 
 
 def test_everything_of_a_module_comes_back(tmp_path, caplog):
@@ -109,7 +87,7 @@ def test_everything_of_a_module_comes_back(tmp_path, caplog):
     assert set(read_weights(folder)) == set(module.model.state_dict())
     fresh = WithMore(Net())
     trainer = fit(fresh, resume=folder)
-    assert same(module, fresh)
+    assert same_weights(module, fresh)
     assert trainer.optimizers[1].state_dict()["state"][0]["momentum_buffer"] is not None
     assert trainer.global_step == 4
 
@@ -140,55 +118,33 @@ def test_the_scaler_has_a_file_of_its_own(tmp_path):
     assert fresh.get_scale() == 64.0
 
 
-def test_a_model_that_saves_itself_and_what_processes_its_data(tmp_path):
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    class Words:
-        def save_pretrained(self, folder):
-            (Path(folder) / "words.txt").write_text("a b")
-
-    model = GPT2LMHeadModel(GPT2Config(n_embd=8, n_head=2, n_layer=1, vocab_size=16, n_positions=8))
-    module = LossModule(model)
-    folder_io = FolderCheckpointIO(module, processing_class=Words())
-    with lightning_internals.quiet():
-        trainer = Trainer(accelerator="cpu", plugins=[folder_io], logger=False, enable_checkpointing=False)
-        data = [{"input_ids": torch.arange(4), "labels": torch.arange(4)}] * 4
-        trainer.fit_loop.max_epochs = 1
-        trainer.fit(module, build_loader(data, batch_size=2))
-    trainer.save_checkpoint(tmp_path / "checkpoint-2")
-    names = {path.name for path in (tmp_path / "checkpoint-2").iterdir()}
-    assert {"config.json", "generation_config.json", "model.safetensors", "words.txt"} <= names
-    assert same(GPT2LMHeadModel.from_pretrained(tmp_path / "checkpoint-2"), model)
-    fresh = LossModule(GPT2LMHeadModel(model.config))
-    fit_again = FolderCheckpointIO(fresh)
-    with lightning_internals.quiet():
-        again = Trainer(accelerator="cpu", plugins=[fit_again], logger=False, enable_checkpointing=False)
-        again.validate(fresh, build_loader(data, batch_size=2), ckpt_path=tmp_path / "checkpoint-2", verbose=False)
-    assert same(fresh, module)
-
-
 def test_a_compiled_model_is_saved_without_its_wrapping(tmp_path):
-    """Under `torch.compile` names begin with another word, which nobody else knows."""
+    """Under `torch.compile` names begin with another word."""
     module = LossModule(Net())
     module.model = torch.compile(module.model, backend="eager")
     fit(module).save_checkpoint(tmp_path / "checkpoint-2")
     assert set(read_weights(tmp_path / "checkpoint-2")) == set(Net().state_dict())
     fresh = LossModule(Net())
     fit(fresh, resume=tmp_path / "checkpoint-2")
-    assert same(fresh.model, module.model._orig_mod)
+    assert same_weights(fresh.model, module.model._orig_mod)
 
 
 def test_only_the_weights(tmp_path):
     """As `save_only_model`; Lightning says that training cannot go on from it, and evaluates."""
+
+    class Words:
+        def save_pretrained(self, folder):
+            (Path(folder) / "words.txt").write_text("a b")
+
     module = LossModule(Net())
-    trainer = fit(module)
+    trainer = fit(module, folder_io=FolderCheckpointIO(module, processing_class=Words()))
     trainer.save_checkpoint(tmp_path / "checkpoint-2", weights_only=True)
-    names = sorted(path.name for path in (tmp_path / "checkpoint-2").iterdir())
-    assert names == ["_manifest.json", "lightning_state.pt", "model.safetensors", "trainer_state.json"]
+    names = {path.name for path in (tmp_path / "checkpoint-2").iterdir()}
+    assert names == {"_manifest.json", "lightning_state.pt", "model.safetensors", "trainer_state.json", "words.txt"}
     fresh = LossModule(Net())
     with pytest.raises(KeyError, match="checkpoint contains only the model"):
         fit(fresh, resume=tmp_path / "checkpoint-2")
-    assert same(fresh, module)
+    assert same_weights(fresh, module)
 
 
 def test_a_folder_is_replaced_with_what_others_put_there_and_removed_whole(tmp_path):
@@ -211,14 +167,7 @@ def test_an_error_leaves_nothing_half_written(tmp_path, monkeypatch):
     trainer = fit(module)
     monkeypatch.setattr(torch, "save", lambda *args, **kwargs: (_ for _ in ()).throw(PermissionError("not yours")))
     with pytest.raises(PermissionError, match="not yours"):
-        FolderCheckpointIO(module).save_checkpoint(
-            {
-                "state_dict": module.state_dict(),
-                "optimizer_states": [trainer.optimizers[0].state_dict()],
-                "global_step": 2,
-            },
-            tmp_path / "checkpoint-2",
-        )
+        trainer.save_checkpoint(tmp_path / "checkpoint-2")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -239,10 +188,8 @@ def test_states_of_fewer_processes_are_said(tmp_path, caplog, monkeypatch):
     trainer = fit(module)
     trainer.save_checkpoint(tmp_path / "checkpoint-2")
     (tmp_path / "checkpoint-2" / "_manifest.json").unlink()
-    for name in ("rng_state.pth", "data_state_0.pth"):
-        (tmp_path / "checkpoint-2" / name).rename(
-            tmp_path / "checkpoint-2" / name.replace("state.", "state_1.").replace("_0.", "_1.")
-        )
+    for name, other in (("rng_state.pth", "rng_state_1.pth"), ("data_state_0.pth", "data_state_1.pth")):
+        (tmp_path / "checkpoint-2" / name).rename(tmp_path / "checkpoint-2" / other)
     with caplog.at_level(logging.WARNING):
         fit(LossModule(Net()), resume=tmp_path / "checkpoint-2")
     assert "no state of process 0: its random numbers will be others" in caplog.text
@@ -281,10 +228,8 @@ def test_a_module_of_the_users_own(tmp_path):
     assert "rng_state.pth" not in {path.name for path in (tmp_path / "checkpoint-2").iterdir()}
     assert json.loads((tmp_path / "checkpoint-2" / "trainer_state.json").read_text())["global_step"] == 2
     fresh = Own()
-    trainer = fit(
-        fresh, resume=tmp_path / "checkpoint-2", folder_io=FolderCheckpointIO(fresh, attribute="net"), epochs=2
-    )
-    assert trainer.global_step == 4
+    folder_io = FolderCheckpointIO(fresh, attribute="net")
+    assert fit(fresh, resume=tmp_path / "checkpoint-2", folder_io=folder_io, epochs=2).global_step == 4
 
 
 @pytest.mark.parametrize("strict", [True, False])

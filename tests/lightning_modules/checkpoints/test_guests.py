@@ -49,15 +49,6 @@ def test_they_are_taken_over(final, monkeypatch, exchanged):
     assert (final / "trainer_state.json").read_text() == "new"
 
 
-def test_again_and_again(final):
-    """They do not become ours."""
-    for _ in range(3):
-        with staged_folder(final, keep_guests=True) as folder:
-            write(folder, ["model.safetensors"], "new")
-            write_manifest(folder)
-    assert names(final) == sorted([*THEIRS, "link", "model.safetensors", "_manifest.json"])
-
-
 def test_a_file_system_without_links(final, monkeypatch):
     def refuse(*_, **__):
         raise OSError(errno.EPERM, "no links here")

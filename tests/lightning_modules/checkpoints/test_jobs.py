@@ -1,4 +1,4 @@
-"""Which checkpoints a job that is started again takes for its own."""
+"""A job that is started again knows the checkpoints of its own."""
 
 import json
 

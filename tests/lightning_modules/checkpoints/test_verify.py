@@ -11,15 +11,8 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from lightrainer.lightning_modules.checkpoints import problems, require_intact, save_torch, save_weights
 
 WEIGHTS = ["model.safetensors", "config.json", "generation_config.json"]
-TRAINING = [
-    "optimizer.pt",
-    "scheduler.pt",
-    "scaler.pt",
-    "rng_state.pth",
-    "rng_state_1.pth",
-    "training_args.bin",
-    "trainer_state.json",
-]
+TRAINING = "optimizer.pt scheduler.pt scaler.pt rng_state.pth rng_state_1.pth training_args.bin trainer_state.json"
+TRAINING = TRAINING.split()
 
 
 def _gpt2() -> GPT2LMHeadModel:
@@ -66,28 +59,14 @@ def test_truncated_file_is_found_and_named(checkpoint: Path, name: str, keep: st
     assert bool(problems(checkpoint, training_state=False)) == (name in WEIGHTS)
 
 
-def test_weights_longer_than_stated_are_found(checkpoint: Path):
-    with (checkpoint / "model.safetensors").open("ab") as file:
-        file.write(b"\0")
-    assert problems(checkpoint)
-
-
 def test_weights_of_zeros_are_found(checkpoint: Path):
     """What a file system may leave after a power failure: the right length, no contents."""
+    with (checkpoint / "model.safetensors").open("ab") as file:
+        file.write(b"\0")
+    assert len(problems(checkpoint)) == 1, "it is longer than it says"
     for name in ("model.safetensors", "optimizer.pt"):
         (checkpoint / name).write_bytes(b"\0" * (checkpoint / name).stat().st_size)
     assert len(problems(checkpoint)) == 2
-
-
-def test_checkpoint_of_the_reference_is_intact(tmp_path: Path):
-    from transformers import Trainer, TrainingArguments
-
-    data = [{"input_ids": torch.arange(4), "labels": torch.arange(4)}] * 2
-    args = TrainingArguments(
-        str(tmp_path), max_steps=1, save_steps=1, report_to="none", disable_tqdm=True, use_cpu=True
-    )
-    Trainer(_gpt2(), args, train_dataset=data).train()
-    assert problems(tmp_path / "checkpoint-1") == []
 
 
 def test_sharded_weights(sharded: Path):
@@ -122,9 +101,6 @@ def test_missing_folder(tmp_path: Path):
     assert problems(tmp_path / "no") == [f"{tmp_path / 'no'} is not a folder"]
     with pytest.raises(FileNotFoundError, match="there is no checkpoint"):
         require_intact(tmp_path / "no")
-
-
-def test_file_in_the_place_of_a_folder(tmp_path: Path):
     (tmp_path / "file").touch()
     with pytest.raises(NotADirectoryError, match=re.escape(str(tmp_path / "file"))):
         require_intact(tmp_path / "file")

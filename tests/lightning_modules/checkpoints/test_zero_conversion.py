@@ -72,11 +72,8 @@ def test_a_model_in_parts_becomes_a_whole_one(tmp_path):
     """The folder of `save_model`, which nothing can go on from."""
     (written(tmp_path / "in", 3, 2) / "config.json").write_text("{}")
     assert convert(tmp_path / "in", tmp_path / "out") == tmp_path / "out"
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {
-        "model.safetensors",
-        "config.json",
-        "_manifest.json",
-    }
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert names == {"model.safetensors", "config.json", "_manifest.json"}
 
 
 def test_adapters_stay_as_they_are(tmp_path):
