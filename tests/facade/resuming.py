@@ -102,7 +102,7 @@ def hub_dataset() -> Any:
 
 
 class Own(Mapping[str, Any]):
-    """A batch that nobody knows how to write down."""
+    """A batch of a class that cannot be written down."""
 
     def __init__(self, batch: dict[str, Any]) -> None:
         self.batch = batch

@@ -15,7 +15,7 @@ from torch import nn
 from lightrainer.lightning_modules.checkpoints import load_weights, problems, save_torch, save_weights
 from lightrainer.lightning_modules.checkpoints.conversion import convert
 
-TOKEN = "hf_DoNotShowThisToAnybody456"
+TOKEN = "hf_DoNotShowThis456"
 
 pytestmark = [
     # torch 2.13 warns of what Lightning 2.6 does with its trees (2025).
@@ -42,37 +42,10 @@ def evil(tmp_path):
     return Evil(tmp_path / "evil")
 
 
-@pytest.fixture
-def checkpoint(tmp_path) -> Path:
-    """After step 2 of 4, under fp16, so that there is a scaler."""
-    trainer(tmp_path / "out", save_strategy="steps", save_steps=2, fp16=True).train()
-    return tmp_path / "out" / "checkpoint-2"
-
-
-def test_converting_a_file_runs_no_program(tmp_path, evil):
-    torch.save({"state_dict": {}, "global_step": 1, "loops": {}, "callbacks": evil}, tmp_path / "evil.ckpt")
-    with pytest.raises(ValueError, match=r"evil\.ckpt refers to \w+\.mkdir, but only tensors"):
-        convert(tmp_path / "evil.ckpt", tmp_path / "out")
-    assert [path.name for path in tmp_path.iterdir()] == ["evil.ckpt"]
-
-
 def test_an_adapter_runs_no_program_of_ours(tmp_path, evil):
     """Whether it is intact is asked without unpickling; loading is the library's."""
     torch.save({"payload": evil}, tmp_path / "adapter_model.bin")
     assert problems(tmp_path, training_state=False) == []
-    assert not Path(evil.place).exists()
-
-
-@pytest.mark.parametrize("kind", ["mapping", "list", "tuple"])
-def test_a_class_that_is_named_in_a_file_is_not_made(checkpoint, tmp_path, evil, kind):
-    """Kinds of dict, list and tuple are written down by their names; nothing else is called by its name."""
-    (checkpoint / "_manifest.json").unlink()
-    items = [["args", ["mkdir", evil.place]]] if kind == "mapping" else ["mkdir", evil.place]
-    written = {"kind": kind, "class": ["subprocess", "Popen"], "items": items}
-    state = {"kind": "mapping", "class": None, "items": [["callbacks", written], ["state_dict", {}]]}
-    state["items"][1][1] = {"kind": "mapping", "class": None, "items": []}
-    save_torch(state, checkpoint / "lightning_state.pt")
-    convert(checkpoint, tmp_path / "out.ckpt")
     assert not Path(evil.place).exists()
 
 
@@ -93,21 +66,11 @@ def name_in_index(folder: Path, file: str) -> None:
     index.write_text(json.dumps(content))
 
 
-@pytest.mark.parametrize(
-    "file",
-    [
-        "../other.safetensors",
-        "/etc/other.safetensors",
-        "a/../../other.safetensors",
-        "sub/other.safetensors",
-        "..\\other.safetensors",
-        "..",
-        ".",
-        "",
-        "optimizer.pt",
-        "link.safetensors",
-    ],
-)
+OUTSIDE = ["../other.safetensors", "/etc/other.safetensors", "a/../../other.safetensors", "sub/other.safetensors"]
+OUTSIDE += ["..\\other.safetensors", "..", ".", "", "optimizer.pt", "link.safetensors"]
+
+
+@pytest.mark.parametrize("file", OUTSIDE)
 def test_an_index_cannot_lead_out_of_its_folder(shards, tmp_path, file):
     save_weights(nn.Linear(8, 8), tmp_path / "secret")
     (tmp_path / "secret" / "model.safetensors").rename(tmp_path / "other.safetensors")

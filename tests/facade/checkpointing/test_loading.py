@@ -9,7 +9,7 @@ from tiny import points, trainer
 from torch.utils.data import Dataset
 from workers_at_hand import Noted, SlowStream, SlowToBegin, Telling
 
-from lightrainer import Trainer, TrainerCallback
+from lightrainer import Trainer
 
 # Starting worker processes from a process with threads is what the loader does; Python 3.12 and later warn about it.
 forking = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
@@ -35,16 +35,6 @@ def test_workers_are_started_as_asked(tmp_path, method):
     started = Telling.METHODS.index(f"{method.capitalize()}Process") % 3
     for name, loader in loaders(made, Telling()).items():
         assert {int(label) for batch in loader for label in batch["labels"]} == {started}, name
-
-
-def test_the_same_numbers_however_workers_are_started(tmp_path):
-    histories = []
-    for method in ("spawn", None):
-        options = {"dataloader_num_workers": 1, "dataloader_multiprocessing_context": method} if method else {}
-        made = trainer(tmp_path, train_dataset=points(8), **options)
-        made.train()
-        histories.append([entry["loss"] for entry in made.state.log_history if "loss" in entry])
-    assert histories[0] == histories[1]
 
 
 @forking
@@ -91,13 +81,6 @@ def test_workers_live_as_long_as_asked(tmp_path, persistent):
         first, second = ({int(batch["x"][0, 0]) for batch in find()} for _ in range(2))
         assert len(first) == len(second) == 1
         assert (first == second) is persistent
-
-
-@pytest.mark.parametrize("pin", [True, False])
-def test_memory_is_pinned_for_a_gpu(tmp_path, monkeypatch, pin):
-    made = trainer(tmp_path, use_cpu=False, dataloader_pin_memory=pin)
-    monkeypatch.setattr(type(made.args), "device", property(lambda self: torch.device("cuda", 0)))
-    assert {loader.pin_memory for loader in loaders(made, points(3)).values()} == {pin}
 
 
 @forking
@@ -164,15 +147,9 @@ def table(count=12):
     import datasets
 
     rows = points(count)
-    return datasets.Dataset.from_dict(
-        {
-            "x": [row["x"].tolist() for row in rows],
-            "labels": [int(row["labels"]) for row in rows],
-            "input_ids": [[0] * 3] * count,
-            "length": list(range(count)),
-            "size": list(range(count, 0, -1)),
-        }
-    )
+    columns = {"x": [row["x"].tolist() for row in rows], "labels": [int(row["labels"]) for row in rows]}
+    lengths = {"length": list(range(count)), "size": list(range(count, 0, -1)), "input_ids": [[0] * 3] * count}
+    return datasets.Dataset.from_dict({**columns, **lengths})
 
 
 @pytest.mark.parametrize("unused", [True, False])
@@ -198,81 +175,3 @@ def test_lengths_come_from_their_column_where_there_is_one(tmp_path, column, unu
     expected = {"length": list(range(12)), "size": list(range(12, 0, -1)), "absent": [3] * 12}
     assert lengths == expected[column]
     assert (column in columns) is (not unused and column != "absent")
-
-
-def test_the_order_by_a_column_is_that_of_the_reference(tmp_path):
-    """Drawn from the global generator, which stands where it stands there afterwards."""
-    from transformers.trainer_pt_utils import LengthGroupedSampler as Reference
-
-    made = trainer(tmp_path, train_dataset=table(40), train_sampling_strategy="group_by_length")
-    torch.manual_seed(5)
-    ours = list(made.get_train_dataloader().batch_sampler.sampler), torch.rand(1)
-    torch.manual_seed(5)
-    assert (list(Reference(4, lengths=list(range(40)))), torch.rand(1)) == ours
-
-
-# --- several names of one argument
-
-
-def test_activations_are_computed_again_and_the_numbers_stay_the_same(tmp_path):
-    """A plain module, with dropout: the same losses and weights, and fewer bytes from forward to backward pass."""
-    seen = {}
-    for name, options in (
-        ("plain", {}),
-        ("newer name", {"activation_checkpointing": True}),
-        ("older name", {"gradient_checkpointing": True}),
-        ("every second", {"activation_checkpointing": True, "activation_checkpointing_kwargs": {"every_n_layers": 2}}),
-    ):
-        seen[name] = kept_and_learned(tmp_path / name, options)
-    kept, learned = ({name: part[index] for name, part in seen.items()} for index in (0, 1))
-    assert learned["plain"] == learned["newer name"] == learned["older name"] == learned["every second"]
-    assert kept["newer name"] == kept["older name"] < kept["every second"] < kept["plain"]
-
-
-class Layer(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.inner = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.Dropout(0.2), torch.nn.Linear(32, 8))
-
-    def forward(self, x):
-        return x + self.inner(x)
-
-
-class Layers(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layers = torch.nn.ModuleList(Layer() for _ in range(4))
-        self.head = torch.nn.Linear(8, 3)
-
-    def forward(self, x, labels):
-        for layer in self.layers:
-            x = layer(x)
-        return {"loss": torch.nn.functional.cross_entropy(self.head(x), labels)}
-
-
-class Kept(TrainerCallback):
-    """Counts the bytes that autograd keeps during a training."""
-
-    def __init__(self):
-        self.bytes = 0
-        self.hooks = torch.autograd.graph.saved_tensors_hooks(self.pack, lambda tensor: tensor)
-
-    def pack(self, tensor):
-        self.bytes += tensor.nbytes
-        return tensor
-
-    def on_step_begin(self, args, state, control, **kwargs):
-        self.hooks.__enter__()
-
-    def on_step_end(self, args, state, control, **kwargs):
-        self.hooks.__exit__()
-
-
-def kept_and_learned(folder, options):
-    torch.manual_seed(3)
-    kept = Kept()
-    made = trainer(folder, model=Layers(), callbacks=[kept], gradient_accumulation_steps=2, **options)
-    made.train()
-    assert not any("forward" in vars(module) for module in made.model.modules()), "taken off at the end"
-    losses = [entry["loss"] for entry in made.state.log_history if "loss" in entry]
-    return kept.bytes, (losses, [parameter.tolist() for parameter in made.model.parameters()])
