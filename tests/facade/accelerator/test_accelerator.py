@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tiny import arguments, same, tiny, weights
+from tiny import arguments, tiny
 from torch import nn
 
 from lightrainer.facade.accelerator.accelerator import Accelerator
@@ -14,33 +14,13 @@ def accelerator(tmp_path):
     return Accelerator(arguments(tmp_path))
 
 
-@pytest.mark.parametrize(("asked", "expected"), [({}, "no"), ({"bf16": True}, "bf16"), ({"fp16": True}, "fp16")])
-def test_precision(tmp_path, asked, expected):
-    assert Accelerator(arguments(tmp_path, **asked)).mixed_precision == expected
-
-
-def test_backward_outside_a_run(accelerator):
-    weight = torch.tensor(2.0, requires_grad=True)
-    accelerator.backward(weight**2)
-    assert weight.grad == 4.0
-
-
-def test_backward_belongs_to_the_run_that_it_is_bound_to(accelerator):
-    called = []
-    accelerator.bind(lambda loss, **kwargs: called.append((loss, kwargs)))
-    accelerator.backward("loss", retain_graph=True)
-    assert called == [("loss", {"retain_graph": True})]
-    accelerator.bind(None)
-    accelerator.backward(torch.tensor(1.0, requires_grad=True))
-    assert len(called) == 1
-
-
 @pytest.mark.parametrize(
     ("asked", "dtype"), [({}, None), ({"bf16": True}, torch.bfloat16), ({"fp16": True}, torch.float16)]
 )
 def test_autocast_is_that_of_the_precision(tmp_path, asked, dtype):
     """In a training or not; and once more inside itself."""
     accelerator = Accelerator(arguments(tmp_path, **asked))
+    assert accelerator.mixed_precision == {None: "no", torch.bfloat16: "bf16", torch.float16: "fp16"}[dtype]
     with accelerator.autocast(), accelerator.autocast():
         assert torch.is_autocast_enabled("cpu") == (dtype is not None)
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == (dtype or torch.float32)
@@ -82,33 +62,6 @@ def test_the_scale_is_taken_out_of_gradients(tmp_path, how):
     assert model.weight.grad.item() == 3.0
 
 
-@pytest.mark.parametrize("norm_type", [2, 1, float("inf")])
-def test_clipping(accelerator, norm_type):
-    model, expected = tiny(), tiny()
-    for parameter in [*model.parameters(), *expected.parameters()]:
-        parameter.grad = torch.ones_like(parameter)
-    before = nn.utils.clip_grad_norm_(expected.parameters(), 0.5, norm_type=norm_type)
-    assert accelerator.clip_grad_norm_(model.parameters(), 0.5, norm_type=norm_type) == before
-    for left, right in zip(model.parameters(), expected.parameters(), strict=True):
-        assert torch.equal(left.grad, right.grad)
-
-
-NESTED = {"a": (torch.arange(5), [torch.ones(5, 2)]), "b": torch.zeros(5)}
-
-
-def test_gathering_from_one_process(accelerator):
-    assert accelerator.gather(NESTED) is NESTED
-    assert accelerator.pad_across_processes(NESTED, dim=1, pad_index=-100) is NESTED
-
-
-@pytest.mark.parametrize(("ends", "remainder", "left"), [(True, 2, 2), (True, 0, 5), (True, -1, 5), (False, 2, 5)])
-def test_samples_that_only_fill_up_the_last_batch_do_not_count(accelerator, ends, remainder, left):
-    accelerator.end_of_dataloader, accelerator.remainder = ends, remainder
-    found = accelerator.gather_for_metrics(NESTED)
-    assert [len(part) for part in (found["a"][0], found["a"][1][0], found["b"])] == [left] * 3
-    assert torch.equal(found["a"][0], torch.arange(left))
-
-
 def test_invalid_reductions(accelerator, caplog):
     """The reference takes any other word for a sum; its scale counts on TPUs only, there as here."""
     with pytest.raises(ValueError, match="reduction='median' must be one of sum, mean, max"):
@@ -133,26 +86,6 @@ def test_preparing_gives_back_what_it_was_given(accelerator):
     assert accelerator.prepare_model(model, evaluation_mode=True) is model
 
 
-def test_missing_members(accelerator):
-    """With its name, and `hasattr` may ask."""
-    assert not hasattr(accelerator, "save_state")
-    with pytest.raises(AttributeError, match=r"has no 'register_for_checkpointing': .* give yours state_dict"):
-        accelerator.register_for_checkpointing()
-    with pytest.raises(AttributeError, match=r"has no 'nonsense': it is not an accelerate.Accelerator"):
-        accelerator.nonsense()
-
-
-def test_unwrapping(accelerator):
-    model = tiny()
-    compiled = torch.compile(nn.DataParallel(model), backend="eager")
-    assert accelerator.unwrap_model(compiled, keep_torch_compile=False) is model
-    kept = accelerator.unwrap_model(compiled)
-    assert kept._orig_mod is model
-    assert isinstance(compiled._orig_mod, nn.DataParallel)
-    assert accelerator.unwrap_model(model, keep_fp32_wrapper=False) is model
-    assert same(weights(accelerator.unwrap_model(model)), weights(tiny()))
-
-
 class AsOneOf(Accelerator):
     """This process as one of several, as far as sharing goes."""
 
@@ -172,22 +105,16 @@ def shares(folder, inputs, processes, **options):
     return found
 
 
-@pytest.mark.parametrize("processes", [1, 2, 3, 5, 8])
-@pytest.mark.parametrize("count", [0, 1, 5, 6, 13])
-def test_shares_are_contiguous_complete_and_even(tmp_path, processes, count):
-    found = shares(tmp_path, list(range(count)), processes)
-    assert [one for share in found for one in share] == list(range(count))
-    sizes = [len(share) for share in found]
-    assert max(sizes) - min(sizes) <= 1
-    assert sizes == sorted(sizes, reverse=True)
-
-
 @pytest.mark.parametrize("processes", [1, 2, 3, 5])
 @pytest.mark.parametrize("count", [1, 5, 6, 13])
-def test_shares_can_be_filled_up_to_the_same_length(tmp_path, processes, count):
-    """With the last one, so that they can be gathered."""
+def test_shares_are_contiguous_complete_and_even(tmp_path, processes, count):
+    """They can be filled up to the same length with the last one, so that they can be gathered."""
     for inputs in (list(range(count)), tuple(range(count)), torch.arange(count)):
         plain = shares(tmp_path, inputs, processes)
+        assert [int(one) for share in plain for one in share] == list(range(count))
+        sizes = [len(share) for share in plain]
+        assert max(sizes) - min(sizes) <= 1
+        assert sizes == sorted(sizes, reverse=True)
         found = shares(tmp_path, inputs, processes, apply_padding=True)
         longest = max(len(share) for share in plain)
         assert {len(share) for share in found} == {longest}

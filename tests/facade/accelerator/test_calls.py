@@ -18,20 +18,15 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
 ]
 
+TENSOR = ["torch.float32", [4], [0.0, 1.0, 100.0, 101.0]]
 BETTER = {
     # The reference joins the letters of a text, and the keys of a dict, and takes no single things.
     "gather_for_metrics: none": ["list", [None, None]],
     "gather_for_metrics: text": ["list", ["text", "text"]],
     "gather_for_metrics: a Python number": ["list", [3, 3]],
     "gather_for_metrics: an array": ["array", [0, 1, 2, 0, 1, 2]],
-    "gather_for_metrics: text among them": [
-        "dict",
-        {"a": ["torch.float32", [4], [0.0, 1.0, 100.0, 101.0]], "b": ["list", ["text", "text"]]},
-    ],
-    "gather_for_metrics: None among them": [
-        "tuple",
-        [["torch.float32", [4], [0.0, 1.0, 100.0, 101.0]], ["list", [None, None]]],
-    ],
+    "gather_for_metrics: text among them": ["dict", {"a": TENSOR, "b": ["list", ["text", "text"]]}],
+    "gather_for_metrics: None among them": ["tuple", [TENSOR, ["list", [None, None]]]],
 }
 """In two processes: what comes of it here."""
 

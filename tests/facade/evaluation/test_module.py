@@ -35,8 +35,3 @@ def test_lightning_asks_for_the_move_at_the_end(monkeypatch):
         loader = lightning_internals.combined([torch.ones(1)], training=False)
         trainer.test(EvaluationModule(torch.nn.Linear(1, 1), Steps()), loader, verbose=False)
     assert asked
-
-
-def test_only_the_model_is_in_the_state():
-    module = EvaluationModule(torch.nn.Linear(1, 1))
-    assert set(module.state_dict()) == {"model.weight", "model.bias"}

@@ -57,18 +57,6 @@ def test_resumed_equals_uninterrupted_in_the_same_process_and_in_a_new_one(tmp_p
     assert furthest(weights(fresh), weights(whole)) == 0, "False begins anew"
 
 
-def test_weights_have_names_that_do_not_count_the_models_of_the_process(tmp_path):
-    names = []
-    for number in range(2):
-        made = trainer(tmp_path / str(number), model=eventful(), save_strategy="epoch", num_train_epochs=1)
-        made.train()
-        names.append(sorted(load_file(tmp_path / str(number) / "checkpoint-4" / "model.safetensors")))
-    assert names[0] == names[1]
-    assert {"sequential/dense/kernel", "sequential/dense_1/bias", "sequential/batch_normalization/moving_mean"} < set(
-        names[0]
-    )
-
-
 def test_a_checkpoint_of_another_model_is_refused(tmp_path):
     """It would leave weights as they are, and with a warning only the training would begin anew, unseen."""
     trainer(tmp_path, save_strategy="epoch", num_train_epochs=1).train()

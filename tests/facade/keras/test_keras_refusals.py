@@ -31,25 +31,11 @@ def refused(kind, *words, train=False, **given):
         assert re.search(word, str(caught.value)), (word, str(caught.value))
 
 
-ASKED = {
-    "activation_checkpointing": True,
-    "auto_find_batch_size": True,
-    "bf16_full_eval": True,
-    "debug": "underflow_overflow",
-    "deepspeed": {},
-    "fp16_full_eval": True,
-    "fsdp": "full_shard",
-    "gcp_project": "project",
-    "gradient_checkpointing": True,
-    "include_num_input_tokens_seen": "all",
-    "label_smoothing_factor": 0.1,
-    "neftune_noise_alpha": 5.0,
-    "parallelism_config": object(),
-    "torch_compile": True,
-    "tpu_name": "name",
-    "tpu_zone": "zone",
-    "use_liger_kernel": True,
-}
+ASKED = dict.fromkeys(("activation_checkpointing", "auto_find_batch_size", "bf16_full_eval", "fp16_full_eval"), True)
+ASKED |= dict.fromkeys(("gradient_checkpointing", "torch_compile", "use_liger_kernel"), True)
+ASKED |= {"debug": "underflow_overflow", "deepspeed": {}, "fsdp": "full_shard", "gcp_project": "project"}
+ASKED |= {"include_num_input_tokens_seen": "all", "label_smoothing_factor": 0.1, "neftune_noise_alpha": 5.0}
+ASKED |= {"parallelism_config": object(), "tpu_name": "name", "tpu_zone": "zone"}
 
 
 @pytest.mark.parametrize("name", sorted(UNSUPPORTED))
@@ -165,7 +151,7 @@ class WithCall(torch.nn.Linear):
 
 
 def test_an_optimizer_of_keras_is_refused(tmp_path):
-    """It is torch's that steps, and one that never did would be no error anybody sees."""
+    """It is torch's that steps; one of Keras would never step, without any error."""
     given = (keras.optimizers.Adam(), None)
     refused(TypeError, r"optimizers\[0\] must be a torch\.optim\.Optimizer", folder=tmp_path, optimizers=given)
 
