@@ -22,11 +22,6 @@ def test_the_numbers_are_those_of_the_reference():
     assert list(evaluations(HISTORY)[-1].metrics.values()) == list(results.values())
 
 
-def test_an_evaluation_without_a_loss_and_without_a_training():
-    (row,) = evaluations([{"eval_accuracy": 0.5, "step": 0}])
-    assert (row.step, row.training_loss, row.metrics) == (0, None, {"accuracy": 0.5})
-
-
 def test_numbers_become_pythons():
     values = {"eval_a": np.float32(0.5), "eval_b": np.array(2), "eval_c": "text", "eval_d": [1], "eval_e": True}
     (row,) = evaluations([{**values, "step": 1}])

@@ -11,7 +11,7 @@ import pytest
 import torch
 from huggingface_hub import ModelCard, constants, metadata_eval_result
 from huggingface_hub.repocard import metadata_load
-from tiny import arguments, points, tiny, told, trainer
+from tiny import points, tiny, told, trainer
 from transformers import GPT2Config, GPT2ForSequenceClassification
 from transformers.modelcard import TrainingSummary
 
@@ -89,18 +89,12 @@ def test_the_metadata_is_what_the_client_makes_of_the_same_numbers(tmp_path):
         ((result,),) = [
             [each for each in entry["results"][0]["metrics"] if each["type"] == name] for entry in stored["model-index"]
         ]
-        expected = metadata_eval_result(
-            model_pretty_name="my-model",
-            task_pretty_name="Text Classification",
-            task_id="text-classification",
-            metrics_pretty_name=name.capitalize(),
-            metrics_id=name,
-            metrics_value=value,
-            dataset_pretty_name="stanfordnlp/imdb",
-            dataset_id="stanfordnlp/imdb",
-            dataset_config="plain_text",
-            dataset_split="test",
-        )["model-index"][0]
+        task = {"task_pretty_name": "Text Classification", "task_id": "text-classification"}
+        metric = {"metrics_pretty_name": name.capitalize(), "metrics_id": name, "metrics_value": value}
+        data = {"dataset_pretty_name": "stanfordnlp/imdb", "dataset_id": "stanfordnlp/imdb"}
+        data |= {"dataset_config": "plain_text", "dataset_split": "test"}
+        made = metadata_eval_result(model_pretty_name="my-model", **task, **metric, **data)
+        expected = made["model-index"][0]
         theirs = expected["results"][0]
         theirs["metrics"][0].pop("verified")
         assert stored["model-index"][0]["name"] == expected["name"]
@@ -110,29 +104,17 @@ def test_the_metadata_is_what_the_client_makes_of_the_same_numbers(tmp_path):
     assert [result.metric_type for result in loaded.data.eval_results] == ["loss", "accuracy"]
     again = ModelCard(str(loaded))
     assert again.data.to_dict() == loaded.data.to_dict() == stored
-    assert {name: stored[name] for name in ("library_name", "base_model", "datasets", "metrics", "pipeline_tag")} == {
-        "library_name": "transformers",
-        "base_model": "openai-community/gpt2",
-        "datasets": ["stanfordnlp/imdb"],
-        "metrics": ["accuracy"],
-        "pipeline_tag": "text-classification",
-    }
+    kind = {"library_name": "transformers", "metrics": ["accuracy"], "pipeline_tag": "text-classification"}
+    assert stored.items() >= {**kind, "base_model": "openai-community/gpt2", "datasets": ["stanfordnlp/imdb"]}.items()
 
 
 def test_what_is_given_goes_before_what_is_found(tmp_path):
     made = fine_tuning(tmp_path)
     made.train()
-    made.create_model_card(
-        language="de",
-        license="cc0-1.0",
-        tags=["one", "two"],
-        model_name="Another name",
-        finetuned_from="them/base",
-        tasks=["text-classification", "zero-shot-classification"],
-        dataset_tags=["imdb", "squad"],
-        dataset=["IMDB", "SQuAD"],
-        dataset_args=["plain"],
-    )
+    tasks, tags = ["text-classification", "zero-shot-classification"], ["one", "two"]
+    about = {"language": "de", "license": "cc0-1.0", "model_name": "Another name", "finetuned_from": "them/base"}
+    data = {"dataset_tags": ["imdb", "squad"], "dataset": ["IMDB", "SQuAD"], "dataset_args": ["plain"]}
+    made.create_model_card(tasks=tasks, tags=tags, **about, **data)
     stored = metadata_load(tmp_path / "README.md")
     assert stored is not None
     assert (stored["language"], stored["license"], stored["base_model"]) == (["de"], "cc0-1.0", "them/base")
@@ -141,9 +123,7 @@ def test_what_is_given_goes_before_what_is_found(tmp_path):
     index = stored["model-index"][0]
     assert index["name"] == "Another name"
     pairs = [(each["task"]["type"], each["dataset"]["name"]) for each in index["results"]]
-    assert pairs == [
-        (task, name) for task in ("text-classification", "zero-shot-classification") for name in ("IMDB", "SQuAD")
-    ]
+    assert pairs == [(task, name) for task in tasks for name in ("IMDB", "SQuAD")]
     assert index["results"][0]["dataset"]["args"] == "plain"
 
 
@@ -171,13 +151,8 @@ def test_a_name_of_the_data_is_no_identifier_on_the_hub(tmp_path, name):
 
 def reference_like(made):
     """What the reference's summary asks a Trainer for."""
-    return SimpleNamespace(
-        train_dataset=made.train_dataset,
-        eval_dataset=made.eval_dataset,
-        model=SimpleNamespace(config=SimpleNamespace(_name_or_path="")),
-        args=made.args,
-        state=made.state,
-    )
+    asked = {name: getattr(made, name) for name in ("train_dataset", "eval_dataset", "args", "state")}
+    return SimpleNamespace(model=SimpleNamespace(config=SimpleNamespace(_name_or_path="")), **asked)
 
 
 def rows_of(text):
@@ -210,18 +185,6 @@ def test_an_evaluation_after_the_training_does_not_change_what_is_published(tmp_
     good = next(one for one in index[0]["results"][0]["metrics"] if one["type"] == "good")
     assert good["value"] == (0.9 if best else 0.1), "that of the model that is published"
     assert f"after step {2 if best else 4}:" in card(tmp_path)
-
-
-def test_without_data_of_the_hub_there_is_no_index(tmp_path):
-    made = trainer(tmp_path / "plain", **EVALUATED)
-    made.train()
-    made.create_model_card()
-    stored = metadata_load(tmp_path / "plain" / "README.md")
-    assert stored == {"library_name": "lightrainer", "tags": ["generated_from_trainer", "lightrainer"]}
-    text = card(tmp_path / "plain")
-    assert "`Tiny` with 87 parameters, trained from scratch, in 4 steps." in text
-    assert "| Training |  | 16 |" in text
-    assert "transformers |" not in text.partition("### Versions")[0]
 
 
 def test_numbers_that_are_none_are_not_in_the_index(tmp_path):
@@ -285,16 +248,9 @@ def test_a_picture_that_cannot_be_drawn_is_left_out(tmp_path, monkeypatch, caplo
 def test_an_adapter_writes_its_part(tmp_path, monkeypatch):
     """A stand-in for PEFT, which is not there: what counts is that the adapter's own method has the last word."""
 
-    class Adapter(torch.nn.Module):
-        def __init__(self, base):
-            super().__init__()
-            self.base = base
-
-        def forward(self, x, labels=None):
-            return self.base(x, labels)
-
+    class Adapter(torch.nn.Sequential):
         def get_base_model(self):
-            return self.base
+            return self[0]
 
         def create_or_update_model_card(self, folder):
             path = Path(folder) / "README.md"
@@ -307,17 +263,3 @@ def test_an_adapter_writes_its_part(tmp_path, monkeypatch):
     assert "library_name: peft" in card(tmp_path)
     assert "`Tiny` with" in card(tmp_path)
     assert card(tmp_path).endswith("Of the adapter.\n")
-
-
-def test_arguments_away_from_the_usual_are_said(tmp_path):
-    args = arguments(tmp_path, optim="adafactor", label_smoothing_factor=0.1, max_steps=3, bf16=True)
-    trainer(tmp_path, args=args).create_model_card()
-    text = card(tmp_path)
-    rows = (
-        "| optim | adafactor |",
-        "| label_smoothing_factor | 0.1 |",
-        "| max_steps | 3 |",
-        "| precision | mixed, bfloat16 |",
-    )
-    assert all(row in text for row in rows)
-    assert "neftune" not in text

@@ -36,14 +36,6 @@ class Text(str, Enum):
 
 
 @dataclass
-class Plain:
-    count: int
-    learning_rate: float
-    the_name: str
-    on: bool
-
-
-@dataclass
 class Defaults:
     count: int = 42
     rate: float = field(default=0.1, metadata={"help": "A rate."})
@@ -75,12 +67,6 @@ class Choices:
     maybe: Literal["a", "b"] | None = None
     listed: str = field(default="p", metadata={"choices": ["p", "q"]})
     numbers: int = field(default=1, metadata={"choices": [1, 2]})
-
-
-@dataclass
-class RequiredChoices:
-    color: Color
-    literal: Literal["a", 2]
 
 
 @dataclass
@@ -131,15 +117,6 @@ class Heading:
 
 
 LINES = {
-    Plain: [
-        "",
-        "--count 1 --learning_rate 1e-3 --the_name x",
-        "--count 1 --learning-rate 1e-3 --the-name x --on",
-        "--count=1 --learning_rate=.5 --the_name= --on false",
-        "--count 1.5 --learning_rate 1 --the_name x",
-        "--count 1 --learning_rate 1 --the_name x y z --unknown 3",
-        "--c 1 --learn 2 --the x --on maybe",
-    ],
     Defaults: ["", "--count -3", "--rate 2", "--some_name a b", "--where /there", "--text_number 8", "--some-name -1"],
     Flags: [
         *("", "--off", "--off 1", "--off no", "--is_on", "--is_on False", "--no_is_on", "--no-is-on", "--unset"),
@@ -152,7 +129,6 @@ LINES = {
         *("--text two", "--text three", "--text_or one", "--text_or other", "--literal b", "--literal 3", "--maybe a"),
         *("--maybe c", "--listed q", "--listed r", "--numbers 2", "--numbers 3", "--color-text red --maybe b"),
     ],
-    RequiredChoices: ["", "--color red", "--color red --literal 2", "--literal a --color blue", "--literal c"],
     Lists: [
         *("", "--ints 1 2 3", "--ints", "--ints a", "--floats 1", "--words a b --ints 1", "--some 3 4", "--few a b"),
         *("--few c", "--text_or 1 2", "--ints 1 --ints 2"),

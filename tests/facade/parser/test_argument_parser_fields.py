@@ -21,11 +21,6 @@ class Heading:
     inside: int = 1
 
 
-@dataclass
-class RequiredList:
-    values: list[int]
-
-
 FIELDS = [item.name for item in dataclasses.fields(ReferenceArguments)]
 LATER = {item.name for item in dataclasses.fields(TrainingArguments)} - set(FIELDS)
 OF_5_23 = {"trackio_space_id"}
@@ -180,21 +175,3 @@ def test_the_help_is_ordered_by_concern(monkeypatch):
     assert "usage: train [options]" in text
     assert "--per-device" not in text
     assert max(len(line) for line in text.splitlines()) <= 100
-
-
-def test_the_help_says_what_a_value_is(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "200")
-    text = HfArgumentParser(TrainingArguments).format_help()
-    assert re.search(r"--learning_rate FLOAT +Highest learning rate.* \(default: 5e-05\)", text)
-    assert re.search(r"--eval_strategy \{no,steps,epoch\}", text)
-    assert re.search(r"--optim NAME .*One of: adamw_torch, ", text)
-    assert re.search(r"--bf16 \[BOOL\]", text)
-    assert re.search(r"--no_dataloader_pin_memory +Turns --dataloader_pin_memory off\.\n", text)
-    assert "None)" not in text
-    assert "==SUPPRESS==" not in text
-
-
-def test_the_usage_names_what_is_required():
-    usage = HfArgumentParser([RequiredList, TrainingArguments], prog="x").format_usage()
-    assert usage == "usage: x --values INT [INT ...] [options]\n"
-    assert HfArgumentParser(RequiredList, prog="x", usage="mine").format_usage() == "usage: mine\n"

@@ -8,7 +8,7 @@ import optuna
 import pytest
 from small_searches import random_sampler, searcher, space
 
-from lightrainer.facade.search.report import importances_of, table, write_report
+from lightrainer.facade.search.report import write_report
 from lightrainer.facade.search.storages import open_storage
 
 
@@ -41,20 +41,6 @@ def test_one_objective(tmp_path):
     assert page.count(f'data-trial="{study.best_trial.number}"') == 7
     assert len((tmp_path / "report" / "trials.csv").read_text().splitlines()) == 13
     assert "http" not in page.replace("http://www.w3.org", "").replace("http-equiv", "")  # nothing is fetched
-
-
-def test_several_objectives_have_a_front_and_pictures_of_each(tmp_path):
-    study = studied(["minimize", "maximize"])
-    page = write_report(study, tmp_path).read_text()
-    assert "objective 1 over objective 0" in page
-    first, second = importances_of(study)
-    assert first["a"] > first["b"]
-    assert second["b"] > second["a"]
-    assert "Importances for objective 1" in page
-    assert {"value_0", "value_1"} <= set(table(study)[0])
-    moving = (tmp_path / "plots.html").read_text()
-    assert moving.count("plotly-graph-div") >= 7
-    assert "cdn.plot.ly" not in moving[:500]
 
 
 def test_values_of_any_kind_are_drawn(tmp_path):

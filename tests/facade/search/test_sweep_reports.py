@@ -8,7 +8,6 @@ import lightning
 import optuna
 import pytest
 import torch
-from lightning.pytorch.callbacks import EarlyStopping
 from torch.utils.data import DataLoader
 
 from lightrainer.facade.arguments.sweep_trial import VARIABLE, ChildTrial
@@ -70,13 +69,6 @@ def fit(tmp_path, monkeypatch):
     return run
 
 
-def test_each_validation_is_noted(fit, tmp_path):
-    found = fit(metrics=["val_loss", "val_f1"])
-    assert [place for place, *_ in found.values] == [2, 4, 6, 8]
-    assert all(loss < 1 and f1 == 0.5 for _, (loss, f1), _ in found.values)
-    assert (found.seen, found.folder, found.pruned) == (["val_f1", "val_loss"], str(tmp_path), None)
-
-
 def test_a_trial_is_pruned_after_an_epoch(fit):
     found = fit(pruner="median:n_startup_trials=1", unit="epochs", before=[0.01])
     assert isinstance(found.end, PrunedBySweep)
@@ -88,16 +80,6 @@ def test_a_trial_is_pruned_after_an_epoch(fit):
 def test_values_that_the_script_does_not_take(fit):
     with pytest.raises(ValueError, match="training arguments learning_rate, and this script makes none"):
         fit(values={"learning_rate": 0.1})
-
-
-@pytest.mark.parametrize(
-    ("callbacks", "metric", "greater"),
-    [([], "val_loss", False), ([EarlyStopping("val_f1", mode="max")], "val_f1", True)],
-)
-def test_what_the_script_calls_best(fit, monkeypatch, callbacks, metric, greater):
-    monkeypatch.setattr(lightning.Trainer, "fit", lightning.Trainer.fit)  # put back afterwards
-    found = fit(callbacks, asks=True)
-    assert (found.end.code, found.metric, found.greater_is_better) == (0, metric, greater)
 
 
 def test_there_is_none_outside_of_a_sweep():

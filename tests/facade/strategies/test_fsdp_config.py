@@ -10,17 +10,11 @@ from tiny import arguments
 
 from lightrainer import HfArgumentParser, TrainingArguments
 from lightrainer.facade.arguments.exports import LOADING_VARIABLES
-from lightrainer.facade.arguments.fsdp_config import OLD_NAMES, READERS, REFUSED, FSDPSettings, read_fsdp
+from lightrainer.facade.arguments.fsdp_config import OLD_NAMES, READERS, REFUSED, read_fsdp
 
 READ = [
     ("full_shard", {}, {"sharding": "full_shard"}),
-    ("shard_grad_op", {}, {"sharding": "shard_grad_op"}),
-    ("no_shard", {}, {"sharding": "no_shard"}),
-    ("hybrid_shard", {}, {"sharding": "hybrid_shard"}),
-    ("hybrid_shard_zero2", {}, {"sharding": "hybrid_shard_zero2"}),
-    ("full_shard offload", {}, {"offload": True}),
     ("full_shard auto_wrap", {}, {"wrap": "layers", "layers": None}),
-    ("full_shard auto_wrap", {"min_num_params": 5}, {"wrap": "size", "min_num_params": 5}),
     ("full_shard auto_wrap", {"min_num_params": "5"}, {"wrap": "size", "min_num_params": 5}),
     ("full_shard", {"transformer_layer_cls_to_wrap": ["A", "B"]}, {"wrap": "layers", "layers": ("A", "B")}),
     ("full_shard", {"transformer_layer_cls_to_wrap": "A, B"}, {"wrap": "layers", "layers": ("A", "B")}),
@@ -29,7 +23,6 @@ READ = [
     ("full_shard", {"auto_wrap_policy": "SIZE_BASED_WRAP", "min_num_params": 3}, {"wrap": "size"}),
     ("full_shard", {"version": "2"}, {"version": 2}),
     ("full_shard", {"cpu_offload": True}, {"offload": True}),
-    ("full_shard", {"backward_prefetch": "backward_pre"}, {"backward_prefetch": "backward_pre"}),
     ("full_shard", {"backward_prefetch": "BACKWARD_POST"}, {"backward_prefetch": "backward_post"}),
     ("full_shard", {"backward_prefetch": "no_prefetch"}, {"backward_prefetch": None}),
     ("full_shard", {"forward_prefetch": "true"}, {"forward_prefetch": True}),
@@ -91,12 +84,6 @@ def test_every_key_is_tried():
     assert tried == set(READERS)
     assert not set(READERS) & set(REFUSED)
     assert set(OLD_NAMES.values()) <= set(READERS)
-
-
-def test_the_defaults_are_documented_ones():
-    """But limit_all_gathers, which the reference says is False and leaves True."""
-    assert read_fsdp("full_shard", {}) == (FSDPSettings(), [])
-    assert (FSDPSettings().version, FSDPSettings().backward_prefetch, FSDPSettings().use_orig_params) == (1, None, True)
 
 
 @pytest.mark.parametrize(("old", "new"), OLD_NAMES.items())

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from lightning.pytorch import Callback
+from lightning.pytorch.callbacks import LambdaCallback
 from tiny import At, points, split, told, trainer
 
 # Hooks of Lightning that a training, an evaluation and a prediction are made of.
@@ -16,13 +17,8 @@ HOOKS = split(
     on_predict_batch_start on_sanity_check_start on_exception
     """
 )
-VALIDATION = [
-    "on_validation_start",
-    "on_validation_epoch_start",
-    *["on_validation_batch_start", "on_validation_batch_end"] * 2,
-    "on_validation_epoch_end",
-    "on_validation_end",
-]
+BATCHES = ["batch_start", "batch_end"] * 2
+VALIDATION = [f"on_validation_{hook}" for hook in ("start", "epoch_start", *BATCHES, "epoch_end", "end")]
 
 
 def recorder(events):
@@ -48,23 +44,19 @@ def names(events):
 
 
 def test_one_step_of_a_training(tmp_path, events):
-    made = trainer(tmp_path, callbacks=[recorder(events)], max_steps=1)
-    made.train()
-    assert events == [
-        ("setup", 0),
-        ("on_fit_start", 0),
-        ("on_train_start", 0),
-        ("on_train_epoch_start", 0),
-        ("on_train_batch_start", 0),
-        ("on_before_backward", 0),
-        ("on_after_backward", 0),
-        ("on_before_optimizer_step", 0),
-        ("on_train_batch_end", 1),
-        ("on_train_epoch_end", 1),
-        ("on_train_end", 1),
-        ("on_fit_end", 1),
-        ("teardown", 1),
-    ]
+    trainer(tmp_path, callbacks=[recorder(events)], max_steps=1).train()
+    before = "setup on_fit_start on_train_start on_train_epoch_start on_train_batch_start on_before_backward"
+    before += " on_after_backward on_before_optimizer_step"
+    after = "on_train_batch_end on_train_epoch_end on_train_end on_fit_end teardown"
+    assert events == [(hook, 0) for hook in before.split()] + [(hook, 1) for hook in after.split()]
+
+
+@pytest.mark.parametrize(("method", "stage"), [("evaluate", "validation"), ("predict", "test")])
+def test_outside_of_a_training(tmp_path, events, method, stage):
+    """`evaluate` is Lightning's validation, `predict` its test."""
+    made = trainer(tmp_path, callbacks=[recorder(events)])
+    getattr(made, method)(points(6, seed=2))
+    assert names(events) == ["setup", *[hook.replace("validation", stage) for hook in VALIDATION], "teardown"]
 
 
 @pytest.mark.parametrize("accumulation", [1, 3])
@@ -79,15 +71,8 @@ def test_the_steps_are_the_same_ones(tmp_path, accumulation):
         return method
 
     callback = type("Comparing", (Callback,), {hook: compare(hook) for hook in HOOKS if hook != "on_exception"})()
-    made = trainer(
-        tmp_path,
-        callbacks=[callback],
-        train_dataset=points(28),
-        gradient_accumulation_steps=accumulation,
-        num_train_epochs=2,
-        eval_strategy="steps",
-        eval_steps=2,
-    )
+    options = {"gradient_accumulation_steps": accumulation, "eval_strategy": "steps", "eval_steps": 2}
+    made = trainer(tmp_path, callbacks=[callback], train_dataset=points(28), num_train_epochs=2, **options)
     made.train()
     assert [pair for pair in pairs if pair[1] != pair[2]] == []
     steps = {1: 14, 3: 6}[accumulation]
@@ -135,38 +120,20 @@ def test_an_evaluation_asked_for_by_a_callback(tmp_path, events, event, method):
     assert made.state.global_step == undisturbed.state.global_step == 4
 
 
-def test_evaluate_outside_a_training_is_a_validation(tmp_path, events):
-    made = trainer(tmp_path, callbacks=[recorder(events)])
-    made.evaluate()
-    assert names(events) == ["setup", *VALIDATION, "teardown"]
-
-
-def test_predict_outside_a_training_is_a_test(tmp_path, events):
-    made = trainer(tmp_path, callbacks=[recorder(events)])
-    made.predict(points(6))
-    assert names(events) == ["setup", *[hook.replace("validation", "test") for hook in VALIDATION], "teardown"]
-
-
 def test_hooks_see_the_model_the_optimizer_and_the_gradients(tmp_path):
     seen = {}
 
-    class Looking(Callback):
-        def on_before_optimizer_step(self, lightning_trainer, module, optimizer):
-            seen["gradient"] = module.model.first.weight.grad.abs().sum().item()
-            seen["rate"] = optimizer.param_groups[0]["lr"]
+    def step(lightning_trainer, module, optimizer):
+        seen["gradient"] = module.model.first.weight.grad.abs().sum().item()
+        seen["rate"] = optimizer.param_groups[0]["lr"]
 
-        def on_before_backward(self, lightning_trainer, module, loss):
-            seen["loss"] = loss.item()
-
-        def on_train_batch_end(self, lightning_trainer, module, outputs, batch, batch_idx):
-            seen["outputs"] = outputs
-            seen["micro_batches"] = len(batch)
-
-        def on_train_start(self, lightning_trainer, module):
-            seen["model"] = module.model
-            seen["optimizers"] = lightning_trainer.optimizers
-
-    made = trainer(tmp_path, callbacks=[Looking()], max_steps=1)
+    looking = LambdaCallback(
+        on_train_start=lambda of, module: seen.update(model=module.model, optimizers=of.optimizers),
+        on_before_backward=lambda of, module, loss: seen.update(loss=loss.item()),
+        on_before_optimizer_step=step,
+        on_train_batch_end=lambda of, module, outputs, batch, n: seen.update(outputs=outputs, micro_batches=len(batch)),
+    )
+    made = trainer(tmp_path, callbacks=[looking], max_steps=1)
     made.train()
     assert seen["model"] is made.model
     assert seen["optimizers"] == [made.optimizer]
@@ -180,16 +147,13 @@ def test_hooks_see_the_model_the_optimizer_and_the_gradients(tmp_path):
 def test_an_exception_is_told_to_the_callbacks(tmp_path):
     told_of = []
 
-    class Listening(Callback):
-        def on_exception(self, lightning_trainer, module, exception):
-            told_of.append(exception)
-
+    listening = LambdaCallback(on_exception=lambda of, module, exception: told_of.append(exception))
     problem = ArithmeticError("as planned")
 
     def fail(*_):
         raise problem
 
-    made = trainer(tmp_path, callbacks=[Listening(), At("on_step_end", fail)])
+    made = trainer(tmp_path, callbacks=[listening, At("on_step_end", fail)])
     with pytest.raises(ArithmeticError) as raised:
         made.train()
     assert raised.value is problem

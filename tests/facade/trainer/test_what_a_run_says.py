@@ -1,6 +1,5 @@
 """Messages of a training: announcements, interrupts, errors in user code."""
 
-import logging
 import os
 import re
 import signal
@@ -64,21 +63,6 @@ def test_a_traceback_is_whole_where_it_is_asked_for_and_where_the_error_is_ours(
     with pytest.raises(ValueError, match="a shape") as caught:
         trainer(tmp_path, model=Failing(True)).train()
     assert [frame for frame in frames_of(caught.value) if "/lightning/" in frame.filename]
-
-
-def test_level_info_shows_the_training_without_lightning(tmp_path, caplog):
-    """No products, no devices, no names of files in the making, nothing twice."""
-    with caplog.at_level(logging.INFO, "lightrainer"):
-        made = trainer(tmp_path, save_strategy="steps", save_steps=4, max_steps=8)
-        made.train()
-        made.evaluate()
-    said = [record.getMessage() for record in caplog.records]
-    assert "***** Running training *****" in said
-    assert f"Saving the model to {tmp_path / 'checkpoint-4'}" in said
-    for word in ("litlogger", "GPU available", "TPU", "stopped:", ".partial-"):
-        assert not [text for text in said if word in text], word
-    once = [text for text in said if "Num examples" not in text and "Batch size" not in text]
-    assert len(set(once)) == len(once)
 
 
 @pytest.mark.parametrize(("number", "ending"), [(signal.SIGTERM, SystemExit), (signal.SIGINT, KeyboardInterrupt)])
