@@ -1,7 +1,6 @@
 """What one upload consists of: fixed when it begins, whatever happens to the files it was made of."""
 
 import os
-import shutil
 
 import pytest
 from huggingface_hub.utils import filter_repo_objects
@@ -57,12 +56,6 @@ def test_the_model_of_the_checkpoint_and_the_rest_of_the_folder(out):
     assert files(stage.checkpoint) == sorted(CHECKPOINT)
     stage.remove()
     assert [path for path in out.iterdir() if "hub-upload" in path.name] == []
-
-
-def test_a_checkpoint_that_is_deleted_meanwhile(out):
-    stage = Stage(out / "checkpoint-2", out)
-    shutil.rmtree(out / "checkpoint-2")
-    assert files(stage.fill()) == UPLOADED
 
 
 def test_nothing_of_the_checkpoint_is_copied_and_nothing_that_grows_is_linked(out, monkeypatch):

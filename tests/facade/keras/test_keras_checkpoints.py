@@ -12,12 +12,11 @@ import pytest
 
 keras = pytest.importorskip("keras", reason="keras is not installed")
 
-import torch
 from keras_things import ASIDE, furthest, in_torch_only, losses, network, points, trainer, weights
 from safetensors.numpy import load_file
 from starting import finished_ranks
 
-from lightrainer import EarlyStoppingCallback, Trainer, TrainingArguments
+from lightrainer import EarlyStoppingCallback
 from lightrainer.lightning_modules.keras.wrapping import wrap_keras_model
 
 
@@ -65,30 +64,6 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"checkpoint-4 .*sequential/dense_2/kernel, sequential/dense_2/bias"):
         trainer(tmp_path, model=deeper).train()
     assert furthest(weights(deeper), before) == 0
-
-
-@in_torch_only
-def test_the_ordinary_trainer_refuses_keras_names_that_changed(tmp_path):
-    """Names of Keras itself count the models of the process: no value of such a checkpoint fits the next model."""
-
-    class Wrapped(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.inner = network()
-
-        def forward(self, x, labels):
-            logits = self.inner(x)
-            return {"loss": torch.nn.functional.cross_entropy(logits, labels), "logits": logits}
-
-    def plain():
-        data = [{"x": x, "labels": int(y)} for x, y in points()]
-        known = {"save_strategy": "epoch", "num_train_epochs": 1, "report_to": "none", "disable_tqdm": True}
-        args = TrainingArguments(str(tmp_path), use_cpu=True, per_device_train_batch_size=4, **known)
-        return Trainer(model=Wrapped(), args=args, train_dataset=data)
-
-    plain().train()
-    with pytest.raises(ValueError, match=r"checkpoint-4 has no values for 8 of 8 weights of the model: .*kernel"):
-        plain().train(resume_from_checkpoint=True)
 
 
 def test_the_best_model_is_loaded_and_early_stopping_stops(tmp_path):

@@ -73,26 +73,10 @@ def test_regularization_losses_of_layers_count_once(tmp_path):
     assert losses(two) == pytest.approx(losses(one), abs=1e-6)
 
 
-def test_accumulated_batches_are_one_batch_of_their_size(tmp_path):
-    whole, parts = network(), network()
-    trainer(tmp_path, model=whole, max_grad_norm=1e9).train()
-    sizes = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 4}
-    trainer(tmp_path, model=parts, max_grad_norm=1e9, **sizes).train()
-    assert furthest(weights(whole), weights(parts)) < 1e-6
-
-
 def test_values_of_gradients_are_clipped_only_where_they_are_accumulated(tmp_path, caplog):
     def trained(**changes):
         model = network()
-        trainer(
-            tmp_path,
-            model=model,
-            optimizers=(None, None),
-            optim="sgd",
-            learning_rate=1.0,
-            log_level="warning",
-            **changes,
-        ).train()
+        trainer(tmp_path, model=model, optim="sgd", learning_rate=1.0, log_level="warning", **changes).train()
         return weights(model)
 
     accumulated = {"gradient_accumulation_steps": 2, "per_device_train_batch_size": 2}

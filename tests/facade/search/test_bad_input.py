@@ -67,9 +67,7 @@ def test_there_is_nothing_to_evaluate_on(tmp_path):
     ("options", "error", "match"),
     [
         ({"n_trials": 0}, ValueError, "n_trials=0"),
-        ({"n_trials": None}, ValueError, "n_trials is None"),
         ({"direction": "minimise"}, ValueError, "direction='minimise'.*'minimize'"),
-        ({"direction": []}, ValueError, r"direction=\[\]"),
         ({"directions": ["minimize"]}, TypeError, "directions="),
         ({"compute_objective": "score"}, ValueError, "'score'.*direction='minimize'"),
         ({"compute_objective": ["loss", "score"]}, ValueError, "'score': .*, one for each of the 2 metrics"),
@@ -155,8 +153,6 @@ def test_no_trial_was_completed(tmp_path):
         ([1], TypeError, "hp_space returned list"),
         ({"lr_scheduler_kwargs.num_cycles": 1}, ValueError, "nested name 'lr_scheduler_kwargs.num_cycles'.*return the"),
         ({"bf16": "maybe"}, ValueError, "bf16='maybe'.*True or False"),
-        ({"lr_scheduler_type": "cosin"}, ValueError, "Did you mean 'cosine'"),
-        ({"per_device_train_batch_size": "many"}, ValueError, "per_device_train_batch_size='many'"),
         ({"per_device_train_batch_size": -1}, ValueError, "per_device_train_batch_size"),
     ],
 )

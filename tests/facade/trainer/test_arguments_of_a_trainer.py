@@ -99,18 +99,9 @@ def test_the_folder_changed_after_construction(tmp_path):
 
 
 def test_the_arguments_are_never_changed(tmp_path):
-    args = arguments(
-        tmp_path,
-        eval_strategy="steps",
-        eval_steps=0.5,
-        save_strategy="steps",
-        save_steps=0.5,
-        logging_steps=0.25,
-        warmup_steps=0.1,
-        load_best_model_at_end=True,
-        gradient_accumulation_steps=2,
-        hub_token="hf_secret",
-    )
+    saving = {"eval_strategy": "steps", "eval_steps": 0.5, "save_strategy": "steps", "save_steps": 0.5}
+    shares = {"logging_steps": 0.25, "warmup_steps": 0.1, "load_best_model_at_end": True}
+    args = arguments(tmp_path, **saving, **shares, gradient_accumulation_steps=2, hub_token="hf_secret")
     before, attributes = args.to_dict(), dict(vars(args))
     made = trainer(tmp_path, args=args)
     made.train()

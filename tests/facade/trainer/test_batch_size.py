@@ -130,13 +130,12 @@ def test_the_arguments_stay_as_they_were_given(tmp_path):
     """While it trains, code that reads `trainer.args` and callbacks see the numbers in use."""
     seen = set()
 
-    class Watch(TrainerCallback):
-        def on_step_end(self, args, state, control, **kwargs):
-            seen.add((args.per_device_train_batch_size, args.gradient_accumulation_steps, state.train_batch_size))
+    def look(of, state, control):
+        seen.add((of.args.per_device_train_batch_size, of.args.gradient_accumulation_steps, state.train_batch_size))
 
-    args = arguments(tmp_path, per_device_train_batch_size=8, auto_find_batch_size=True)
+    args = arguments(tmp_path, **ASKED)
     before = copy.deepcopy(vars(args))
-    made = train(tmp_path, limited(4), args=args, callbacks=[Watch()])
+    made = train(tmp_path, limited(4), args=args, callbacks=[At("on_step_end", look)])
     assert seen == {(4, 2, 4)}
     assert made.args is args
     assert vars(args) == before
@@ -267,23 +266,6 @@ def test_frozen_weights_are_not_copied(tmp_path, touched):
 
 
 @pytest.mark.usefixtures("keeping")
-def test_a_resumed_training_takes_the_size_of_the_checkpoint(tmp_path):
-    """And ends with the bits of the uninterrupted one; a smaller batch in the arguments goes first."""
-    options = {**ASKED, "save_strategy": "steps", "save_steps": 2, "train_dataset": points(44)}
-    whole = train(tmp_path, limited(4), **options)
-    step = tmp_path / "checkpoint-4"
-    resumed = trainer(tmp_path, model=limited(4), num_train_epochs=2, **options)
-    torch.nn.init.zeros_(resumed.model.second.weight)  # what it begins with is of no importance
-    resumed.train(resume_from_checkpoint=str(step))
-    assert resumed.model.passes == 3 + 11  # none that failed; the last step of an epoch has 4 samples
-    assert same(weights(whole.model), weights(resumed.model))
-    assert resumed._train_batch_size == 4
-    smaller = trainer(tmp_path, model=limited(4), **{**options, "per_device_train_batch_size": 2})
-    smaller.train(resume_from_checkpoint=str(step))
-    assert smaller._train_batch_size == 2
-
-
-@pytest.mark.usefixtures("keeping")
 def test_a_resumed_training_that_runs_out_of_memory_begins_again_where_it_was_resumed(tmp_path):
     options = {"save_strategy": "steps", "save_steps": 2, "train_dataset": points(44)}
     train(tmp_path, limited(8), per_device_train_batch_size=8, **options)
@@ -312,3 +294,6 @@ def test_lengths_are_grouped_the_same_way_after_a_resumption(tmp_path):
     resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-12"))
     assert same(weights(whole.model), weights(resumed.model))
     assert resumed.model.passes == 18 - 12, "none that failed"
+    smaller = trainer(tmp_path, model=limited(5), **{**options, "per_device_train_batch_size": 2})
+    smaller.train(resume_from_checkpoint=str(tmp_path / "checkpoint-12"))
+    assert smaller._train_batch_size == 2, "a smaller batch in the arguments goes first"

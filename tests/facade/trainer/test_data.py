@@ -79,6 +79,13 @@ def table(**columns):
     return datasets.Dataset.from_dict({name: values for name, values in given.items() if values is not None})
 
 
+def test_no_column_is_left(tmp_path):
+    made = trainer(tmp_path / "out", train_dataset=table(x=None, labels=None, name=["a"] * 8))
+    with pytest.raises(ValueError, match=r"(?s)(?=.*name)(?=.*Tiny)(?=.*\bx\b)(?=.*remove_unused_columns=False)"):
+        made.train()
+    assert list((tmp_path / "out").iterdir()) == []
+
+
 def test_a_collator_that_leaves_nothing(tmp_path):
     with pytest.raises(ValueError, match=r"batch is empty.*data_collator.*x, labels"):
         trainer(tmp_path, data_collator=lambda items: {}).train()

@@ -39,22 +39,17 @@ def test_the_loss_of_a_function_and_a_model_without_one(tmp_path):
 
     class Own(Trainer):
         def compute_loss(self, model, inputs, return_outputs=False, **kwargs):
-            labels = inputs.pop("labels")
-            outputs = model(**inputs)
-            loss = functional.cross_entropy(outputs["logits"], labels)
+            outputs = model(inputs["x"])
+            loss = loss_of(outputs, inputs["labels"])
             return (loss, outputs) if return_outputs else loss
 
-    def lossless():
-        return returning(lambda loss, logits: {"logits": logits})
-
-    by_function = trainer(tmp_path, model=lossless(), compute_loss_func=loss_of)
-    by_function.train()
-    by_method = trainer(tmp_path, Own, model=lossless())
-    by_method.train()
-    usual = trainer(tmp_path)
-    usual.train()
-    assert losses(by_function) == losses(by_method) == losses(usual)
-    assert by_function.evaluate()["eval_loss"] == by_method.evaluate()["eval_loss"] == usual.evaluate()["eval_loss"]
+    found = []
+    for cls, changes in ((Trainer, {}), (Trainer, {"compute_loss_func": loss_of}), (Own, {})):
+        model = returning(lambda loss, logits: {"logits": logits}) if found else tiny()
+        made = trainer(tmp_path, cls, model=model, **changes)
+        made.train()
+        found.append((losses(made), made.evaluate()["eval_loss"]))
+    assert found[0] == found[1] == found[2]
 
 
 # What is returned -> what the message must say of it.
@@ -85,21 +80,6 @@ def test_unusable_outputs(tmp_path, name):
 
 
 # --- where the model comes from
-
-
-def test_a_function_that_makes_the_model(tmp_path):
-    """It is called for the constructor and again for each training, and may want to know the trial."""
-    seen = []
-
-    def model_init(trial):
-        seen.append(trial)
-        return tiny()
-
-    made = trainer(tmp_path, model_init=model_init)
-    assert isinstance(made.model, Tiny)
-    made.train()
-    made.train(trial={"learning_rate": 0.1})
-    assert seen == [None, None, {"learning_rate": 0.1}]
 
 
 @pytest.mark.parametrize("compiled", [False, True])

@@ -70,15 +70,8 @@ def test_a_traceback_is_whole_where_it_is_asked_for_and_where_the_error_is_ours(
 def test_an_interrupt_names_the_checkpoint(tmp_path, caplog, capsys, number, ending, event):
     """And sees no summary as if all was done, and no frames of loops."""
     send = At(event, lambda *_: os.kill(os.getpid(), number), 3 if event == "on_step_end" else 4)
-    made = trainer(
-        tmp_path,
-        callbacks=[send],
-        max_steps=8,
-        save_strategy="steps",
-        save_steps=100,
-        eval_strategy="steps",
-        eval_steps=4,
-    )
+    saving = {"max_steps": 8, "save_strategy": "steps", "save_steps": 100}
+    made = trainer(tmp_path, callbacks=[send], eval_strategy="steps", eval_steps=4, **saving)
     with pytest.raises(ending) as caught:
         made.train()
     step = made.state.global_step
@@ -88,7 +81,7 @@ def test_an_interrupt_names_the_checkpoint(tmp_path, caplog, capsys, number, end
     assert "train_runtime" not in capsys.readouterr().out
     assert not [entry for entry in made.state.log_history if "train_runtime" in entry]
     assert len(frames_of(caught.value)) <= 30
-    made = trainer(tmp_path, max_steps=8, save_strategy="steps", save_steps=100)
+    made = trainer(tmp_path, **saving)
     made.train(resume_from_checkpoint=True)
     assert "train_runtime" in capsys.readouterr().out
     assert made.state.log_history[-1]["train_loss"] > 0

@@ -7,6 +7,8 @@ import pytest
 import torch
 from tiny import At, points, tiny, trainer, weights
 
+from lightrainer import Trainer
+
 EPOCH = {"eval_strategy": "epoch"}
 BEST = {**EPOCH, "save_strategy": "epoch", "load_best_model_at_end": True}
 
@@ -71,16 +73,13 @@ COLLATORS = {
 def test_batches_of_unusual_kinds(tmp_path):
     """Mappings that are no dicts, and tuples where the step that reads them is overridden, give the same weights."""
 
-    class Tuples(type(trainer(tmp_path))):
+    class Tuples(Trainer):
         def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
             return model(*inputs)["loss"]
 
     found = []
-    for cls, collator in (
-        (type(trainer(tmp_path)), stacked),
-        (type(trainer(tmp_path)), lambda samples: UserDict(stacked(samples))),
-        (Tuples, COLLATORS["tuple"]),
-    ):
+    mapping = lambda samples: UserDict(stacked(samples))
+    for cls, collator in ((Trainer, stacked), (Trainer, mapping), (Tuples, COLLATORS["tuple"])):
         made = trainer(tmp_path, cls, data_collator=collator, model=tiny())
         torch.manual_seed(5)
         made.train()
