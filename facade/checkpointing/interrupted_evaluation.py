@@ -75,7 +75,7 @@ class InterruptedEvaluation:
 
         An evaluation at the end of an epoch needs none: the resumed training ends the epoch again.
         """
-        if self.before is None or self.run.epoch_ended:
+        if self.before is None or self.run.epoch.is_over:
             return None
         apart = self._several and self.run.strategy.spread is None  # every process has running statistics
         buffers = {name: buffer.cpu() for name, buffer in self._buffers()} if apart else {}

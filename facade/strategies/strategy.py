@@ -46,6 +46,7 @@ class Strategy:
         options: plain values: what Lightning's strategy is built with, and what is done to the model for it.
 
     Attributes:
+        exchanges: ranks exchange gradients, so that `micro_batch` is asked for each micro-batch.
         accelerator: Lightning's accelerator, where the strategy works on no other; None where it follows the device.
         distributes: the model is spread over the ranks when Lightning configures it.
         replaces_parameters: an optimizer that was made before holds parameters that are not used any more.
@@ -56,6 +57,7 @@ class Strategy:
         lightning: Lightning's strategy, while it runs; otherwise None.
     """
 
+    exchanges = True
     accelerator: str | None = None
     distributes = replaces_parameters = False
     restarts = True
@@ -208,13 +210,11 @@ class Strategy:
         """Lightning's wrapper, in which the model is called, and which exchanges its gradients; None without one."""
         return None
 
-    def begin_step(self) -> None:
-        """Prepare for a window of micro-batches."""
-
-    def micro_batch(self, *, exchange: bool, steps: bool) -> contextlib.AbstractContextManager[Any]:
+    def micro_batch(self, *, first: bool, exchange: bool, steps: bool) -> contextlib.AbstractContextManager[Any]:
         """Exchange gradients or not in the block, which has forward and backward pass of a micro-batch of the model.
 
         Args:
+            first: it is the first micro-batch of a window.
             exchange: processes exchange the gradients now.
             steps: the optimizer steps after it.
         """
@@ -229,9 +229,8 @@ class Strategy:
         """Whether gradients are clipped in the step, as no rank has all of them before."""
         return False
 
-    def clip(self, parameters: list[torch.Tensor], max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
-        """Scale gradients down to a norm of `max_norm` over all processes; returns the norm that they had."""
-        return clip_gradients(parameters, max_norm, norm_type)
+    clip = staticmethod(clip_gradients)
+    """`(parameters, max_norm, norm_type)`: scale gradients down over all processes; return the norm that they had."""
 
     def norm(self, model: nn.Module) -> torch.Tensor:
         """Measure the norm of the gradients of a model over all processes, all of which have to call it."""

@@ -589,7 +589,9 @@ class Trainer:
         elif labels is not None and self.label_smoother is not None:
             loss = steps.smoothed_loss(self, model, outputs, labels, num_items_in_batch, split=split)
         else:
-            loss = read_loss(outputs, inputs, first_of_vector=True)
+            loss = outputs.get("loss") if isinstance(outputs, dict) else None
+            if not isinstance(loss, torch.Tensor):
+                loss = read_loss(outputs, inputs, first_of_vector=True)
         shared = self.args.average_tokens_across_devices and num_items_in_batch is not None
         if shared and (self.model_accepts_loss_kwargs or self.compute_loss_func is not None):
             loss = loss * data_ranks(self.args) if data_ranks(self.args) > 1 else loss
@@ -603,7 +605,8 @@ class Trainer:
         Only the model's forward pass is cast in mixed precision; the rest of the loss is computed in float32.
         """
         contexts = ExitStack()
-        contexts.enter_context(self.autocast_smart_context_manager())
+        if not isinstance(cast := self.autocast_smart_context_manager(), nullcontext):
+            contexts.enter_context(cast)
         return contexts
 
     def autocast_smart_context_manager(self, cache_enabled: bool | None = True) -> AbstractContextManager[Any]:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from ...lightning_modules.internals import lightning_internals
+from ...lightning_modules.internals import fast_path, lightning_internals
 from ...lightning_modules.models.inspection import accepted_arguments
 from ...lightning_modules.tasks.resuming import add_process_states
 from ...lightning_modules.training.accumulation import Window, WindowLoader
@@ -39,6 +39,30 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+@dataclass
+class Epoch:
+    """Cache of what the steps of an epoch use, and what the last one of them has left for the next log."""
+
+    called: Any = None
+    """The model to call for a forward pass, which a strategy may have wrapped."""
+    optimizer: Any = None
+    """Lightning's, or torch's own where Lightning adds nothing to its step."""
+    step_context: Callable[[], AbstractContextManager[Any]] = nullcontext
+    clips_in_step: bool = False
+    may_skip_steps: bool = False
+    takes_items: bool = False
+    """`Trainer.training_step` has the parameter `num_items_in_batch`."""
+    windows: int = 0
+    """Windows of the epoch that were read."""
+    stepped: bool = False
+    """The last window ended with a step of the optimizer."""
+    grad_norm: torch.Tensor | float | None = None
+    """Norm of the gradients in the last step, before clipping."""
+    learning_rate: float | None = None
+    """Learning rate of the last step."""
+    is_over: bool = False
+
+
 class TrainerModule(EvaluationModule):
     """A LightningModule that trains the model of a Trainer: one batch is one optimizer step, a `Window`.
 
@@ -53,9 +77,7 @@ class TrainerModule(EvaluationModule):
         checkpoint: the folder to resume from.
 
     Attributes:
-        called: the model to call for a forward pass, which a strategy may have wrapped.
-        grad_norm: of the last step, before clipping.
-        learning_rate: of the last step.
+        epoch: the current one.
         lightning_trainer: the `lightning.Trainer` that runs, once there is one.
         strategy: of the run, once there is a `lightning_trainer`.
     """
@@ -77,23 +99,15 @@ class TrainerModule(EvaluationModule):
         self.trial = run.trial
         self.ignore_keys = run.ignore_keys
         self.memory = facade._batch_size_finder.consensus()
-        self.takes_items = self.clips_in_step = self.may_skip_steps = False
         self.start_time = Moment()
         self.losses = facade._running_loss = RunningLoss(facade)
         self.recorded = self.losses.recorded
         self.lends_losses = not is_own(facade, "_maybe_log_save_evaluate")
-        self.grad_norm: torch.Tensor | float | None = None
-        self.learning_rate: float | None = None
+        self.epoch = Epoch()
         self.of_last_step: tuple[float | None, float | None] = (None, None)
-        self.seen_in_epoch = 0
-        self.epoch_ended = False
-        self.stepped = False
         self.interrupted_evaluation = InterruptedEvaluation(self)
         self.schedule = ReplacedSchedule()
         self.begun = False
-        self.called: nn.Module = facade.model
-        self.optimizer: Any = None
-        self._step_context: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
         self._stopped_before_step = False
         self._of_the_run = frozenset(vars(self)) - before | {"lightning_trainer", "strategy"}
 
@@ -129,7 +143,7 @@ class TrainerModule(EvaluationModule):
     @property
     def epoch_is_over(self) -> bool:
         """Return whether the epoch is over, and the evaluation due at its end is done."""
-        return self.epoch_ended and self.evaluation is None
+        return self.epoch.is_over and self.evaluation is None
 
     @property
     def next_position(self) -> tuple[int, int]:
@@ -140,10 +154,10 @@ class TrainerModule(EvaluationModule):
 
     def progress(self) -> dict[str, Any]:
         """Return the values of the next logs, for `apply_progress`."""
-        norm = self.grad_norm.item() if isinstance(self.grad_norm, torch.Tensor) else self.grad_norm
-        recorded = self.recorded.state_dict()
-        losses = self.losses.state_dict()
-        return {"losses": losses, "recorded": recorded, "grad_norm": norm, "learning_rate": self.learning_rate}
+        norm, rate = self.epoch.grad_norm, self.epoch.learning_rate
+        norm = norm.item() if isinstance(norm, torch.Tensor) else norm
+        losses, recorded = self.losses.state_dict(), self.recorded.state_dict()
+        return {"losses": losses, "recorded": recorded, "grad_norm": norm, "learning_rate": rate}
 
     def apply_progress(self, progress: dict[str, Any]) -> None:
         """Restore the values of the next logs from an interrupted training."""
@@ -185,18 +199,23 @@ class TrainerModule(EvaluationModule):
 
     def on_train_epoch_start(self) -> None:
         """Cache what the steps of this epoch use; `on_epoch_begin`."""
-        facade, running = self.facade, self.lightning_trainer
-        self.seen_in_epoch = self.windows.done
-        self.epoch_ended = False
-        self.called, self.optimizer = self.strategy.called, self.optimizers()
-        self.clips_in_step, self._step_context = self.strategy.clips_in_step, self.strategy.step_context()
-        self.may_skip_steps = self.strategy.step_was_skipped is not None or facade.accelerator.scaler is not None
-        self.takes_items = bool(accepted_arguments(facade.training_step, num_items_in_batch=None))
+        facade, running, strategy = self.facade, self.lightning_trainer, self.strategy
+        norm, rate = self.of_last_step if self.windows.is_at_end else (None, None)
+        self.epoch = Epoch(
+            called=strategy.called,
+            optimizer=fast_path.optimizer_of(running),
+            step_context=strategy.step_context(),
+            clips_in_step=strategy.clips_in_step,
+            may_skip_steps=strategy.step_was_skipped is not None or facade.accelerator.scaler is not None,
+            takes_items=bool(accepted_arguments(facade.training_step, num_items_in_batch=None)),
+            windows=self.windows.done,
+            grad_norm=norm,
+            learning_rate=rate,
+        )
         by_steps = facade.args.logging_strategy == "steps"
         connected: Any = running  # its class does not declare what connectors set
         connected.log_every_n_steps = int(facade.state.logging_steps) if by_steps else 0
         self.schedule.update(running, facade.lr_scheduler)
-        self.grad_norm, self.learning_rate = self.of_last_step if self.windows.is_at_end else (None, None)
         if facade.state.global_step >= self.length.max_steps:  # only the end of the epoch is left
             facade.control.should_training_stop = True
         facade.control = facade.callback_handler.on_epoch_begin(facade.args, facade.state, facade.control)
@@ -207,8 +226,7 @@ class TrainerModule(EvaluationModule):
         if self._stopped_before_step:  # this window had been read already
             self.windows.done -= 1
             return -1
-        self.seen_in_epoch += 1
-        self.strategy.begin_step()
+        self.epoch.windows += 1
         facade.control = facade.callback_handler.on_step_begin(facade.args, facade.state, facade.control)
 
     def training_step(self, batch: Window, batch_idx: int) -> torch.Tensor | None:
@@ -217,20 +235,22 @@ class TrainerModule(EvaluationModule):
         There is no step where the data ends inside of a window that is to be completed later, or where a callback
         ends the epoch.
         """
-        facade, strategy, called, memory = self.facade, self.strategy, self.called, self.memory
-        args, state, handler = facade.args, facade.state, facade.callback_handler
+        facade, epoch, strategy, memory = self.facade, self.epoch, self.strategy, self.memory
+        args, state, handler, called = facade.args, facade.state, facade.callback_handler, epoch.called
 
         # Window: the gradients of its micro-batches add up, and are exchanged with those of the last.
         facade.current_gradient_accumulation_steps = len(batch)
-        self.stepped, steps, loss = False, False, None
+        epoch.stepped, steps, loss = False, False, None
         for index, inputs in enumerate(batch, start=1):
             is_last = index == len(batch)
             facade.accelerator.gradient_state.sync_gradients = steps = is_last and batch.steps
-            exchange = is_last or facade.accelerator.sync_each_batch
+            exchanging: AbstractContextManager[Any] = nullcontext()
+            if strategy.exchanges:  # later, where all processes have to be known to have their gradients
+                exchange = (is_last or facade.accelerator.sync_each_batch) and not memory.is_shared
+                exchanging = strategy.micro_batch(first=index == 1, exchange=exchange, steps=steps)
 
             # Forward and backward.
-            held = memory.is_shared  # gradients are exchanged later, once all processes are known to have theirs
-            with strategy.no_sync(called) if held else strategy.micro_batch(exchange=exchange, steps=steps):
+            with exchanging:
                 loss = self._forward_backward(inputs, batch.items)
             if not steps:
                 facade.control = handler.on_substep_end(args, state, facade.control)
@@ -242,32 +262,32 @@ class TrainerModule(EvaluationModule):
             return loss
 
         # Clip.
-        if not self.clips_in_step:
+        if not epoch.clips_in_step:
             norm = facade._clip_grad_norm(called) if args.max_grad_norm > 0 else None
-            self.grad_norm = facade._get_grad_norm(called, grad_norm=norm)
+            epoch.grad_norm = facade._get_grad_norm(called, grad_norm=norm)
 
         # Step.
         facade.control = handler.on_pre_optimizer_step(args, state, facade.control)
         try:
-            with self._step_context():
-                self.optimizer.step()
+            with epoch.step_context():
+                epoch.optimizer.step()
         except Exception as error:
             explain(error, lambda: advice_for_training(args))
             if not memory.keeps(error):
                 raise
         if memory.is_shared:
             memory.settle()
-        if self.clips_in_step:
-            self.grad_norm = facade._get_grad_norm(called, grad_norm=strategy.norm_of_last_step())
+        if epoch.clips_in_step:
+            epoch.grad_norm = facade._get_grad_norm(called, grad_norm=strategy.norm_of_last_step())
         facade.control = handler.on_optimizer_step(args, state, facade.control)
 
         # Schedule: it stays where a step was skipped.
         schedule = facade.lr_scheduler
         if self.schedule.config is not None:
-            self.learning_rate = self.schedule.step()
+            epoch.learning_rate = self.schedule.step()
         else:
-            self.learning_rate = facade._get_learning_rate()
-            skipped = self.may_skip_steps and facade.accelerator.optimizer_step_was_skipped
+            epoch.learning_rate = facade._get_learning_rate()
+            skipped = epoch.may_skip_steps and facade.accelerator.optimizer_step_was_skipped
             if schedule is not None and not skipped and not isinstance(schedule, ReduceLROnPlateau):
                 schedule.step()
 
@@ -277,13 +297,13 @@ class TrainerModule(EvaluationModule):
         # Count.
         state.global_step += 1
         state.epoch = self.windows.epochs_done(self.length.steps_in_epoch)
-        self.stepped = True
+        epoch.stepped = True
         return loss
 
     def on_train_batch_end(self, outputs: Any, batch: Window, batch_idx: int) -> None:
         """End a step: log, evaluate and save, if they are due."""
         facade = self.facade
-        if self.stepped:
+        if self.epoch.stepped:
             facade.control = facade.callback_handler.on_step_end(facade.args, facade.state, facade.control)
             self._log_save_evaluate()
         control = facade.control
@@ -295,11 +315,11 @@ class TrainerModule(EvaluationModule):
     def on_train_epoch_end(self) -> None:
         """End an epoch: log, evaluate and save, if they are due."""
         facade = self.facade
-        if self.seen_in_epoch == 0:
+        if self.epoch.windows == 0:
             self._stop_without_data()
         self.schedule.epoch_ended()
         facade.control = facade.callback_handler.on_epoch_end(facade.args, facade.state, facade.control)
-        self.epoch_ended = True
+        self.epoch.is_over = True
         self._log_save_evaluate()
         if DebugOption.TPU_METRICS_DEBUG in facade.args.debug:
             print_metrics()
@@ -362,8 +382,8 @@ class TrainerModule(EvaluationModule):
             return None
         self.recorded.batch = inputs, items
         try:
-            known = {"num_items_in_batch": items} if self.takes_items else {}
-            loss = facade.training_step(self.called, inputs, **known)
+            known = {"num_items_in_batch": items} if self.epoch.takes_items else {}
+            loss = facade.training_step(self.epoch.called, inputs, **known)
         except Exception as error:
             explain(error, lambda: advice_for_training(facade.args, inputs))
             if not self.memory.keeps(error):
@@ -379,13 +399,13 @@ class TrainerModule(EvaluationModule):
     def _log_save_evaluate(self) -> None:
         self.facade._maybe_log_save_evaluate(
             self.losses.since_log if self.lends_losses else self.losses,
-            self.grad_norm,
+            self.epoch.grad_norm,
             self.facade.model,
             self.trial,
             self.windows.epoch,
             self.ignore_keys,
             self.start_time,
-            learning_rate=self.learning_rate,
+            learning_rate=self.epoch.learning_rate,
         )
 
     def log_progress(self, grad_norm: Any, learning_rate: float | None, start_time: float) -> None:

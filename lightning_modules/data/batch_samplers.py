@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 from torch.utils.data import BatchSampler, DataLoader, Sampler
 
-from .order import CHUNK, Order, order_of
+from .order import CHUNK, order_of
 
 
 class SkippingBatchSampler(BatchSampler):
@@ -181,35 +181,30 @@ class ShardedBatchSampler(GivenBatchSampler):
         return rounds + 1 if self.even_batches or rank * share < rest else rounds
 
     def _after_skip(self) -> Iterator[Iterable[list[int]]]:
+        """Yield the batches of this process, those of a chunk at a time; no other's are read from the order."""
         order = order_of(self.sampler)
-        batches = super()._after_skip() if order is None else [self._own_batches(order)]
-        del order  # so that the samples of other processes can be freed
-        yield from batches
-
-    def _own_batches(self, order: Order) -> Iterator[list[int]]:
-        """Yield the batches of this process, and read no other's from the order."""
-        share, rank, blanks, self.blanks = self.share, self.rank, self.blanks, 0
-        assert share is not None
-        assert rank is not None
-        yield from ([] for _ in range(blanks))
+        if order is None:
+            yield from super()._after_skip()
+            return
+        share, rank, blanks, self.blanks = self.share or 1, self.rank or 0, self.blanks, 0
+        yield ([] for _ in range(blanks))
         size = share * self.world_size
         rounds = len(order.values) // size
         whole = order.values[: rounds * size].reshape(rounds, self.world_size, share)[:, rank]
         first, last = order.values[:size], order.values[rounds * size :]
-        draw, drawn = order.draw, 0
+        draw = order.draw
         if draw is None and self.world_size > 1:
             whole, first, last = whole.copy(), first.copy(), last.copy()
-        del order
-        skip = self._take_skip()
-        for number in range(skip, rounds):
-            if draw is not None and drawn <= number:
-                drawn = number + max(CHUNK // size, 1)
-                draw(drawn * size)
-            yield whole[number].tolist()
+        del order  # so that the samples of other processes can be freed
+        skip, at_once = self._take_skip(), max(CHUNK // size, 1)
+        for start in range(skip, rounds, at_once):
+            if draw is not None:
+                draw((start + at_once) * size)
+            yield map(np.ndarray.tolist, whole[start : start + at_once])
         if len(last) > 0 and not self.drop_last and skip <= rounds:
             if draw is not None:
                 draw((rounds + 1) * size)
-            yield from self._last_batch(last, first if rounds else last)
+            yield self._last_batch(last, first if rounds else last)
 
     def _last_batch(self, last: np.ndarray, first: np.ndarray) -> Iterator[list[int]]:
         """Yield the part of this process of a last, shorter round, filled up from the first one; nothing if empty."""

@@ -48,17 +48,10 @@ def step_plainly(optimizer: Any) -> None:
     if "step" in getattr(optimizer, "__dict__", {}):
         return  # done before, or replaced by others
     guarded: Any = getattr(getattr(type(optimizer), "step", None), "__wrapped__", None)
-    if getattr(getattr(guarded, "__code__", None), "co_name", "") != "_use_grad" or DYNAMO in sys.modules:
+    known = getattr(getattr(guarded, "__code__", None), "co_name", "") == "_use_grad"
+    if not known or optimizer.defaults["differentiable"] or DYNAMO in sys.modules:
         return
-    plain: Any = guarded.__wrapped__
-
-    @functools.wraps(plain)
-    def step(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
-        if DYNAMO in sys.modules:
-            return guarded(self, *args, **kwargs)
-        with torch.set_grad_enabled(self.defaults["differentiable"]):
-            return plain(self, *args, **kwargs)
-
+    step = torch.no_grad()(guarded.__wrapped__)
     optimizer.step = types.MethodType(Optimizer.profile_hook_step(step), optimizer)
 
 

@@ -86,6 +86,15 @@ def has_plain_steps(trainer: Trainer) -> bool:
     return type(trainer.strategy) in (DDPStrategy, SingleDeviceStrategy) and _has_no_hooks(trainer)
 
 
+def optimizer_of(trainer: Trainer) -> Any:
+    """Return the optimizer for the steps of a module: torch's own where Lightning adds nothing but its count of steps.
+
+    The count is for callbacks and loggers, which there are none of then.
+    """
+    plain = has_plain_steps(trainer) and getattr(trainer.precision_plugin, "scaler", None) is None
+    return trainer.lightning_module.optimizers(use_pl_optimizer=not plain)
+
+
 def _has_no_hooks(trainer: Trainer) -> bool:
     precision = trainer.precision_plugin
     return not callbacks_of(trainer) and isinstance(precision, (FastPrecision, ForwardPrecision))
@@ -167,7 +176,7 @@ class SilentProfiler(PassThroughProfiler):
 
 
 class FastPrecision(Precision):
-    """Lightning's float32 precision, which calls the hooks around backward and step only if there are callbacks.
+    """Lightning's float32 precision, which calls the hooks around the backward pass only if there are callbacks.
 
     For modules with manual optimization that define none of these hooks.
     """
@@ -179,12 +188,6 @@ class FastPrecision(Precision):
     def post_backward(self, tensor: Any, module: LightningModule) -> Any:
         """Call `on_after_backward` if there are callbacks."""
         return super().post_backward(tensor, module) if callbacks_of(module.trainer) else tensor
-
-    def optimizer_step(self, optimizer: Any, model: Any, closure: Any, **kwargs: Any) -> Any:
-        """Call `on_before_optimizer_step` if there are callbacks, and step."""
-        if model.trainer.callbacks:
-            return super().optimizer_step(optimizer, model, closure, **kwargs)
-        return optimizer.step(**kwargs)
 
 
 class ForwardPrecision(ForwardCasting, MixedPrecision):

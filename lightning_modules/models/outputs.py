@@ -31,7 +31,7 @@ def read_loss(
         TypeError: what stands in the place of the loss is not a tensor.
     """
     in_vector = first_of_vector and isinstance(outputs, torch.Tensor) and outputs.dim() == 1 and len(outputs) > 0
-    loss = outputs.get("loss") if type(outputs) is dict else outputs[0] if in_vector else find_loss(outputs)
+    loss = outputs[0] if in_vector else find_loss(outputs)
     if loss is None:
         raise ValueError(_no_loss_message(outputs, inputs, advice))
     if not isinstance(loss, torch.Tensor):

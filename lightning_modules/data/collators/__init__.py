@@ -11,12 +11,15 @@ from .base import (
     to_numpy,
     torch_collate_batch,
 )
-from .columns import RemoveColumnsCollator, ignored_columns_message, no_columns_left_error, remove_unused
 from .default import (
     DefaultDataCollator,
+    RemoveColumnsCollator,
     collate_samples,
     default_data_collator,
+    ignored_columns_message,
+    no_columns_left_error,
     numpy_default_data_collator,
+    remove_unused,
     torch_default_data_collator,
 )
 from .flattening import DataCollatorWithFlattening

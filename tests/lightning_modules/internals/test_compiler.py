@@ -112,22 +112,13 @@ def test_the_surroundings_of_a_step_get_their_gradients_back(unloaded, breaks):
     assert (parameter.tolist(), torch.is_grad_enabled(), breaks) == ([0.0, 0.0], True, [])
 
 
-def test_once_the_compiler_is_loaded_torch_decides(unloaded, breaks, monkeypatch):
-    optimizer = torch.optim.SGD(model().parameters(), lr=0.1)
-    compiler.step_plainly(optimizer)
-    optimizer.step()
-    assert breaks == []
-    monkeypatch.setitem(sys.modules, unloaded, torch._dynamo)
-    optimizer.step()
-    assert breaks == [1, 1]
-
-
 def test_other_optimizers_stay_as_they_are(unloaded):
     class Own(torch.optim.SGD):
         def step(self, closure=None):
             return closure
 
-    for optimizer in (Own(model().parameters(), lr=0.1), torch.optim.LBFGS(model().parameters())):
+    differentiable = torch.optim.SGD(model().parameters(), lr=0.1, differentiable=True)
+    for optimizer in (Own(model().parameters(), lr=0.1), torch.optim.LBFGS(model().parameters()), differentiable):
         compiler.step_plainly(optimizer)
         assert "step" not in vars(optimizer)
 
