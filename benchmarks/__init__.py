@@ -1,1 +1,1 @@
-"""What is promised about speed and memory, each a script that prints ratios measured in one run."""
+"""Measure the promises about speed and memory, each by a script that prints ratios of one run."""

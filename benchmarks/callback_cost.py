@@ -1,4 +1,4 @@
-"""What one callback more costs per step, over the four events of a step, in lightrainer's and the reference's handler.
+"""Measure the cost of one callback more per step, over the four events of a step, in both libraries' handlers.
 
 Promised is under 2 us for a callback that does nothing: one that overrides no event, and one whose events are empty.
 For comparison one whose events do the least there is to do, which Python itself takes most of the time to call.
@@ -15,7 +15,7 @@ EVENTS = ("on_step_begin", "on_pre_optimizer_step", "on_optimizer_step", "on_ste
 
 
 class Arguments:
-    """What the callback that leads the training reads."""
+    """Arguments that `DefaultFlowCallback` reads."""
 
     logging_first_step = False
     logging_strategy = eval_strategy = save_strategy = "no"
@@ -23,7 +23,7 @@ class Arguments:
 
 
 def callback_module(name: str):
-    """Where the library has its callbacks."""
+    """Return the module in which a library has its callbacks."""
     return library("transformers.trainer_callback" if name == "transformers" else "lightrainer.callbacks")
 
 

@@ -57,7 +57,7 @@ class FourLayers(nn.Module):
         self.layers = nn.Sequential(*(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU()) for _ in range(4)))
 
     def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
-        """The mean of the outputs, for `x` of shape (batch, width)."""
+        """Return the mean of the outputs, for `x` of shape (batch, width)."""
         outputs = self.layers(x)
         return {"loss": outputs.square().mean(), "logits": outputs}
 
@@ -75,12 +75,12 @@ class Clocks(NamedTuple):
         return cls(time.perf_counter(), time.process_time(), time.thread_time())
 
     def since(self, earlier: "Clocks") -> "Clocks":
-        """What has passed."""
+        """Return the time that has passed."""
         return Clocks(*(mine - its for mine, its in zip(self, earlier, strict=True)))
 
 
 class Times:
-    """What the clocks show at the beginning and at the end of each step, by the number of steps done."""
+    """Read the clocks at the beginning and at the end of each step, by the number of steps done."""
 
     def __init__(self):
         self.begins: dict[int, Clocks] = {}
@@ -115,7 +115,7 @@ class Times:
 
 
 def training(name: str, dataset: list[dict[str, torch.Tensor]]) -> dict[str, float]:
-    """One training with checkpoints; see `Times.costs`."""
+    """Run one training with checkpoints; see `Times.costs`."""
     api = library(name)
     times = Times()
 

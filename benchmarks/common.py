@@ -1,4 +1,4 @@
-"""What the benchmarks share: the tiny model, quiet arguments, interleaved rounds, the table and the JSON line."""
+"""Parts that the benchmarks share: the tiny model, quiet arguments, interleaved rounds, the table and the JSON line."""
 
 import gc
 import importlib
@@ -29,7 +29,7 @@ class TinyModel(nn.Module):
         )
 
     def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
-        """The squared error and the prediction, for `x` of shape (batch, 16)."""
+        """Return the squared error and the prediction, for `x` of shape (batch, 16)."""
         prediction = self.layers(x)
         if labels is None:
             return {"logits": prediction}
@@ -44,7 +44,7 @@ def tiny_dataset(count: int) -> list[dict[str, torch.Tensor]]:
 
 
 def library(name: str) -> Any:
-    """The library under that name, kept quiet."""
+    """Return the library under that name, kept quiet."""
     module = importlib.import_module(name)
     for noisy in ("lightning", "lightning.pytorch", "transformers", "lightrainer"):
         logging.getLogger(noisy).setLevel(logging.ERROR)
@@ -88,7 +88,7 @@ def medians(measured: dict[str, list[float]]) -> dict[str, float]:
 
 
 def versions() -> dict[str, Any]:
-    """The machine and the versions that a number belongs to."""
+    """Return the machine and the versions that a number belongs to."""
     found: dict[str, Any] = {}
     for name in ("torch", "lightning", "transformers", "lightrainer"):
         try:
@@ -108,7 +108,7 @@ class Figure:
 
     @property
     def verdict(self) -> str:
-        """Whether the promise is kept, in the two digits that are shown."""
+        """Return whether the promise is kept, in the two digits that are shown."""
         return "kept" if round(self.value, 2) <= self.goal else "missed"
 
 

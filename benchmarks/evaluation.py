@@ -59,7 +59,7 @@ class Ragged(Wide):
 
 
 def wide_trainer(name: str, folder: str, megabytes: int, kind: str) -> Any:
-    """A trainer that evaluates so many megabytes of logits."""
+    """Return a trainer that evaluates so many megabytes of logits."""
     metrics: Any = lambda prediction: {"rows": len(prediction.predictions)}  # noqa: E731 - short
     if kind == "metric":
         from torchmetrics.classification import MulticlassAccuracy
@@ -75,13 +75,13 @@ def wide_trainer(name: str, folder: str, megabytes: int, kind: str) -> Any:
 
 
 def wide_dataset(megabytes: int) -> list[dict[str, torch.Tensor]]:
-    """Samples with so many megabytes of logits."""
+    """Return the samples with so many megabytes of logits."""
     count = megabytes * 2**20 // (4 * CLASSES)
     return [{"x": torch.tensor(float(i)), "labels": torch.tensor(i % CLASSES)} for i in range(count)]
 
 
 def evaluation(name: str, megabytes: int) -> float:
-    """Seconds of the processor of one `evaluate`; `bare` is the shortest loop that keeps the same arrays."""
+    """Return the seconds of the processor of one `evaluate`; `bare` is the shortest loop that keeps the same arrays."""
     if name == "bare":
         return bare_evaluation(wide_dataset(megabytes))
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
@@ -94,7 +94,7 @@ def evaluation(name: str, megabytes: int) -> float:
 
 
 def bare_evaluation(dataset: list) -> float:
-    """Seconds of the processor of a loop that writes logits and labels to arrays of their final size."""
+    """Return the seconds of the processor of a loop that writes logits and labels to arrays of their final size."""
     model, losses = Wide().eval(), []
     begin = time.process_time()
     logits, labels = np.empty((len(dataset), CLASSES), np.float32), np.empty(len(dataset), np.int64)
@@ -114,7 +114,7 @@ def memory(name: str, megabytes: int, kind: str) -> dict[str, float]:
 
 
 def measure_memory(name: str, megabytes: int, kind: str) -> dict[str, float]:
-    """In that process: see `memory`."""
+    """Measure memory in that process: see `memory`."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         trainer = wide_trainer(name, folder, megabytes, kind)
@@ -130,7 +130,7 @@ def measure_memory(name: str, megabytes: int, kind: str) -> dict[str, float]:
 
 @contextlib.contextmanager
 def peak_growth() -> Iterator[list[float]]:
-    """The most bytes of resident memory that the process has more, meanwhile, than at the beginning."""
+    """Return the most bytes of resident memory that the process has more, meanwhile, than at the beginning."""
     import psutil
 
     process, done = psutil.Process(), threading.Event()
@@ -169,7 +169,7 @@ def tiny_evaluation(trainer: Any) -> float:
 
 
 def overhead() -> tuple[list[tuple[str, str]], dict[str, Any]]:
-    """What a batch of a tiny model costs beyond a bare loop, with the loss alone and with predictions."""
+    """Measure the cost of a batch of a tiny model beyond a bare loop, with the loss alone and with predictions."""
     dataset = tiny_dataset(TINY_BATCHES * BATCH)
     rows, results = [], {}
     for what, metrics in (("loss", None), ("predictions", lambda prediction: {})):
@@ -190,7 +190,7 @@ def overhead() -> tuple[list[tuple[str, str]], dict[str, Any]]:
 
 
 def memory_growth() -> tuple[list[tuple[str, str]], dict[str, Any]]:
-    """How far memory grows; for the reference once and with less data, for it takes long."""
+    """Measure how far memory grows; for the reference once and with less data, for it takes long."""
     (small, large), rows, results = MEGABYTES, [], {}
     cases = [("transformers", "predict", small), *(("lightrainer", kind, large) for kind in ARRAYS)]
     for name, kind, size in cases:

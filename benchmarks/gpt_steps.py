@@ -31,7 +31,7 @@ class Gpt(nn.Module):
         self.head = nn.Linear(width, TOKENS)
 
     def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
-        """The cross-entropy of the next tokens, for ids of shape (batch, length)."""
+        """Return the cross-entropy of the next tokens, for ids of shape (batch, length)."""
         length = input_ids.shape[1]
         mask = nn.Transformer.generate_square_subsequent_mask(length)
         hidden = self.layers(self.tokens(input_ids) + self.places.weight[:length], mask=mask, is_causal=True)

@@ -32,13 +32,13 @@ class CountQuestions(TorchDispatchMode):
 
 
 def measuring(api: Any) -> list[Any]:
-    """The callbacks that measure, and the one that reports."""
+    """Return the callbacks that measure, and the one that reports."""
     names = ("ThroughputCallback", "MemoryCallback", "GradientNormCallback", "EMACallback", "RunReportCallback")
     return [getattr(api, name)() for name in names]
 
 
 def questions(name: str, steps: int, measured: bool, **changes) -> int:
-    """The number of questions in a training of that many steps, within one epoch."""
+    """Return the number of questions in a training of that many steps, within one epoch."""
     api = library(name)
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         arguments = quiet_arguments(name, folder, max_steps=steps, **changes)

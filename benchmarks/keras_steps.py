@@ -156,7 +156,7 @@ def serve(side: str) -> None:
 
 
 def started(side: str, aside: str) -> Any:
-    """A process that serves one side."""
+    """Return a process that serves one side."""
     path = os.pathsep.join(filter(None, [aside, os.environ.get("PYTHONPATH", "")]))
     variables = {
         "KERAS_BACKEND": BACKENDS[side],

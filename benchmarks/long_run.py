@@ -22,12 +22,12 @@ STEPS, WINDOW, WARM = 50_000, 1_000, 5_000
 
 
 def size_of(logs: list) -> int:
-    """Bytes of the logs, keys aside, which all of them share."""
+    """Return the bytes of the logs, keys aside, which all of them share."""
     return sys.getsizeof(logs) + sum(sys.getsizeof(log) + sum(map(sys.getsizeof, log.values())) for log in logs)
 
 
 def fixed_work() -> float:
-    """The median of the seconds that a forward and a backward pass take."""
+    """Return the median of the seconds that a forward and a backward pass take."""
     model, batch = TinyModel(), default_collate(tiny_dataset(8))
     times = [time.process_time()]
     for _ in range(WINDOW):
@@ -83,7 +83,7 @@ def main() -> list[Figure]:
 
 
 def window(times: list[float], begin: int) -> float:
-    """The median of the seconds that a step took, over a thousand steps."""
+    """Return the median of the seconds that a step took, over a thousand steps."""
     return statistics.median(times[step + 1] - times[step] for step in range(begin - 1, begin + WINDOW - 1))
 
 

@@ -25,7 +25,7 @@ class Block(nn.Module):
         self.norm = nn.LayerNorm(WIDTH)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Of the shape of `x`."""
+        """Return outputs of the shape of `x`."""
         return x + self.norm(self.linear(x))
 
 
@@ -38,7 +38,7 @@ class ManyModules(nn.Module):
         self.head = nn.Linear(WIDTH, 1)
 
     def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
-        """The squared error, for `x` of shape (batch, 8)."""
+        """Return the squared error, for `x` of shape (batch, 8)."""
         for block in self.blocks:
             x = block(x)
         return {"loss": nn.functional.mse_loss(self.head(x).squeeze(-1), labels)}

@@ -73,7 +73,7 @@ def largest_of_this_process() -> float:
 
 
 def highest(events: list[dict[str, Any]]) -> int:
-    """The most bytes that are there at once, of a trace with all that was taken and given back."""
+    """Return the most bytes that are there at once, of a trace with all that was taken and given back."""
     moves = sorted((each for each in events if each.get("name") == "[memory]"), key=lambda each: each["ts"])
     return max(itertools.accumulate(each["args"]["Bytes"] for each in moves))
 

@@ -22,7 +22,7 @@ class Spent:
 
 
 def environment() -> dict[str, str]:
-    """One thread, no network, compiled modules."""
+    """Return an environment with one thread, no network, compiled modules."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     settings = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     return {**kept, **settings, "PYTHONPYCACHEPREFIX": str(COMPILED)}

@@ -37,13 +37,13 @@ class Layers(nn.Module):
         self.layers = nn.Sequential(*(nn.Sequential(nn.Linear(self.width, self.width), nn.ReLU()) for _ in range(4)))
 
     def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
-        """The mean of the outputs, for `x` of shape (batch, width)."""
+        """Return the mean of the outputs, for `x` of shape (batch, width)."""
         outputs = self.layers(x)
         return {"loss": outputs.square().mean(), "logits": outputs}
 
 
 def training(name: str, megabytes: float, case: str, *, saves: bool) -> float:
-    """Seconds of one `train()`, without those it slept."""
+    """Return the seconds of one `train()`, without those it slept."""
     api, slept = library(name), 0.0
 
     class Pause(api.TrainerCallback):
@@ -68,7 +68,7 @@ def training(name: str, megabytes: float, case: str, *, saves: bool) -> float:
 
 
 def standstills(megabytes: float, case: str) -> dict[str, list[float]]:
-    """Seconds of standstill for each save, by library, one for each round; the first round warms up."""
+    """Return the seconds of standstill for each save, by library, one for each round; the first round warms up."""
     kinds = {
         (name, saves): partial(training, name, megabytes, case, saves=saves)
         for name in LIBRARIES

@@ -1,4 +1,4 @@
-"""What a trial of a search costs beyond its training, against the reference; and what a second worker brings.
+"""Measure the cost of a trial beyond its training, against the reference, and the gain of a second worker.
 
 The same study in both libraries, the trials of a sampler with a seed. What a trial takes beyond training is the time of
 the whole search less that of all its `train` calls, divided by the number of trials; promised is no more than in the
@@ -39,7 +39,7 @@ def make_trainer(name: str, folder: str, samples: int, **changes):
 
 
 def seconds_beyond_training(name: str) -> float:
-    """Of one trial, on the average of a search."""
+    """Return the seconds of one trial, on the average of a search."""
     import optuna
 
     with tempfile.TemporaryDirectory() as folder:
@@ -62,7 +62,7 @@ def seconds_beyond_training(name: str) -> float:
 
 
 def seconds_of_search(name: str) -> float:
-    """The whole search, per trial: the training too."""
+    """Measure the whole search, per trial: the training too."""
     import optuna
 
     with tempfile.TemporaryDirectory() as folder:
@@ -73,7 +73,7 @@ def seconds_of_search(name: str) -> float:
 
 
 def seconds_with_workers(workers: int) -> float:
-    """A fixed study, whose trials are long enough that the start of a worker is not what is measured."""
+    """Measure a fixed study, whose trials are long enough that the start of a worker is not what is measured."""
     import optuna
 
     with tempfile.TemporaryDirectory() as folder:
@@ -90,7 +90,7 @@ def seconds_with_workers(workers: int) -> float:
 
 
 def seconds_of_counting(processes: int) -> float:
-    """The same work for each of some processes: what a second core of this machine is worth at present."""
+    """Measure the same work for each of some processes: what a second core of this machine is worth at present."""
     code = "x = 0\nfor i in range(20_000_000): x += i"
     begin = time.perf_counter()
     running = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(processes)]

@@ -1,4 +1,4 @@
-"""What a training step costs: in a bare loop, and in the trainer of a library."""
+"""Measure the cost of a training step: in a bare loop, and in the trainer of a library."""
 
 import contextlib
 import io
@@ -33,17 +33,17 @@ class Steps:
     skipped: int
 
     def per_step(self, begin: list[float], end: list[float]) -> list[float]:
-        """Seconds per measured step, by each clock."""
+        """Return the seconds per measured step, by each clock."""
         return [(last - first) / (self.all - self.skipped) for first, last in zip(begin, end, strict=True)]
 
 
 def now() -> list[float]:
-    """All clocks, in seconds."""
+    """Return all clocks, in seconds."""
     return [clock() for clock in CLOCKS.values()]
 
 
 def bare_loop(model: nn.Module, loader: Iterable, steps: Steps) -> list[float]:
-    """Seconds per step of the shortest loop that does the same work."""
+    """Return the seconds per step of the shortest loop that does the same work."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.0, fused=True)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(0.0, 1 - step / steps.all))
     total = torch.tensor(0.0)
@@ -64,7 +64,7 @@ def bare_loop(model: nn.Module, loader: Iterable, steps: Steps) -> list[float]:
 def trainer_loop(
     name: str, dataset: list, steps: Steps, model: Callable[[], nn.Module] = TinyModel, **options: object
 ) -> list[float]:
-    """Seconds per step of a library's trainer, between two calls of `on_step_end`."""
+    """Return the seconds per step of a library's trainer, between two calls of `on_step_end`."""
     api = library(name)
     times = {}
 

@@ -25,7 +25,7 @@ def write(figures: dict[str, list[Figure]]) -> str:
 
 
 def table(figures: list[Figure]) -> list[str]:
-    """The lines of the table in Markdown: what, value, goal, kept or missed."""
+    """Return the lines of the table in Markdown: what, value, goal, kept or missed."""
     rows = [f"| {each.what} | {each.value:.2f} | {each.goal:g} | {each.verdict} |" for each in figures]
     return ["| what | measured | goal | |", "|---|---|---|---|", *rows]
 

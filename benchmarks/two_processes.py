@@ -38,7 +38,7 @@ def bare(dataset: list) -> list[float]:
 
 
 def measure(folder: Path) -> None:
-    """What each of the processes does: write its measurements."""
+    """Write the measurements of one of the processes."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     dataset = tiny_dataset(STEPS.all * BATCH * PROCESSES)
@@ -54,7 +54,7 @@ def measure(folder: Path) -> None:
 
 
 def average(processes: list[Rounds]) -> Rounds:
-    """The mean over the processes of each clock, in each round."""
+    """Return the mean over the processes of each clock, in each round."""
     return {
         name: [
             [statistics.mean(clock) for clock in zip(*of_round, strict=True)]

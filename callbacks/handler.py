@@ -278,7 +278,7 @@ _OTHER_WORDS = (
 
 
 def _event_like(name: str) -> str | None:
-    """The event that has nearly this name; None where none has."""
+    """Return the event that has nearly this name; None where none has."""
     written = name.lower()
     for other, ours in _OTHER_WORDS:
         written = written.replace(other, ours)

@@ -193,7 +193,7 @@ def _parameters(model: Any, optimizer: Any) -> list[torch.nn.Parameter]:
 
 
 def _named(model: Any, parameters: list[torch.nn.Parameter]) -> list[str]:
-    """Names of the parameters whose gradients are bad here."""
+    """Return the names of the parameters whose gradients are bad here."""
     names = {} if model is None else {id(parameter): name for name, parameter in model.named_parameters()}
     return [
         names.get(id(parameter), f"parameter {index} of the optimizer")

@@ -44,7 +44,7 @@ def spirals(count: int, seed: int) -> list[tuple[dict[str, np.ndarray], int]]:
 
 
 def accuracy(prediction: Any) -> dict[str, float]:
-    """The share of points whose spiral was found."""
+    """Return the share of points whose spiral was found."""
     return {"accuracy": float((prediction.predictions.argmax(-1) == prediction.label_ids).mean())}
 
 

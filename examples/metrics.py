@@ -35,7 +35,7 @@ def classification() -> dict[str, float]:
 
 
 def language_modelling() -> dict[str, float]:
-    """The loss for each token and the perplexity, exact however long the texts of a batch are."""
+    """Return the loss for each token and the perplexity, exact however long the texts of a batch are."""
     data = [tokens(TEXT[start : start + 5 + start % 40]) for start in range(len(TEXT) - 5)]
     metrics = {"token_loss": TokenLoss(), "perplexity": TokenPerplexity()}
     return trained(BigramForCausalLM(), data * 8, data[::4], metrics, data_collator=pad)
@@ -106,13 +106,13 @@ class BigramForCausalLM(nn.Module):
 
 
 def tokens(text: str) -> Sample:
-    """A text, character by character."""
+    """Return a text, character by character."""
     ids = torch.tensor([ord(character) for character in text])
     return {"input_ids": ids, "labels": ids.clone()}
 
 
 def pad(samples: list[Sample]) -> Sample:
-    """A batch of texts of different lengths; labels are filled up with -100, which does not count."""
+    """Return a batch of texts of different lengths; labels are filled up with -100, which does not count."""
     inputs, labels = ([sample[name] for sample in samples] for name in ("input_ids", "labels"))
     return {
         "input_ids": nn.utils.rnn.pad_sequence(inputs, batch_first=True),

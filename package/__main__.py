@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"lightrainer {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
-    # What follows the command is read by a parser of its own, which is only built for it.
+    # A parser of the command, which is only built for it, reads what follows.
     for name, (_, text) in _COMMANDS.items():
         commands.add_parser(name, add_help=False, help=text)
     known, flags = parser.parse_known_args(words)

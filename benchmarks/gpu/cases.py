@@ -18,7 +18,7 @@ from typing import Any
 from ..common import versions
 
 Outcome = dict[str, Any]
-"""What a case returns: `figures`, and `passed` (None if nothing was promised) or `skipped` with the reason."""
+"""Result of a case: `figures`, and `passed` (None if nothing was promised) or `skipped` with the reason."""
 
 VERDICTS = {None: "shown", True: "passed", False: "failed"}
 
@@ -35,7 +35,7 @@ class Setting:
 
     @property
     def small(self) -> bool:
-        """Whether this is a rehearsal."""
+        """Return whether this is a rehearsal."""
         return self.device == "cpu"
 
     def libraries(self) -> list[str]:

@@ -30,12 +30,12 @@ HEAD = "| argument | default | what it does | what it becomes |\n|---|---|---|--
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     return "".join([INTRODUCTION, *sections(Seq2SeqTrainingArguments)])
 
 
 def sections(kind: type[Seq2SeqTrainingArguments]) -> Iterator[str]:
-    """One section for each concern: its heading, what it holds, its table."""
+    """Return one section for each concern: its heading, what it holds, its table."""
     rows: dict[tuple[str, str], list[str]] = {}
     for item in dataclasses.fields(kind):
         rows.setdefault(concern(kind, item.name) or ("more", ""), []).append(row(item))
@@ -44,7 +44,7 @@ def sections(kind: type[Seq2SeqTrainingArguments]) -> Iterator[str]:
 
 
 def row(item: dataclasses.Field[Any]) -> str:
-    """One line of a table."""
+    """Return one line of a table."""
     becomes = BECOMES[item.name] + remark(item.name)
     cells = (f"`{item.name}`", default(item), item.metadata["help"], becomes)
     escaped = [cell.replace("|", "\\|") for cell in cells]
@@ -52,13 +52,13 @@ def row(item: dataclasses.Field[Any]) -> str:
 
 
 def default(item: dataclasses.Field[Any]) -> str:
-    """The default, as a user would write it."""
+    """Return the default, as a user would write it."""
     value = item.default_factory() if callable(item.default_factory) else item.default
     return f"`{getattr(value, 'value', value)!r}`"
 
 
 def remark(name: str) -> str:
-    """Which values are not honoured, if any."""
+    """Name the values that are not honoured, if any."""
     said = (inspect.getdoc(PARTLY[name]) or "") if name in PARTLY else ""
     first = said.partition("\n")[0].rstrip(".")
     return f". {first}" if first else ""

@@ -24,7 +24,7 @@ OF_THEIR_OWN = ("run", "plan")  # whose options are those of the script, and the
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     whole = parser_of([])
     (commands,) = (action for action in whole._actions if isinstance(action, argparse._SubParsersAction))
     sections = [INTRODUCTION, table(whole, "commands"), run_section()]
@@ -37,7 +37,7 @@ def page() -> str:
 
 
 def run_section() -> str:
-    """What `lightrainer run --help` says."""
+    """Return the output of `lightrainer run --help`."""
     said = io.StringIO()
     with contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
         main(["run", "--help"])
@@ -45,7 +45,7 @@ def run_section() -> str:
 
 
 def section(command: str) -> str:
-    """A command: what it does, its options by group, what its help ends with."""
+    """Return a command: what it does, its options by group, what its help ends with."""
     parser = parser_of([command])
     groups = [table(parser, str(group.title)) for group in parser._action_groups]
     after = f"```text\n{parser.epilog.strip()}\n```\n" if parser.epilog else ""
@@ -53,7 +53,7 @@ def section(command: str) -> str:
 
 
 def parser_of(words: list[str]) -> argparse.ArgumentParser:
-    """The parser of a command, as it is when its help is asked for."""
+    """Return the parser of a command, as it is when its help is asked for."""
     found: list[argparse.ArgumentParser] = []
     patch = mock.patch.object(argparse.ArgumentParser, "print_help", lambda self, file=None: found.append(self))
     with patch, contextlib.suppress(SystemExit):
@@ -62,14 +62,14 @@ def parser_of(words: list[str]) -> argparse.ArgumentParser:
 
 
 def table(parser: argparse.ArgumentParser, title: str) -> str:
-    """The options of a group as a table; nothing where there are none but `--help`."""
+    """Return the options of a group as a table; nothing where there are none but `--help`."""
     (group,) = (group for group in parser._action_groups if group.title == title)
     lines = "".join(rows(group._group_actions))
     return f"| {title} | |\n|---|---|\n{lines}" if lines else ""
 
 
 def rows(actions: list[argparse.Action]) -> Iterator[str]:
-    """One line for each option, without that of the help."""
+    """Return one line for each option, without that of the help."""
     for action in actions:
         if isinstance(action, argparse._SubParsersAction):
             yield from rows(action._choices_actions)
@@ -78,7 +78,7 @@ def rows(actions: list[argparse.Action]) -> Iterator[str]:
 
 
 def name(action: argparse.Action) -> str:
-    """An option as it is written: its dashed name, and what follows it."""
+    """Return an option as it is written: its dashed name, and what follows it."""
     words = [word for word in action.option_strings if "_" not in word] or [str(action.metavar or action.dest)]
     value = ""
     if action.option_strings and action.nargs != 0:
@@ -88,7 +88,7 @@ def name(action: argparse.Action) -> str:
 
 
 def help_of(action: argparse.Action) -> str:
-    """What is said of an option, with its default filled in."""
+    """Return the help of an option, with its default filled in."""
     return (action.help or "").replace("%(default)s", str(action.default)).replace("%%", "%")
 
 

@@ -14,29 +14,29 @@ DEPTHS = {ROOT / "README.md": 0, ROOT / "docs" / "develop" / "folders.md": 1}
 BEGIN, END = "<!-- tree: docs/scripts/folder_tree.py -->\n```text\n", "```\n<!-- end of tree -->"
 COLUMN = 22
 WIDTH = 120
-# What a folder of the package holds is said by its `__init__`; the others have none.
+# The contents of a folder of the package are in its `__init__`; the others have none.
 OTHER_FOLDERS = {
     "examples": "Scripts that run without a network in a minute or two",
-    "benchmarks": "What is promised about speed and memory: each a script that prints ratios of one run",
+    "benchmarks": "Promises about speed and memory: each a script that prints ratios of one run",
     "docs": "user/: guides; reference/: every argument; develop/: architecture, for who changes the code",
     "tests": "Mirrors the folders of the code; parity/ trains the same thing with the reference and compares",
 }
 
 
 def tree(depth: int) -> str:
-    """The folders of the package, so many levels below the top, then the others; one line each."""
+    """Return the folders of the package, so many levels below the top, then the others; one line each."""
     code = [line for name in ("package", "facade", "lightning_modules", "callbacks") for line in lines_of(name, depth)]
     return "".join([*code, *(line(f"{name}/", 0, comment) for name, comment in OTHER_FOLDERS.items())])
 
 
 def page_with_tree(page: Path) -> str:
-    """A page's text with the tree as it is now."""
+    """Return a page's text with the tree as it is now."""
     before, rest = page.read_text(encoding="utf-8").split(BEGIN)
     return before + BEGIN + tree(DEPTHS[page]) + END + rest.split(END)[1]
 
 
 def lines_of(name: str, depth: int) -> Iterator[str]:
-    """The lines of a folder of the package: itself, and the packages in it."""
+    """Return the lines of a folder of the package: itself, and the packages in it."""
     folder = ROOT / name
     yield line(f"{name}/", 0, first_sentence(folder / "__init__.py"))
     for inner in sorted(folder.glob("*/__init__.py")) if depth else ():
@@ -44,7 +44,7 @@ def lines_of(name: str, depth: int) -> Iterator[str]:
 
 
 def line(name: str, depth: int, comment: str) -> str:
-    """One line of the tree."""
+    """Return one line of the tree."""
     whole = f"{'  ' * depth + name:<{COLUMN}} {comment}"
     if len(whole) > WIDTH:
         raise ValueError(f"The first sentence of {name}__init__.py makes a line of {len(whole)} columns: {comment}")
@@ -52,7 +52,7 @@ def line(name: str, depth: int, comment: str) -> str:
 
 
 def first_sentence(path: Path) -> str:
-    """The first line of a module's docstring."""
+    """Return the first line of a module's docstring."""
     return (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").split("\n")[0].rstrip(".")
 
 

@@ -66,7 +66,7 @@ def changes(older: Any, newer: Any) -> Iterator[str]:
 
 
 def pieces(library: Any, module: str) -> dict[str, str]:
-    """The syntax trees of a module's functions, methods, fields and constants, by name; none where it is missing."""
+    """Return the syntax trees of a module's functions, methods, fields and constants by name; none of a missing one."""
     file = library / (module.replace(".", "/") + ".py")
     found: dict[str, str] = {}
     for name, node in _named(ast.parse(file.read_text(encoding="utf-8")).body if file.is_file() else []):

@@ -25,7 +25,7 @@ def tables() -> str:
 
 
 def page(text: str) -> str:
-    """The page with the tables of today."""
+    """Return the page with the tables of today."""
     before, _, rest = text.partition(BEGIN)
     return before + BEGIN + tables() + END + rest.partition(END)[2]
 

@@ -66,17 +66,17 @@ ESTIMATE = "estimate --params 7e9 --gpus 64 --fsdp full_shard --gradient-checkpo
 
 
 def plan() -> None:
-    """What `lightrainer plan` prints."""
+    """Draw the output of `lightrainer plan`."""
     draw("plan", "lightrainer plan --bf16 --use_cpu", lightrainer("plan", "--bf16", "--use_cpu"), width=125)
 
 
 def estimate() -> None:
-    """What `lightrainer estimate` prints."""
+    """Draw the output of `lightrainer estimate`."""
     draw("estimate", f"lightrainer {ESTIMATE}", lightrainer(*ESTIMATE.split()), width=112)
 
 
 def run() -> None:
-    """The bar half-way through a training, and the report that it leaves."""
+    """Draw the bar half-way through a training, and the report that it leaves."""
     Path("train.py").write_text(TRAIN)
     environment = {**os.environ, "TQDM_NCOLS": "100", "TQDM_MININTERVAL": "0.05"}
     shown = subprocess.run([sys.executable, "train.py"], check=True, capture_output=True, text=True, env=environment)
@@ -87,20 +87,20 @@ def run() -> None:
 
 
 def search() -> None:
-    """The report of a hyperparameter search."""
+    """Draw the report of a hyperparameter search."""
     Path("search.py").write_text(SEARCH)
     subprocess.run([sys.executable, "search.py"], check=True, stdout=subprocess.DEVNULL)
     photograph("search-report", Path("output/search/report.html"), 1100, 1000)
 
 
 def lightrainer(*words: str) -> str:
-    """What a command prints."""
+    """Return the output of a command."""
     command = [sys.executable, "-m", "lightrainer", *words]
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 def draw(name: str, command: str, printed: str, width: int) -> None:
-    """A terminal with a command and what it prints, as SVG that fetches no fonts."""
+    """Draw a terminal with a command and what it prints, as SVG that fetches no fonts."""
     with open(os.devnull, "w") as nowhere:
         console = Console(record=True, width=width, file=nowhere)
         console.print(Text(f"$ {command}\n{printed}".rstrip()), soft_wrap=False)
@@ -110,7 +110,7 @@ def draw(name: str, command: str, printed: str, width: int) -> None:
 
 
 def photograph(name: str, page: Path, width: int, height: int) -> None:
-    """The top of a page, as PNG with few colours."""
+    """Photograph the top of a page, as PNG with few colours."""
     browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if browser is None:
         raise SystemExit("Install chromium: it photographs the reports.")

@@ -22,7 +22,7 @@ HEAD = "| package | lowest | with the pins | newest |\n|---|---|---|---|\n"
 
 
 def bounds() -> dict[str, str]:
-    """The lower bound of each package that is needed, and of those that the tests need beyond."""
+    """Return the lower bound of each package that is needed, and of those that the tests need beyond."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     lines = "\n".join(_requirements(project, "test"))
     return {_known(name): bound for name, bound in re.findall(r"^([\w-]+)\S*?[>=]=([\d.]+)", lines, re.MULTILINE)}
@@ -39,7 +39,7 @@ def _requirements(project: dict[str, Any], extra: str) -> Iterator[str]:
 
 
 def pins(path: Path) -> dict[str, str]:
-    """The versions in a file of constraints."""
+    """Return the versions in a file of constraints."""
     found = re.findall(r"^([\w-]+)==([\w.]+)", path.read_text(encoding="utf-8"), re.MULTILINE)
     return {_known(name): version for name, version in found}
 
@@ -49,7 +49,7 @@ def _known(name: str) -> str:
 
 
 def table() -> str:
-    """A line for each package; where the pins leave the version open the cell is empty."""
+    """Return a line for each package; where the pins leave the version open the cell is empty."""
     oldest, here, newest = (pins(ROOT / name / "constraints.txt") for name in (".venv-oldest", "", ".venv-newest"))
     rows = [f"| {name} | {oldest[name]} | {here.get(name, '')} | {newest[name]} |\n" for name in sorted(bounds())]
     return HEAD + "".join(rows)

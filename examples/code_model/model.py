@@ -37,7 +37,7 @@ class Block(nn.Module):
 
 
 def position_angles(tokens: int, head_width: int) -> Tensor:
-    """One angle for each position and each pair of numbers in a head's vector: (tokens, head_width / 2), in radians."""
+    """Return an angle for each position and each pair of numbers of a head: (tokens, head_width / 2), in radians."""
     speeds = 1000.0 ** -torch.linspace(0, 1, head_width // 2)
     return torch.outer(torch.arange(tokens), speeds)
 

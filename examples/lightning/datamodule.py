@@ -41,12 +41,12 @@ class Sentences(DataModule):
 
 
 def encode(text: str) -> dict[str, torch.Tensor]:
-    """A sample."""
+    """Return a sample."""
     return {"input_ids": torch.tensor([LETTERS.index(letter) for letter in text])}
 
 
 def pad(samples: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
-    """A batch: inputs filled up with 0, labels with -100, which do not count."""
+    """Return a batch: inputs filled up with 0, labels with -100, which do not count."""
     rows = [sample["input_ids"] for sample in samples]
     return {
         "input_ids": pad_sequence(rows, batch_first=True),
@@ -55,7 +55,7 @@ def pad(samples: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
 
 
 def trained(folder: Path, start: Path | None = None) -> list[torch.Tensor]:
-    """The weights after two epochs, from the start or from a checkpoint."""
+    """Return the weights after two epochs, from the start or from a checkpoint."""
     lightning.seed_everything(42, verbose=False)
     saving = ModelCheckpoint(dirpath=folder, filename="{step}", every_n_train_steps=15, save_top_k=-1)
     trainer = lightning.Trainer(

@@ -33,7 +33,7 @@ class Letters(nn.Module):
         self.head = nn.Linear(size, len(LETTERS))
 
     def get_input_embeddings(self) -> nn.Embedding:
-        """Where NEFTune adds its noise."""
+        """Return the embeddings, to which NEFTune adds its noise."""
         return self.embedding
 
     def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
@@ -49,7 +49,7 @@ def blocks(count: int = 300) -> list[dict[str, torch.Tensor]]:
 
 
 def make_module() -> CausalLMModule:
-    """The model with all that training it needs."""
+    """Return the model with all that training it needs."""
     return CausalLMModule(
         Letters(),
         optimizer=OptimizerConfig(learning_rate=1e-2, weight_decay=0.01),

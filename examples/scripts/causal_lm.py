@@ -41,7 +41,7 @@ ONES = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", 
 
 @dataclass
 class ModelArguments:
-    """Which model is trained."""
+    """Arguments about the model."""
 
     model_name_or_path: str | None = field(default=None, metadata={"help": "Go on with this one, if given."})
     model_type: str = field(default="gpt2", metadata={"help": "Otherwise a new one of this kind.", "choices": ["gpt2"]})
@@ -57,7 +57,7 @@ class ModelArguments:
 
 @dataclass
 class DataArguments:
-    """What it is trained on."""
+    """Arguments about the data."""
 
     train_file: str | None = field(default=None, metadata={"help": "Text to learn from."})
     validation_file: str | None = field(default=None, metadata={"help": "Text to evaluate on."})
@@ -68,12 +68,12 @@ class DataArguments:
 
 
 def spelt(number: int) -> str:
-    """A number, digit by digit."""
+    """Return a number, digit by digit."""
     return " ".join(ONES[int(digit)] for digit in str(number))
 
 
 def read_data(data_args: DataArguments) -> DatasetDict:
-    """The lines of the files, or of made-up text; in two parts."""
+    """Return the lines of the files, or of made-up text; in two parts."""
     if data_args.train_file:
         files = {"train": data_args.train_file, "validation": data_args.validation_file}
         files = {split: name for split, name in files.items() if name}
@@ -101,7 +101,7 @@ def train_tokenizer(lines: list[str]) -> PreTrainedTokenizerFast:
 
 
 def set_up_logging(training_args: TrainingArguments) -> None:
-    """All libraries log to the standard output, as much as `--log_level` asks for."""
+    """Let all libraries log to the standard output, as much as `--log_level` asks for."""
     logging.basicConfig(
         format="%(asctime)s %(levelname)s %(name)s: %(message)s", handlers=[logging.StreamHandler(sys.stdout)]
     )
@@ -123,7 +123,7 @@ def likeliest(logits, labels):
 
 
 def compute_metrics(prediction) -> dict[str, float]:
-    """How many tokens were foreseen by the one before them."""
+    """Return the share of tokens that were foreseen by the one before them."""
     foreseen, meant = prediction.predictions[:, :-1], prediction.label_ids[:, 1:]
     return {"accuracy": float((foreseen == meant).mean()), "tokens": int(meant.size)}
 

@@ -38,7 +38,7 @@ SHAPES = ["ellipse", "rectangle", "line"]
 
 @dataclass
 class ModelArguments:
-    """Which model is trained."""
+    """Arguments about the model."""
 
     model_name_or_path: str | None = field(default=None, metadata={"help": "Go on with this one, if given."})
     image_size: int = field(default=16, metadata={"help": "Width and height that images are brought to, in pixels."})
@@ -47,7 +47,7 @@ class ModelArguments:
 
 @dataclass
 class DataArguments:
-    """What it is trained on."""
+    """Arguments about the data."""
 
     train_dir: str | None = field(default=None, metadata={"help": "Images to learn from, in a folder for each class."})
     validation_dir: str | None = field(default=None, metadata={"help": "Images to evaluate on."})
@@ -71,7 +71,7 @@ def made_up(count: int, seed: int) -> Dataset:
 
 
 def read_data(data_args: DataArguments) -> DatasetDict:
-    """The folders that were given, or else made-up pictures; in two parts."""
+    """Return the folders that were given, or else made-up pictures; in two parts."""
     if data_args.train_dir:
         files = {"train": os.path.join(data_args.train_dir, "**")}
         if data_args.validation_dir:
@@ -86,7 +86,7 @@ def read_data(data_args: DataArguments) -> DatasetDict:
 
 
 def collate(rows: list[dict]) -> dict[str, torch.Tensor]:
-    """A batch of images and their classes."""
+    """Return a batch of images and their classes."""
     return {
         "pixel_values": torch.stack([row["pixel_values"] for row in rows]),
         "labels": torch.tensor([row["label"] for row in rows]),
@@ -94,12 +94,12 @@ def collate(rows: list[dict]) -> dict[str, torch.Tensor]:
 
 
 def compute_metrics(prediction) -> dict[str, float]:
-    """How many were told right."""
+    """Return the share of images that were told right."""
     return {"accuracy": float(np.mean(np.argmax(prediction.predictions, axis=1) == prediction.label_ids))}
 
 
 def set_up_logging(training_args: TrainingArguments) -> None:
-    """All libraries log to the standard output, as much as `--log_level` asks for."""
+    """Let all libraries log to the standard output, as much as `--log_level` asks for."""
     logging.basicConfig(
         format="%(asctime)s %(levelname)s %(name)s: %(message)s", handlers=[logging.StreamHandler(sys.stdout)]
     )

@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class ModelArguments:
-    """Which model is trained."""
+    """Arguments about the model."""
 
     model_name_or_path: str | None = field(default=None, metadata={"help": "Go on with this one, if given."})
     model_type: str = field(default="roberta", metadata={"help": "Otherwise a new one of this kind."})
@@ -43,7 +43,7 @@ class ModelArguments:
 
 @dataclass
 class DataArguments:
-    """What it is trained on."""
+    """Arguments about the data."""
 
     train_file: str | None = field(default=None, metadata={"help": "Lines to learn from."})
     validation_file: str | None = field(default=None, metadata={"help": "Lines to evaluate on."})
@@ -65,7 +65,7 @@ def made_up(count: int, seed: int) -> Dataset:
 
 
 def read_data(data_args: DataArguments) -> DatasetDict:
-    """The files that were given, or else made-up lines."""
+    """Return the files that were given, or else made-up lines."""
     if data_args.train_file is None:
         return DatasetDict(train=made_up(64, 1), validation=made_up(24, 2))
     files = {"train": data_args.train_file, "validation": data_args.validation_file or data_args.train_file}
@@ -87,7 +87,7 @@ def train_tokenizer(lines: list[str]) -> PreTrainedTokenizerFast:
 
 
 def set_up_logging(training_args: TrainingArguments) -> None:
-    """All libraries log to the standard output, as much as `--log_level` asks for."""
+    """Let all libraries log to the standard output, as much as `--log_level` asks for."""
     logging.basicConfig(
         format="%(asctime)s %(levelname)s %(name)s: %(message)s", handlers=[logging.StreamHandler(sys.stdout)]
     )
@@ -107,7 +107,7 @@ def likeliest(logits, labels):
 
 
 def compute_metrics(prediction) -> dict[str, float]:
-    """How many of the tokens that were left out were found."""
+    """Return the share of the tokens left out that were found."""
     left_out = prediction.label_ids != -100
     right = (prediction.predictions == prediction.label_ids)[left_out]
     return {"accuracy": float(right.mean()), "left_out": int(left_out.sum())}

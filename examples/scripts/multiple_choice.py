@@ -47,14 +47,14 @@ PAIRS = {
 
 @dataclass
 class ModelArguments:
-    """Which model is trained."""
+    """Arguments about the model."""
 
     model_name_or_path: str | None = field(default=None, metadata={"help": "Go on with this one, if given."})
 
 
 @dataclass
 class DataArguments:
-    """What it is trained on."""
+    """Arguments about the data."""
 
     train_file: str | None = field(default=None, metadata={"help": "JSON lines to learn from."})
     validation_file: str | None = field(default=None, metadata={"help": "JSON lines to evaluate on."})
@@ -85,7 +85,7 @@ def made_up(count: int, choices: int, seed: int) -> Dataset:
 
 
 def read_data(data_args: DataArguments) -> DatasetDict:
-    """The files that were given, or else made-up ones."""
+    """Return the files that were given, or else made-up ones."""
     files = {"train": data_args.train_file, "validation": data_args.validation_file}
     files = {split: name for split, name in files.items() if name}
     if files:
@@ -108,7 +108,7 @@ def train_tokenizer(data: Dataset) -> PreTrainedTokenizerFast:
 
 
 def set_up_logging(training_args: TrainingArguments) -> None:
-    """All libraries log to the standard output, as much as `--log_level` asks for."""
+    """Let all libraries log to the standard output, as much as `--log_level` asks for."""
     logging.basicConfig(
         format="%(asctime)s %(levelname)s %(name)s: %(message)s", handlers=[logging.StreamHandler(sys.stdout)]
     )
@@ -123,7 +123,7 @@ def set_up_logging(training_args: TrainingArguments) -> None:
 
 
 def compute_metrics(prediction) -> dict[str, float]:
-    """How often the right ending was chosen, and how sure the model was of it."""
+    """Return how often the right ending was chosen, and how sure the model was of it."""
     scores, labels = prediction
     shares = np.exp(scores - scores.max(axis=1, keepdims=True))
     shares /= shares.sum(axis=1, keepdims=True)

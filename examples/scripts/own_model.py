@@ -42,7 +42,7 @@ TOWNS = {"Riva": 1.0, "Trento": 1.4, "Bolzano": 2.2}
 
 @dataclass
 class ModelArguments:
-    """Which model is trained."""
+    """Arguments about the model."""
 
     width: int = field(default=16, metadata={"help": "Numbers for each token."})
     dropout: float = field(default=0.1, metadata={"help": "Share of them that is left out in training."})
@@ -51,7 +51,7 @@ class ModelArguments:
 
 @dataclass
 class DataArguments:
-    """What it is trained on."""
+    """Arguments about the data."""
 
     train_file: str | None = field(default=None, metadata={"help": "CSV to learn from, columns text and hours."})
     validation_file: str | None = field(default=None, metadata={"help": "CSV to evaluate on."})
@@ -59,7 +59,7 @@ class DataArguments:
 
 @dataclass
 class HoursOutput(ModelOutput):
-    """What the model returns."""
+    """Loss and hours, as the model returns them."""
 
     loss: torch.Tensor | None = None
     hours: torch.Tensor | None = None
@@ -94,7 +94,7 @@ class TwoRates(Trainer):
     table_learning_rate: float | None = None
 
     def create_optimizer(self, model=None):
-        """Two groups of parameters."""
+        """Make an optimizer with two groups of parameters."""
         if self.optimizer is None:
             kind, keywords = self.get_optimizer_cls_and_kwargs(self.args, self.model)
             rate = self.table_learning_rate or keywords["lr"]
@@ -138,7 +138,7 @@ def made_up(count: int, seed: int) -> Dataset:
 
 
 def read_data(data_args: DataArguments) -> DatasetDict:
-    """The files that were given, or else made-up journeys."""
+    """Return the files that were given, or else made-up journeys."""
     files = {"train": data_args.train_file, "validation": data_args.validation_file}
     files = {split: name for split, name in files.items() if name}
     return (
@@ -156,13 +156,13 @@ def write_tokenizer(path: str, texts: list[str]) -> None:
 
 
 def compute_metrics(prediction: EvalPrediction) -> dict[str, float]:
-    """How many hours the guesses are off."""
+    """Return by how many hours the guesses are off."""
     off = np.abs(prediction.predictions - prediction.label_ids)
     return {"off": float(off.mean()), "worst": float(off.max())}
 
 
 def set_up_logging(training_args: TrainingArguments) -> None:
-    """All libraries log to the standard output, as much as `--log_level` asks for."""
+    """Let all libraries log to the standard output, as much as `--log_level` asks for."""
     logging.basicConfig(
         format="%(asctime)s %(levelname)s %(name)s: %(message)s", handlers=[logging.StreamHandler(sys.stdout)]
     )

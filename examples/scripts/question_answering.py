@@ -42,14 +42,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class ModelArguments:
-    """Which model is trained."""
+    """Arguments about the model."""
 
     model_name_or_path: str | None = field(default=None, metadata={"help": "Go on with this one, if given."})
 
 
 @dataclass
 class DataArguments:
-    """What it is trained on."""
+    """Arguments about the data."""
 
     train_file: str | None = field(default=None, metadata={"help": "JSON lines: id, question, context, answer, start."})
     validation_file: str | None = field(default=None, metadata={"help": "The same, to evaluate on."})
@@ -74,7 +74,7 @@ class AnswerTrainer(Trainer):
         self.post_process_function = post_process_function
 
     def evaluate(self, eval_dataset=None, eval_examples=None, ignore_keys=None, metric_key_prefix: str = "eval"):
-        """The metrics of the answers; also called by `train`."""
+        """Return the metrics of the answers; also called by `train`."""
         eval_dataset = self.eval_dataset if eval_dataset is None else eval_dataset
         eval_examples = self.eval_examples if eval_examples is None else eval_examples
         output = self._score(self.get_eval_dataloader(eval_dataset), "Evaluation", ignore_keys, metric_key_prefix)
@@ -95,7 +95,7 @@ class AnswerTrainer(Trainer):
         return PredictionOutput(answers.predictions, answers.label_ids, metrics | output.metrics)
 
     def _score(self, loader, description: str, ignore_keys, metric_key_prefix: str):
-        """The loop over all pieces, without metrics: these come later."""
+        """Run the loop over all pieces, without metrics: these come later."""
         compute_metrics, self.compute_metrics = self.compute_metrics, None
         begin = time.time()
         try:
@@ -118,7 +118,7 @@ class AnswerTrainer(Trainer):
 
 
 def made_up(count: int, seed: int) -> Dataset:
-    """Who keeps what where."""
+    """Make up questions about places where people keep things."""
     draw, rows = random.Random(seed), []
     things, places = ["keys", "letters", "shoes", "maps"], ["drawer", "attic", "green box", "cellar", "blue bag"]
     for number in range(count):
@@ -132,7 +132,7 @@ def made_up(count: int, seed: int) -> Dataset:
 
 
 def read_data(data_args: DataArguments) -> DatasetDict:
-    """The files that were given, or else made-up questions."""
+    """Return the files that were given, or else made-up questions."""
     files = {"train": data_args.train_file, "validation": data_args.validation_file}
     files = {split: name for split, name in files.items() if name}
     return (
@@ -157,7 +157,7 @@ def train_tokenizer(texts: list[str]) -> PreTrainedTokenizerFast:
 
 
 def best_answers(examples, pieces, scores, data_args: DataArguments) -> dict[str, str]:
-    """For each question the part of its text that scores best, over all pieces."""
+    """Return for each question the part of its text that scores best, over all pieces."""
     starts, ends = scores
     pieces_of = defaultdict(list)
     for position, example_id in enumerate(pieces["example_id"]):
@@ -188,7 +188,7 @@ def compute_metrics(prediction: EvalPrediction) -> dict[str, float]:
 
 
 def set_up_logging(training_args: TrainingArguments) -> None:
-    """All libraries log to the standard output, as much as `--log_level` asks for."""
+    """Let all libraries log to the standard output, as much as `--log_level` asks for."""
     logging.basicConfig(
         format="%(asctime)s %(levelname)s %(name)s: %(message)s", handlers=[logging.StreamHandler(sys.stdout)]
     )

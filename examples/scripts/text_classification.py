@@ -46,7 +46,7 @@ REMARKS = ["was there before noon", "is still wet", "looks new to me", "cannot b
 
 @dataclass
 class ModelArguments:
-    """Which model is trained."""
+    """Arguments about the model."""
 
     model_name_or_path: str | None = field(
         default=None, metadata={"help": "A trained model and its tokenizer; by default a tiny BERT from scratch."}
@@ -56,7 +56,7 @@ class ModelArguments:
 
 @dataclass
 class DataArguments:
-    """What it is trained on."""
+    """Arguments about the data."""
 
     train_file: str | None = field(default=None, metadata={"help": "CSV or JSON lines to learn from."})
     validation_file: str | None = field(default=None, metadata={"help": "CSV or JSON lines to evaluate on."})
@@ -67,7 +67,7 @@ class DataArguments:
 
 
 def parse_arguments() -> tuple[ModelArguments, DataArguments, TrainingArguments]:
-    """The command line, or the JSON file that it names."""
+    """Return the command line, or the JSON file that it names."""
     parser = HfArgumentParser((ModelArguments, DataArguments, TrainingArguments))
     if len(sys.argv) == 2 and sys.argv[1].endswith(".json"):
         return parser.parse_json_file(json_file=os.path.abspath(sys.argv[1]))
@@ -75,7 +75,7 @@ def parse_arguments() -> tuple[ModelArguments, DataArguments, TrainingArguments]
 
 
 def set_up_logging(training_args: TrainingArguments) -> None:
-    """All libraries log to the standard output, as much as `--log_level` asks for."""
+    """Let all libraries log to the standard output, as much as `--log_level` asks for."""
     logging.basicConfig(
         format="%(asctime)s %(levelname)s %(name)s: %(message)s", handlers=[logging.StreamHandler(sys.stdout)]
     )
@@ -101,7 +101,7 @@ def made_up(count: int, seed: int) -> Dataset:
 
 
 def read_data(data_args: DataArguments) -> DatasetDict:
-    """The files that were given, or else made-up sentences."""
+    """Return the files that were given, or else made-up sentences."""
     files = {"train": data_args.train_file, "validation": data_args.validation_file, "test": data_args.test_file}
     files = {split: name for split, name in files.items() if name}
     if not files:

@@ -41,7 +41,7 @@ PATTERNS = ["{0} lives in {1}", "in {1} they know {0} well", "yesterday {0} came
 
 @dataclass
 class ModelArguments:
-    """Which model is trained."""
+    """Arguments about the model."""
 
     model_name_or_path: str | None = field(default=None, metadata={"help": "Go on with this one, if given."})
     tokenizer_file: str | None = field(default=None, metadata={"help": "A tokenizer.json; learnt if there is none."})
@@ -49,7 +49,7 @@ class ModelArguments:
 
 @dataclass
 class DataArguments:
-    """What it is trained on."""
+    """Arguments about the data."""
 
     train_file: str | None = field(default=None, metadata={"help": "JSON lines to learn from."})
     validation_file: str | None = field(default=None, metadata={"help": "JSON lines to evaluate on."})
@@ -77,7 +77,7 @@ def made_up(count: int, seed: int) -> Dataset:
 
 
 def read_data(data_args: DataArguments) -> DatasetDict:
-    """The files that were given, or else made-up sentences."""
+    """Return the files that were given, or else made-up sentences."""
     files = {"train": data_args.train_file, "validation": data_args.validation_file, "test": data_args.test_file}
     files = {split: name for split, name in files.items() if name}
     if files:
@@ -100,7 +100,7 @@ def write_tokenizer(path: str, sentences: list[list[str]]) -> None:
 
 
 def set_up_logging(training_args: TrainingArguments) -> None:
-    """All libraries log to the standard output, as much as `--log_level` asks for."""
+    """Let all libraries log to the standard output, as much as `--log_level` asks for."""
     logging.basicConfig(
         format="%(asctime)s %(levelname)s %(name)s: %(message)s", handlers=[logging.StreamHandler(sys.stdout)]
     )
@@ -182,7 +182,7 @@ def main() -> None:
             num_labels=len(labels),
         )
         model = AutoModelForTokenClassification.from_config(config)
-    if model.config.label2id == PretrainedConfig(num_labels=len(labels)).label2id:  # nobody has named them yet
+    if model.config.label2id == PretrainedConfig(num_labels=len(labels)).label2id:  # they have no names yet
         model.config.label2id = number_of
         model.config.id2label = dict(enumerate(labels))
 

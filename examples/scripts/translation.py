@@ -37,14 +37,14 @@ WORDS = ["null", "eins", "zwei", "drei", "vier"]
 
 @dataclass
 class ModelArguments:
-    """Which model is trained."""
+    """Arguments about the model."""
 
     model_name_or_path: str | None = field(default=None, metadata={"help": "Go on with this one, if given."})
 
 
 @dataclass
 class DataArguments:
-    """What it is trained on."""
+    """Arguments about the data."""
 
     train_file: str | None = field(default=None, metadata={"help": "JSON lines to learn from."})
     validation_file: str | None = field(default=None, metadata={"help": "JSON lines to evaluate on."})
@@ -73,7 +73,7 @@ def made_up(count: int, seed: int) -> Dataset:
 
 
 def read_data(data_args: DataArguments) -> DatasetDict:
-    """The files that were given, or else made-up pairs."""
+    """Return the files that were given, or else made-up pairs."""
     files = {"train": data_args.train_file, "validation": data_args.validation_file, "test": data_args.test_file}
     files = {split: name for split, name in files.items() if name}
     if files:
@@ -94,7 +94,7 @@ def train_tokenizer(texts: list[str]) -> PreTrainedTokenizerFast:
 
 
 def set_up_logging(training_args: Seq2SeqTrainingArguments) -> None:
-    """All libraries log to the standard output, as much as `--log_level` asks for."""
+    """Let all libraries log to the standard output, as much as `--log_level` asks for."""
     logging.basicConfig(
         format="%(asctime)s %(levelname)s %(name)s: %(message)s", handlers=[logging.StreamHandler(sys.stdout)]
     )

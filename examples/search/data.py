@@ -8,7 +8,7 @@ from torch.nn import functional
 
 
 def points(count: int, seed: int) -> list[dict[str, torch.Tensor]]:
-    """Samples with eight numbers, of which the first three decide."""
+    """Return the samples with eight numbers, of which the first three decide."""
     features = torch.randn(count, 8, generator=torch.Generator().manual_seed(seed))
     return [{"x": x, "labels": x[:3].argmax()} for x in features]
 

@@ -23,7 +23,7 @@ PROCESSES = int(os.environ.get("WORLD_SIZE", 1))
 
 
 def objective(trial: Any) -> float:
-    """The loss on held-out data after one training."""
+    """Return the loss on held-out data after one training."""
     torch.manual_seed(0)
     rate = trial.suggest_float("learning_rate", 1e-3, 1e-1, log=True)
     module = LossModule(Model(trial.suggest_int("width", 8, 32, step=8)), optimizer=OptimizerConfig(learning_rate=rate))
@@ -59,7 +59,7 @@ def main(n_trials: int = 8) -> dict[str, Any]:
 
 
 def summary(study: optuna.Study) -> dict[str, Any]:
-    """What all processes hear in the end."""
+    """Sum up the search, for all processes."""
     states = [trial.state.name for trial in study.trials]
     return {"best": study.best_value, "parameters": study.best_params, "pruned": states.count("PRUNED")}
 

@@ -38,7 +38,7 @@ class Report(TrainerCallback):
 
 
 def objective(trial: optuna.Trial) -> float:
-    """The loss on held-out data after one training."""
+    """Return the loss on held-out data after one training."""
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as folder:
         args = TrainingArguments(

@@ -171,7 +171,7 @@ def _names(value: Any) -> tuple[str, ...] | None:
 
 
 def _reshard(value: Any) -> bool | str | None:
-    """A truth value in version 2, the name or torch's number of a strategy in version 1."""
+    """Return a truth value in version 2, the name or torch's number of a strategy in version 1."""
     number = _number(value)
     if isinstance(value, str) and value.lower() in SHARDING:
         return value.lower()

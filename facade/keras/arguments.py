@@ -109,7 +109,7 @@ class TFTrainingArguments(TrainingArguments):
     xla: bool = field(default=False, metadata={"help": "Let TensorFlow compile models that compute in it, with XLA."})
 
     _is_of_one_process = False
-    """Whether batch sizes are those of one process, as the engine counts, and not of all replicas."""
+    """Batch sizes are those of one process, as the engine counts, and not of all replicas."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -156,7 +156,7 @@ class TFTrainingArguments(TrainingArguments):
 
     @property
     def strategy(self) -> Strategy:
-        """What scripts use of a `tf.distribute.Strategy`."""
+        """Return the part of a `tf.distribute.Strategy` that scripts use."""
         return Strategy(self.n_replicas, self.mixed_precision)
 
     @property

@@ -1,4 +1,4 @@
-"""What is wrong with the way a `TFTrainer` is made or called, before a training begins."""
+"""Check how a `TFTrainer` is made and called, before a training begins."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def check_dataset(data: Any, name: str, args: TFTrainingArguments) -> None:
 
     Raises:
         TypeError: it is no data, or its samples are no pairs of numbers.
-        ValueError: it is empty, nobody knows how much it is, or which columns are labels.
+        ValueError: it is empty, its length is unknown, or it is unknown which columns are labels.
         NotImplementedError: arguments that do not go with it.
     """
     if data is None:

@@ -125,8 +125,8 @@ class KerasEngine(Trainer):
             return batches
         if steps.num_train_examples is None:
             raise ValueError(
-                "get_train_tfdataset gives a dataset without a known cardinality, so that nobody knows how long an "
-                "epoch is. Let it set self.num_train_examples, or return a dataset that has one "
+                "get_train_tfdataset gives a dataset without a known cardinality, so that the length of an epoch is "
+                "unknown. Let it set self.num_train_examples, or return a dataset that has one "
                 "(tf.data.experimental.assert_cardinality)."
             )
         exact = steps.num_train_examples / steps.total_train_batch_size

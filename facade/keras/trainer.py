@@ -121,7 +121,7 @@ class TFTrainer:
             micro-batches, in the order that the Trainer gives them.
 
         Raises:
-            ValueError: there is no training data, or nobody knows how much.
+            ValueError: there is no training data, or its length is unknown.
         """
         data, args = self.train_dataset, self.args
         if data is None:
@@ -144,10 +144,10 @@ class TFTrainer:
             eval_dataset: a dataset, or the name of one in a dict; by default the trainer's.
 
         Returns:
-            Batches of all replicas, how many, and the number of samples; -1 for what nobody knows.
+            Batches of all replicas, how many, and the number of samples; -1 for what is unknown.
 
         Raises:
-            ValueError: there is no data, or nobody knows how much.
+            ValueError: there is no data, or its length is unknown.
         """
         found = self.eval_dataset if eval_dataset is None else eval_dataset
         if isinstance(found, str):

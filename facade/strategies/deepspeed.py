@@ -179,7 +179,7 @@ class DeepSpeed(Strategy):
         return called if deepspeed_engine.trains(called) else None
 
     def _distribute(self, model: nn.Module, module: Any) -> nn.Module:
-        """For a training nothing yet: its engine is made with the optimizer."""
+        """See `Strategy._distribute`; in a training the engine is made with the optimizer."""
         if module.trainer.training:
             return model
         if deepspeed_engine.is_engine(model):
@@ -205,7 +205,7 @@ class DeepSpeed(Strategy):
         return contextlib.nullcontext()
 
     def no_sync(self, model: nn.Module) -> contextlib.AbstractContextManager[Any]:
-        """Nothing in a run, see `micro_batch`; see `Strategy.no_sync`."""
+        """See `Strategy.no_sync`; in a run `micro_batch` tells the engine."""
         return contextlib.nullcontext() if self.runs and self.is_trained(model) else super().no_sync(model)
 
     @property
@@ -268,7 +268,7 @@ class DeepSpeed(Strategy):
         return self.engine is not None or super().all_write
 
     def saves_parts(self, *, checkpoint: bool) -> bool:
-        """Where weights are not to be gathered, for models too: DeepSpeed's states are all there is."""
+        """See `Strategy.saves_parts`; models too where weights are not gathered: there are DeepSpeed's states only."""
         return not self.gathers_on_save
 
     def save_weights(self, folder: str, *, step: int, states_follow: bool) -> None:

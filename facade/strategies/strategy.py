@@ -88,7 +88,7 @@ class Strategy:
 
     @property
     def shards_weights(self) -> bool:
-        """Whether a rank holds only a part of the weights, so that all must run each forward pass together."""
+        """Return whether a rank holds only a part of the weights, so that all must run each forward pass together."""
         return False
 
     def check(self, args: TrainingArguments, model: nn.Module) -> None:
@@ -137,7 +137,7 @@ class Strategy:
 
     @property
     def runs(self) -> bool:
-        """Whether Lightning runs."""
+        """Return whether Lightning runs."""
         return self.lightning is not None
 
     @property
@@ -196,7 +196,7 @@ class Strategy:
 
     @property
     def splits_sequences(self) -> bool:
-        """Whether processes share sequences now."""
+        """Return whether processes share sequences now."""
         return False
 
     def split_sequences(self, buffers: Any, dims: Any, kept: Any) -> contextlib.AbstractContextManager[Any]:
@@ -226,7 +226,7 @@ class Strategy:
 
     @property
     def clips_in_step(self) -> bool:
-        """Whether gradients are clipped in the step, as no rank has all of them before."""
+        """Return whether gradients are clipped in the step, as no rank has all of them before."""
         return False
 
     clip = staticmethod(clip_gradients)
@@ -266,7 +266,7 @@ class Strategy:
 
     @property
     def steps_parameters(self) -> bool:
-        """Whether the optimizer holds the parameters of the model, and not parts of its own in their place."""
+        """Return whether the optimizer holds the parameters of the model, and not parts of its own in their place."""
         return True
 
     def step_context(self) -> Callable[[], contextlib.AbstractContextManager[Any]]:
@@ -275,24 +275,24 @@ class Strategy:
 
     @property
     def step_was_skipped(self) -> bool | None:
-        """Whether an engine has left out its last step; None where the loss scaler knows."""
+        """Return whether an engine has left out its last step; None where the loss scaler knows."""
         return None
 
-    # What is saved and loaded. A checkpoint may get parts of all processes, other folders get whole weights.
+    # Saving and loading. A checkpoint may get parts of all processes, other folders get whole weights.
 
     @property
     def all_write(self) -> bool:
-        """Whether several processes have to write a checkpoint together."""
+        """Return whether several processes have to write a checkpoint together."""
         return self.spread is not None
 
     @property
     def _shards_checkpoints(self) -> bool:
-        """Whether the arguments ask for checkpoints that have the part of each rank."""
+        """Return whether the arguments ask for checkpoints that have the part of each rank."""
         return False
 
     @property
     def gathers_on_save(self) -> bool:
-        """Whether a saved model has whole weights; otherwise `save_weights` writes what there is."""
+        """Return whether a saved model has whole weights; otherwise `save_weights` writes what there is."""
         return True
 
     def saves_parts(self, *, checkpoint: bool) -> bool:

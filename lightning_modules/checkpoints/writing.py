@@ -97,7 +97,7 @@ class BackgroundWriter:
         self._last: Future[None] | None = None
         self._free: list[Snapshot] = []
         self._flushed_at = time.monotonic()
-        self._requests = self._urgent = 0  # number of the newest flush, and of the newest that somebody waits for
+        self._requests = self._urgent = 0  # number of the newest flush, and of the newest that is waited for
         self._woken = threading.Event()
 
     @property

@@ -77,7 +77,7 @@ def made_by_cli() -> bool:
     return _given_hyperparameters.get() is not None
 
 
-def deal_out_samples(trainer: Trainer, active: bool) -> None:
+def use_distributed_samplers(trainer: Trainer, active: bool) -> None:
     """Switch Lightning's own distributed samplers on or off.
 
     Args:
@@ -87,7 +87,7 @@ def deal_out_samples(trainer: Trainer, active: bool) -> None:
     trainer._accelerator_connector.use_distributed_sampler = active
 
 
-def deals_out_samples(trainer: Trainer) -> bool:
+def uses_distributed_samplers(trainer: Trainer) -> bool:
     """Return the current value of `Trainer(use_distributed_sampler=)`."""
     return trainer._accelerator_connector.use_distributed_sampler
 

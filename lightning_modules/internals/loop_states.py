@@ -142,7 +142,7 @@ def loops_at(*, epoch: int, done: int, steps: int, batches: int) -> dict[str, An
         "fit_loop": {
             "state_dict": {},
             "epoch_progress": _both(_counted(epoch + inside, epoch)),
-            # What is logged at the end of a batch comes before this counter.
+            # Logs at the end of a batch come before this counter.
             "epoch_loop.state_dict": {LOGGED_STEPS: steps - inside},
             "epoch_loop.batch_progress": {
                 "total": _counted(batches, batches, batches - inside),

@@ -1,4 +1,4 @@
-"""What a Keras model is for torch, whichever library it computes in: a module whose weights have names that stay."""
+"""A Keras model as a module of torch, in any library that it computes in: its weights have names that stay."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class KerasModule(nn.Module, ABC):
     @property
     @abstractmethod
     def is_built(self) -> bool:
-        """Whether all weights are there."""
+        """Return whether all weights are there."""
 
     @abstractmethod
     def build(self, features: Any, labels: Any) -> None:
@@ -55,9 +55,9 @@ class KerasModule(nn.Module, ABC):
 
     @abstractmethod
     def pull(self) -> None:
-        """Take up the model as it is now: its weights, which of them are trained, and all values.
+        """Read the model as it is now: its weights, which of them are trained, and all values.
 
-        Called before each training and each evaluation; somebody may have frozen layers, or loaded weights.
+        Called before each training and each evaluation: layers may have been frozen, or weights loaded.
         """
 
     @abstractmethod

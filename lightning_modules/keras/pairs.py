@@ -14,7 +14,7 @@ from ..common.seeding import capture_host_rng, restore_host_rng
 from ..data.lengths import has_length
 
 LABELS = ("labels", "label", "label_ids")
-"""Columns that are labels, where nobody says which are."""
+"""Columns that are labels by default."""
 
 IGNORED = -100
 """The label that does not count."""

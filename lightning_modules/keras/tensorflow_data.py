@@ -27,13 +27,13 @@ def require_cardinality(dataset: Any, name: str) -> int:
     """Return how many samples, or batches, a `tf.data.Dataset` has.
 
     Raises:
-        ValueError: nobody knows, or there is no end.
+        ValueError: the length is unknown, or there is no end.
     """
     count = int(dataset.cardinality())
     if count < 0:
         what = "has no end" if count == -1 else "does not know how many samples it has"
         raise ValueError(
-            f"{name} {what} (its cardinality is {count}), so that nobody knows how long an epoch is. Say it: "
+            f"{name} {what} (its cardinality is {count}), so that the length of an epoch is unknown. Say it: "
             f"{name}.apply(tf.data.experimental.assert_cardinality(number_of_samples))."
         )
     return count
@@ -181,12 +181,12 @@ class BatchLoader(EpochLoader):
     def whole_dataset(self) -> Any:
         """The numbers of the samples of all processes."""
         if self.examples is None:
-            raise AttributeError("Nobody knows how many samples there are.")
+            raise AttributeError("The number of samples is unknown.")
         return range(self.examples)
 
     def __len__(self) -> int:
         if self.batches is None:
-            raise TypeError("Nobody knows how many batches there are.")
+            raise TypeError("The number of batches is unknown.")
         return self.batches
 
 

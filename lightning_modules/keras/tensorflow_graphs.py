@@ -29,7 +29,7 @@ class TensorFlowGraphs:
         self._xla = xla
         self._graphs: dict[Any, Callable[..., Any]] = {}
         self._sizes: dict[Any, _Sizes] = {}
-        """What the newest graph takes, for tensors of the same number of dimensions."""
+        """Sizes that the newest graph takes, for tensors of the same number of dimensions."""
 
     def __call__(self, *arguments: Any) -> Any:
         """Run the graph for these arguments, with tensors of torch in them, and return what `function` returns."""

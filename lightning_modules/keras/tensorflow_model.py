@@ -54,7 +54,7 @@ class TensorFlowModule(KerasModule):
 
     @property
     def is_built(self) -> bool:
-        """Whether each layer has its weights."""
+        """Return whether each layer has its weights."""
         layers = [self.model, *nested_layers(self.model), *_layers_of_keras_2(self.model)]
         return all(getattr(layer, "built", True) for layer in layers) and bool(self._trained or self._states)
 
@@ -199,7 +199,7 @@ class _Losses(torch.autograd.Function):
             ValueError: they do not.
         """
         weight = _only_value(grad_outputs[0])
-        # What float16 needs: the next gradients are computed as large as these are wanted. Powers of two round nothing.
+        # For float16 the next gradients are computed as large as these are wanted. Powers of two round nothing.
         ctx.module._loss_scale = 2.0 ** (math.frexp(weight)[1] - 1) if weight and math.isfinite(weight) else 1.0
         # Others may change them in place, and TensorFlow may have given several of them, or a constant, one memory.
         return None, None, None, None, *[gradient * (weight / ctx.scale) for gradient in ctx.gradients]

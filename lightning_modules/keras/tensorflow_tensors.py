@@ -78,10 +78,10 @@ class SharedVariable:
         self._followed: int | None = None
         """The version that the tensor had when it was copied from TensorFlow."""
         self._keeps_to_itself = False
-        """Whether TensorFlow copies the variable whenever it is read or assigned to."""
+        """TensorFlow copies the variable whenever it is read or assigned to."""
 
     def push(self) -> None:
-        """Let TensorFlow have the values of torch, unless somebody assigned others to its variable since."""
+        """Let TensorFlow have the values of torch, unless others were assigned to its variable since."""
         tensor = self.tensor
         if self._shared_at == tensor.data_ptr():
             if _address(self._reading()) == self._shared_at:

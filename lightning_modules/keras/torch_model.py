@@ -48,7 +48,7 @@ class TorchKerasModule(KerasModule):
 
     @property
     def is_built(self) -> bool:
-        """Whether each layer has its weights."""
+        """Return whether each layer has its weights."""
         return self.model.built and all(layer.built for layer in nested_layers(self.model))
 
     def build(self, features: Any, labels: Any) -> None:

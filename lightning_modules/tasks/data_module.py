@@ -19,7 +19,7 @@ from ..data.epoch_loader import EpochLoader
 from ..data.lengths import LengthGroupedSampler, column_lengths, is_table, sample_lengths
 from ..data.loaders import build_loader
 from ..internals.lightning_import import BatchSizeFinder, LightningDataModule, callbacks_of
-from ..internals.lightning_internals import deal_out_samples, deals_out_samples, made_by_cli
+from ..internals.lightning_internals import made_by_cli, use_distributed_samplers, uses_distributed_samplers
 from .resuming import ResumingCallback
 
 _KEEP_ALL_COLUMNS = "name those to keep: columns=[...]"
@@ -130,7 +130,7 @@ class DataModule(LightningDataModule):
             self.save_hyperparameters({name: getattr(self, name) for name in _PLAIN.split()})
         self._train_loader: EpochLoader | None = None
         self._pending: dict[str, Any] | None = None
-        self._deals_out: bool | None = None
+        self._distributed_samplers: bool | None = None
         if type(self).setup is DataModule.setup:  # subclasses may set their datasets in `setup`
             for stage in _STAGES:
                 self._has(stage)
@@ -145,17 +145,17 @@ class DataModule(LightningDataModule):
         trainer = self.trainer
         if trainer is None:
             return
-        if self._deals_out is None:
-            self._deals_out = deals_out_samples(trainer)
-        deal_out_samples(trainer, self._deals_out and stage == "predict")
+        if self._distributed_samplers is None:
+            self._distributed_samplers = uses_distributed_samplers(trainer)
+        use_distributed_samplers(trainer, self._distributed_samplers and stage == "predict")
         callbacks = self._callbacks()
         if not any(isinstance(callback, ResumingCallback) for callback in callbacks):
             callbacks.append(ResumingCallback())
 
     def teardown(self, stage: str) -> None:
         """Give Lightning its sampler back."""
-        if self.trainer is not None and self._deals_out is not None:
-            deal_out_samples(self.trainer, self._deals_out)
+        if self.trainer is not None and self._distributed_samplers is not None:
+            use_distributed_samplers(self.trainer, self._distributed_samplers)
         super().teardown(stage)
 
     def train_dataloader(self) -> EpochLoader:

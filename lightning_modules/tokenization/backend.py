@@ -16,7 +16,7 @@ from .special_tokens import SpecialTokens
 if TYPE_CHECKING:
     import tokenizers
 
-# What English texts have no space before.
+# English texts have no space before these.
 _CONTRACTIONS = ((" ' ", "'"), (" n't", "n't"), (" 'm", "'m"), (" 's", "'s"), (" 've", "'ve"), (" 're", "'re"))
 _JOINED = (*((f" {mark}", mark) for mark in ".?!,"), *_CONTRACTIONS)
 

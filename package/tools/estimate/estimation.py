@@ -181,7 +181,7 @@ def _in_a_machine(job: Job) -> Iterator[dict[str, Any]]:
 
 
 def _possible(plain: Job, job: Job, changes: dict[str, Any]) -> Job | None:
-    """The job under a strategy; None where its numbers do not divide."""
+    """Return the job under a strategy; None where its numbers do not divide."""
     spread = changes.get("tp", 1) * changes.get("cp", 1)
     was = job.tp * job.cp
     samples = plain.batch * spread

@@ -24,7 +24,7 @@ class Formats:
 
 
 def formats(job: Job) -> Formats:
-    """The formats that a job computes in: FSDP and DeepSpeed cast whole layers, otherwise autocast casts products."""
+    """Return the formats that a job computes in: FSDP and DeepSpeed cast whole layers, autocast casts products."""
     precision = job.number_format
     if not precision.mixed:
         return Formats(precision.compute, precision.weights, False)
@@ -55,12 +55,12 @@ def root_bytes(job: Job) -> float:
 
 
 def saved_logits(job: Job) -> float:
-    """Bytes per token of the logarithms of probabilities, in float32, that the loss keeps."""
+    """Return the bytes per token of the logarithms of probabilities, in float32, that the loss keeps."""
     return 4 * job.model.vocabulary / job.tp if job.model.head else 0
 
 
 def passing_logits(job: Job) -> float:
-    """Bytes per token of what is there beside them as the loss is computed: logits, and their gradient."""
+    """Return the bytes per token of what is there beside them as the loss is computed: logits, and their gradient."""
     return 8 * job.model.vocabulary / job.tp if job.model.head else 0
 
 
@@ -73,21 +73,21 @@ def activation_bytes(job: Job) -> float:
 
 
 def _outside_of_products(job: Job, numbers: Formats) -> float:
-    """Bytes per token of both norms, and of the inputs of attention and MLP."""
+    """Return the bytes per token of both norms, and of the inputs of attention and MLP."""
     attention_readers = 1 if job.model.fused_projection else 3
     mlp_readers = job.model.active_experts * (2 if job.model.gated else 1)
     return _norm(job, numbers, attention_readers) + _norm(job, numbers, mlp_readers)
 
 
 def _norm(job: Job, numbers: Formats, readers: int) -> float:
-    """Bytes per token of a norm: what goes into it, and what comes out, for those that read it."""
+    """Return the bytes per token of a norm: what goes into it, and what comes out, for those that read it."""
     out = (readers if numbers.copies else 1) * numbers.compute
     inputs = numbers.stream if job.model.norm == "layer" else 4 + numbers.stream  # RMSNorm: in float32, and normalised
     return job.model.hidden * (inputs + out)
 
 
 def _attention(job: Job, numbers: Formats) -> float:
-    """Bytes per token of query, key, value, output, and of the scores."""
+    """Return the bytes per token of query, key, value, output, and of the scores."""
     model, compute = job.model, numbers.compute
     query, keys = model.query_size, 2 * model.key_size
     if job.attention == "flash":
@@ -99,7 +99,7 @@ def _attention(job: Job, numbers: Formats) -> float:
 
 
 def _mlp(job: Job, numbers: Formats) -> float:
-    """Bytes per token of what is inside of the MLP."""
+    """Return the bytes per token of what is inside of the MLP."""
     model = job.model
     tensors = 4 if model.gated else _KEPT_BY_ACTIVATION.get(model.activation, 2)
     experts_input = model.hidden * (model.active_experts - 1) if model.experts > 1 else 0  # a copy for each expert
@@ -131,7 +131,7 @@ class Memory:
 
 
 def memory(job: Job) -> Memory:
-    """The memory of a training, see `docs/user/scaling.md`."""
+    """Return the memory of a training, see `docs/user/scaling.md`."""
     weights, gradients, states, master, on_host = _of_weights(job)
     return Memory(
         parameters=weights,
@@ -175,12 +175,12 @@ def own_parameters(job: Job) -> float:
 
 
 def weight_width(job: Job) -> int:
-    """Bytes of a parameter where it is kept: DeepSpeed keeps it in the format it computes in."""
+    """Return the bytes of a parameter where it is kept: DeepSpeed keeps it in the format it computes in."""
     return job.number_format.compute if job.deepspeed is not None else job.number_format.weights
 
 
 def gradient_width(job: Job) -> int:
-    """Bytes of a gradient where it is kept."""
+    """Return the bytes of a gradient where it is kept."""
     return weight_width(job)
 
 

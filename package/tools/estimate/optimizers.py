@@ -48,7 +48,7 @@ def _floats(number: float) -> _Rule:
 
 
 def _factored(tensor: Tensor) -> State:
-    """A float32 for each row and each column of a matrix (Shazeer and Stern, arXiv:1804.04235)."""
+    """Return a float32 for each row and each column of a matrix (Shazeer and Stern, arXiv:1804.04235)."""
     if len(tensor.shape) < 2:
         return State(4 * tensor.size)
     *_, rows, columns = tensor.shape
@@ -79,7 +79,7 @@ def _torchao(bits: int) -> _Rule:
 
 
 def _low_rank(state: _Rule, *, keeps_basis: bool, basis_width: int | None = None) -> _Rule:
-    """The state of gradients projected to a low rank, and the projection (Zhao et al., arXiv:2403.03507).
+    """Return the state of gradients projected to a low rank, and the projection (Zhao et al., arXiv:2403.03507).
 
     Args:
         state: for the projected gradient.
@@ -136,7 +136,7 @@ _RULES = {name: rule for rule, names in _OF_RULES for name in names.split()}
 
 
 def state_of_tensor(name: str, tensor: TensorShape, *, width: int, rank: int = 128) -> State:
-    """Bytes of state of one tensor.
+    """Return the bytes of state of one tensor.
 
     Args:
         name: a value of `OptimizerNames`.
@@ -148,7 +148,7 @@ def state_of_tensor(name: str, tensor: TensorShape, *, width: int, rank: int = 1
 
 
 def optimizer_state(name: str, model: ModelShape, *, width: int, rank: int = 128) -> State:
-    """Bytes of state of all weights of a model, see `state_of_tensor`; GaLore and APOLLO project all matrices."""
+    """Count the bytes of state of all weights, see `state_of_tensor`; GaLore and APOLLO project all matrices."""
     states = [(state_of_tensor(name, tensor, width=width, rank=rank), tensor.count) for tensor in model.weights]
     return State(
         sum(state.device * count for state, count in states), sum(state.host * count for state, count in states)

@@ -102,7 +102,7 @@ class ModelShape:
 
 
 def _usual_tensors(model: ModelShape) -> tuple[TensorShape, ...]:
-    """The weights of a decoder without biases; the embedding is the head too, where `tied`."""
+    """Return the weights of a decoder without biases; the embedding is the head too, where `tied`."""
     hidden, layers = model.hidden, model.layers
 
     def matrix(rows: int, columns: int, count: int = 1) -> TensorShape:
@@ -135,7 +135,7 @@ def model_of_size(
     intermediate: int | None = None,
     vocabulary: int | None = None,
 ) -> ModelShape:
-    """A decoder as those of today are built (no biases, SwiGLU), with as many parameters as asked for.
+    """Return a decoder as those of today are built (no biases, SwiGLU), with as many parameters as asked for.
 
     What is not given: layers and width so that the width is 128 times the depth, as it is for models around 7 billion
     parameters, with 12 width^2 parameters a layer (Kaplan et al., "Scaling Laws for Neural Language Models",
@@ -206,7 +206,7 @@ def _usual_heads(hidden: int) -> int:
 
 
 def _filled_up(model: ModelShape, parameters: int, may_widen: bool) -> ModelShape:
-    """The model with exactly so many parameters: the MLP is as wide as they allow, the root has the rest."""
+    """Return the model with exactly so many parameters: the MLP is as wide as they allow, the root has the rest."""
     if may_widen:
         of_mlp = 3 * model.hidden * model.layers
         without = model.parameters - of_mlp * model.intermediate

@@ -39,7 +39,7 @@ class Collective:
 
 
 def traffic(job: Job) -> tuple[Collective, ...]:
-    """All exchanges of a step that grow with the model or the batch; single numbers, such as losses, are left out."""
+    """Return all exchanges of a step that grow with model or batch; single numbers, such as losses, are left out."""
     found = [*_of_gradients_and_weights(job), *_of_tensor_parallel(job), *_of_context_parallel(job), *_of_host(job)]
     return tuple(one for one in found if one.bytes > 0 and (one.group > 1 or one.kind == "copy"))
 

@@ -30,12 +30,12 @@ def test_the_cli_is_known(monkeypatch):
 
 
 @pytest.mark.parametrize("active", [True, False])
-def test_lightning_deals_out_samples_or_not(monkeypatch, active):
+def test_lightning_uses_distributed_samplers_or_not(monkeypatch, active):
     """As it would in two processes: the flag decides whether its sampler is put into a loader."""
     trainer = make_trainer(use_distributed_sampler=not active)
-    assert lightning_internals.deals_out_samples(trainer) is not active
-    lightning_internals.deal_out_samples(trainer, active)
-    assert lightning_internals.deals_out_samples(trainer) is active
+    assert lightning_internals.uses_distributed_samplers(trainer) is not active
+    lightning_internals.use_distributed_samplers(trainer, active)
+    assert lightning_internals.uses_distributed_samplers(trainer) is active
     connector = trainer._accelerator_connector
     monkeypatch.setattr(type(connector), "is_distributed", True)
     loader = DataLoader(points(), batch_size=4)
@@ -50,7 +50,7 @@ def test_the_data_module_gives_the_sampler_back(given):
 
     class Module(Asked):
         def training_step(self, batch, batch_idx):
-            seen.append(lightning_internals.deals_out_samples(trainer))
+            seen.append(lightning_internals.uses_distributed_samplers(trainer))
             return self.layer(torch.ones(1)).sum()
 
         def configure_optimizers(self):
@@ -58,4 +58,4 @@ def test_the_data_module_gives_the_sampler_back(given):
 
     trainer.fit(Module(), data)
     assert seen == [False]
-    assert lightning_internals.deals_out_samples(trainer) is given
+    assert lightning_internals.uses_distributed_samplers(trainer) is given
