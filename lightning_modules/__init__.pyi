@@ -19,7 +19,7 @@ from .data.collators import DataCollatorWithPadding as DataCollatorWithPadding
 from .data.collators import DefaultDataCollator as DefaultDataCollator
 from .data.collators import RemoveColumnsCollator as RemoveColumnsCollator
 from .data.collators import default_data_collator as default_data_collator
-from .data.lengths import LengthGroupedSampler as LengthGroupedSampler
+from .data.length_grouping import LengthGroupedSampler as LengthGroupedSampler
 from .data.loaders import EpochLoader as EpochLoader
 from .data.loaders import build_loader as build_loader
 from .data.samplers import IterableShard as IterableShard

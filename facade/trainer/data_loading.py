@@ -17,14 +17,8 @@ from ...lightning_modules.common.libraries import is_instance
 from ...lightning_modules.common.seeding import seed_worker
 from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ...lightning_modules.data.collators import DataCollatorWithPadding, default_data_collator
-from ...lightning_modules.data.lengths import (
-    LengthCache,
-    LengthGroupedSampler,
-    column_lengths,
-    has_length,
-    is_table,
-    sample_lengths,
-)
+from ...lightning_modules.data.length_grouping import LengthGroupedSampler
+from ...lightning_modules.data.lengths import LengthCache, column_lengths, has_length, is_table, sample_lengths
 from ...lightning_modules.data.loaders import build_loader
 from ...lightning_modules.data.rebalancing import BatchRebalanceSampler
 from ...lightning_modules.data.worker_state import attached_worker, ignore_signals

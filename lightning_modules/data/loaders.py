@@ -23,7 +23,7 @@ from ..common.libraries import is_instance
 from .batch_samplers import GivenBatchSampler, RoundBatchSampler, ShardedBatchSampler, options_of, share_of
 from .dispatch import DispatchLoader
 from .epoch_loader import EpochLoader
-from .lengths import LengthGroupedSampler
+from .length_grouping import LengthGroupedSampler
 from .rebalancing import BatchRebalanceSampler
 from .samplers import IterableShard, SeedableRandomSampler, SharedOrderSampler
 

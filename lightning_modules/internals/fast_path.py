@@ -46,7 +46,7 @@ def evaluation_loop(trainer: Trainer, function: TrainerFn) -> FastEvaluationLoop
 def _run_epoch(trainer: Any, data_fetcher: Any) -> None:
     """Run Lightning's loop over an epoch, for a module with manual optimization and a trainer without callbacks.
 
-    A module ends the epoch before a batch by returning -1 from `on_train_batch_start`.
+    A module ends the epoch before a batch by returning -1 from `on_train_batch_start`, or by ending its data.
     """
     module, loop = trainer.lightning_module, trainer.fit_loop.epoch_loop
     progress, step = loop.batch_progress, trainer.strategy.training_step
@@ -55,7 +55,7 @@ def _run_epoch(trainer: Any, data_fetcher: Any) -> None:
     loop.reset()
     loop.on_run_start(data_fetcher)
     loop.manual_optimization.on_run_start()  # counts the steps of optimizers
-    while not loop.done:
+    while True:
         loop.on_iteration_done()  # ends a restart
         try:
             batch, _, _ = next(data_fetcher)

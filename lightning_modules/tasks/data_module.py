@@ -16,7 +16,8 @@ from ..common.seeding import capture_host_rng, restore_host_rng, seed_worker
 from ..common.torch_files import pack, unpack
 from ..data.collators import RemoveColumnsCollator, collate_samples, remove_unused
 from ..data.epoch_loader import EpochLoader
-from ..data.lengths import LengthGroupedSampler, column_lengths, is_table, sample_lengths
+from ..data.length_grouping import LengthGroupedSampler
+from ..data.lengths import column_lengths, is_table, sample_lengths
 from ..data.loaders import build_loader
 from ..internals.lightning_import import BatchSizeFinder, LightningDataModule, callbacks_of
 from ..internals.lightning_internals import made_by_cli, use_distributed_samplers, uses_distributed_samplers

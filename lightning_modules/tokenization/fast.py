@@ -13,7 +13,7 @@ from .chat import Chat
 from .files import TokenizerFiles, arguments_of, files_of
 from .names import NO_LIMIT, AddedToken
 from .padding import Padding, check_side
-from .saving import Saving
+from .save_pretrained import Saving
 
 if TYPE_CHECKING:
     from typing_extensions import Self

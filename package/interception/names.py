@@ -68,7 +68,7 @@ _SERVED: dict[str, dict[str, str]] = {
         "save_state=Trainer.save_state get_num_trainable_parameters=Trainer.get_num_trainable_parameters "
         "get_learning_rates=Trainer.get_learning_rates get_optimizer_group=Trainer.get_optimizer_group",
         ".lightning_modules": "LabelSmoother LengthGroupedSampler",
-        ".lightning_modules.data.lengths": "get_length_grouped_indices",
+        ".lightning_modules.data.length_grouping": "get_length_grouped_indices",
         ".lightning_modules.common.nested": "find_batch_size nested_detach nested_numpify",
         ".facade.compat.processes": "torch_distributed_zero_first",
         ".lightning_modules.data.rebalancing": "BatchRebalanceSampler",

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from .device_memory import Memory, memory
 from .job import Job
-from .memory import Memory, memory
 from .traffic import Collective, traffic
 
 

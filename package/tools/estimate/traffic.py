@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .device_memory import gradient_width, own_parameters, shards_parameters, weight_width
 from .job import Job
-from .memory import gradient_width, own_parameters, shards_parameters, weight_width
 
 _OF_A_RING = {"all-reduce": 2, "all-gather": 1, "reduce-scatter": 1}
 

@@ -7,13 +7,8 @@ import torch
 from transformers.trainer_pt_utils import LengthGroupedSampler as ReferenceSampler
 from transformers.trainer_pt_utils import get_length_grouped_indices as reference_indices
 
-from lightrainer.lightning_modules.data.lengths import (
-    LengthCache,
-    LengthGroupedSampler,
-    column_lengths,
-    get_length_grouped_indices,
-    sample_lengths,
-)
+from lightrainer.lightning_modules.data.length_grouping import LengthGroupedSampler, get_length_grouped_indices
+from lightrainer.lightning_modules.data.lengths import LengthCache, column_lengths, sample_lengths
 
 
 def generator(seed=7):

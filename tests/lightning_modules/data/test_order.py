@@ -10,7 +10,7 @@ from torch.utils.data import BatchSampler, RandomSampler
 from lightrainer.lightning_modules.data import batch_samplers
 from lightrainer.lightning_modules.data import order as order_module
 from lightrainer.lightning_modules.data.batch_samplers import ShardedBatchSampler
-from lightrainer.lightning_modules.data.lengths import LengthGroupedSampler
+from lightrainer.lightning_modules.data.length_grouping import LengthGroupedSampler
 from lightrainer.lightning_modules.data.order import CHUNK, order_of, random_order
 from lightrainer.lightning_modules.data.samplers import SeedableRandomSampler, SharedOrderSampler
 

@@ -10,7 +10,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSa
 from transformers import trainer_pt_utils
 
 from lightrainer.lightning_modules.data.batch_samplers import RoundBatchSampler, ShardedBatchSampler
-from lightrainer.lightning_modules.data.lengths import LengthGroupedSampler
+from lightrainer.lightning_modules.data.length_grouping import LengthGroupedSampler
 from lightrainer.lightning_modules.data.samplers import IterableShard, SeedableRandomSampler, SharedOrderSampler
 
 EVERY_SHARDING = list(itertools.product(range(26), range(1, 5), (False, True), (False, True)))

@@ -7,7 +7,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from lightrainer.tools.estimate import Job, ModelShape
-from lightrainer.tools.estimate.memory import activation_bytes, input_bytes, layer_bytes, root_bytes
+from lightrainer.tools.estimate.device_memory import activation_bytes, input_bytes, layer_bytes, root_bytes
 from lightrainer.tools.estimate.source import model_from_config
 
 BATCH, SEQUENCE, LAYERS = 2, 64, 3

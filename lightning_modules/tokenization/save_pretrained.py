@@ -1,4 +1,4 @@
-"""Writing a tokenizer to a folder and to the Hub."""
+"""Write a tokenizer to a folder and to the Hub."""
 
 from __future__ import annotations
 
