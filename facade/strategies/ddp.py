@@ -74,13 +74,16 @@ class DDP(Strategy):
         wrapper = getattr(self.lightning, "model", None)
         return wrapper if isinstance(wrapper, DistributedDataParallel) else None
 
-    def micro_batch(self, *, first: bool, exchange: bool, steps: bool) -> contextlib.AbstractContextManager[Any]:
-        """See `Strategy.micro_batch`; buffers come from the first process: Lightning's manual mode turns that off."""
+    def begin_step(self) -> None:
+        """Have buffers come from the first process: Lightning's manual optimization turns that off."""
         wrapper = self.ddp
-        if first and wrapper is not None:
+        if wrapper is not None:
             wrapper.require_forward_param_sync = True
-        records_graph, self._records_graph = self._records_graph, False
-        return super().micro_batch(first=first, exchange=exchange or records_graph, steps=steps)
+
+    def micro_batch(self, *, exchange: bool, steps: bool) -> contextlib.AbstractContextManager[Any]:
+        """See `Strategy.micro_batch`."""
+        first, self._records_graph = self._records_graph, False
+        return super().micro_batch(exchange=exchange or first, steps=steps)
 
     def no_sync(self, model: nn.Module) -> contextlib.AbstractContextManager[Any]:
         """See `Strategy.no_sync`."""

@@ -197,10 +197,10 @@ class DeepSpeed(Strategy):
         count = deepspeed_engine.parameters_beside_embeddings(model)
         return super().parameters_beside_embeddings(model) if count is None else count
 
-    def micro_batch(self, *, first: bool, exchange: bool, steps: bool) -> contextlib.AbstractContextManager[Any]:
+    def micro_batch(self, *, exchange: bool, steps: bool) -> contextlib.AbstractContextManager[Any]:
         """Tell the engine whether this micro-batch is the last one before a step: it exchanges gradients by that."""
         if self.engine is None:
-            return super().micro_batch(first=first, exchange=exchange, steps=steps)
+            return super().micro_batch(exchange=exchange, steps=steps)
         self.engine.set_gradient_accumulation_boundary(steps)
         return contextlib.nullcontext()
 

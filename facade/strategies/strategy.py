@@ -46,7 +46,7 @@ class Strategy:
         options: plain values: what Lightning's strategy is built with, and what is done to the model for it.
 
     Attributes:
-        exchanges: ranks exchange gradients, so that `micro_batch` is asked for each micro-batch.
+        exchanges: ranks exchange gradients, so that windows and micro-batches are announced to the strategy.
         accelerator: Lightning's accelerator, where the strategy works on no other; None where it follows the device.
         distributes: the model is spread over the ranks when Lightning configures it.
         replaces_parameters: an optimizer that was made before holds parameters that are not used any more.
@@ -210,11 +210,13 @@ class Strategy:
         """Lightning's wrapper, in which the model is called, and which exchanges its gradients; None without one."""
         return None
 
-    def micro_batch(self, *, first: bool, exchange: bool, steps: bool) -> contextlib.AbstractContextManager[Any]:
+    def begin_step(self) -> None:
+        """Prepare for a window of micro-batches, before Lightning calls the module for it."""
+
+    def micro_batch(self, *, exchange: bool, steps: bool) -> contextlib.AbstractContextManager[Any]:
         """Exchange gradients or not in the block, which has forward and backward pass of a micro-batch of the model.
 
         Args:
-            first: it is the first micro-batch of a window.
             exchange: processes exchange the gradients now.
             steps: the optimizer steps after it.
         """

@@ -227,6 +227,8 @@ class TrainerModule(EvaluationModule):
             self.windows.done -= 1
             return -1
         self.epoch.windows += 1
+        if self.strategy.exchanges:
+            self.strategy.begin_step()
         facade.control = facade.callback_handler.on_step_begin(facade.args, facade.state, facade.control)
 
     def training_step(self, batch: Window, batch_idx: int) -> torch.Tensor | None:
@@ -247,7 +249,7 @@ class TrainerModule(EvaluationModule):
             exchanging: AbstractContextManager[Any] = nullcontext()
             if strategy.exchanges:  # later, where all processes have to be known to have their gradients
                 exchange = (is_last or facade.accelerator.sync_each_batch) and not memory.is_shared
-                exchanging = strategy.micro_batch(first=index == 1, exchange=exchange, steps=steps)
+                exchanging = strategy.micro_batch(exchange=exchange, steps=steps)
 
             # Forward and backward.
             with exchanging:
