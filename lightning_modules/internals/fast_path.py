@@ -55,12 +55,8 @@ def _run_epoch(trainer: Any, data_fetcher: Any) -> None:
     loop.reset()
     loop.on_run_start(data_fetcher)
     loop.manual_optimization.on_run_start()  # counts the steps of optimizers
-    while True:
-        loop.on_iteration_done()  # ends a restart
-        try:
-            batch, _, _ = next(data_fetcher)
-        except StopIteration:
-            return
+    loop.on_iteration_done()  # ends a restart
+    for batch, _, _ in iter(data_fetcher.__next__, None):  # `iter(data_fetcher)` would begin anew
         index = progress.current.ready
         progress.is_last_batch = data_fetcher.done
         progress.increment_ready()
