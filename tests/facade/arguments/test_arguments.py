@@ -3,7 +3,6 @@
 import copy
 import dataclasses
 import json
-import logging
 import pickle
 import subprocess
 import sys
@@ -99,18 +98,6 @@ def test_to_dict_is_json_and_does_not_change_the_arguments():
     assert args.model_init_kwargs == {"dtype": torch.bfloat16, "deep": {"dtype": torch.float16}}
     assert json.loads(args.to_json_string()) == written
     assert written["optim"] == "adamw_torch_fused"
-
-
-def test_log_levels():
-    logger = logging.getLogger("lightrainer")
-    before = logger.level
-    try:
-        logger.setLevel(logging.ERROR)
-        assert make().get_process_log_level() == logging.ERROR
-        assert make().disable_tqdm is True
-    finally:
-        logger.setLevel(before)
-    assert make(log_level="debug").get_process_log_level() == logging.DEBUG
 
 
 def test_deprecated_arguments_take_effect_with_a_warning(caplog):

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 
 import pytest
 from transformers import GenerationConfig
-from transformers import HfArgumentParser as ReferenceParser
 from transformers import Seq2SeqTrainingArguments as Reference
 
 from lightrainer import HfArgumentParser, Seq2SeqTrainingArguments, TrainingArguments
@@ -55,14 +54,6 @@ def test_arguments_pickle_copy_and_compare(config):
         assert again.to_dict() == args.to_dict()
     assert dataclasses.replace(args, generation_num_beams=3) != args
     assert dataclasses.replace(args, generation_config=None) != args
-
-
-def test_a_command_line_is_read_as_by_the_reference():
-    line = ["--output_dir", "out", "--use_cpu", "--report_to", "none", "--generation_config", "some/folder"]
-    line += ["--predict_with_generate", "--generation_max_length", "9", "--sortish_sampler", "true"]
-    (ours,) = HfArgumentParser(Seq2SeqTrainingArguments).parse_args_into_dataclasses(line)
-    (theirs,) = ReferenceParser(Reference).parse_args_into_dataclasses(line)
-    assert {name: getattr(ours, name) for name in NAMES} == {name: getattr(theirs, name) for name in NAMES}
 
 
 def test_json_on_a_command_line_is_a_dict():

@@ -146,19 +146,10 @@ def test_whatever_the_arguments_it_ends_the_same(tmp_path, changes):
 @pytest.mark.parametrize("saving", ["steps", "epoch"])
 def test_early_stopping_and_the_best_model_are_the_same(tmp_path, saving):
     """Also from a checkpoint of an epoch's last step, to which the evaluation at the epoch's end is still to come."""
-    options = {
-        "num_train_epochs": 6,
-        "metric_for_best_model": "loss",
-        "greater_is_better": True,
-        "restore_callback_states_from_checkpoint": True,
-        "save_strategy": saving,
-        "save_steps": 1,
-        "load_best_model_at_end": saving == "epoch",
-    }
-
-    def stopping():
-        return [EarlyStoppingCallback(2)]
-
+    options = {"num_train_epochs": 6, "metric_for_best_model": "loss", "greater_is_better": True, "save_steps": 1}
+    options |= {"restore_callback_states_from_checkpoint": True, "save_strategy": saving}
+    options["load_best_model_at_end"] = saving == "epoch"
+    stopping = lambda: [EarlyStoppingCallback(2)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lightrainer.callbacks.early_stopping.logger.warning", lambda *_: None)
         whole = train(tmp_path / "whole", callbacks=stopping(), **options)

@@ -79,9 +79,7 @@ HERE = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511"}
 SLURM = {"SLURM_LOCALID": "0", "SLURM_JOB_NAME": "train"}
 OUT_OF_RANGE = [
     ({"WORLD_SIZE": "2", "RANK": "2"}, "RANK is 2.*WORLD_SIZE=2"),
-    ({"WORLD_SIZE": "2", "RANK": "-1"}, "RANK is -1.*from 0 to 1"),
     ({"WORLD_SIZE": "1", "RANK": "1"}, "RANK is 1.*from 0 to 0"),
-    ({"WORLD_SIZE": "0", "RANK": "0"}, "WORLD_SIZE is 0.*from 1"),
     ({"WORLD_SIZE": "two"}, "WORLD_SIZE is 'two'"),
     ({"WORLD_SIZE": "-2"}, "WORLD_SIZE is -2"),
     ({"WORLD_SIZE": "", "RANK": "1"}, "RANK=1 is set, but WORLD_SIZE is not"),
@@ -89,14 +87,12 @@ OUT_OF_RANGE = [
     ({"WORLD_SIZE": "2", "RANK": ""}, "WORLD_SIZE=2 is set, but RANK is not"),
     ({"WORLD_SIZE": "2", "RANK": "1.0"}, "RANK is '1.0', which is not a whole number"),
     ({"WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "2"}, "LOCAL_RANK is 2.*from 0 to 1"),
-    ({"WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "-1"}, "LOCAL_RANK is -1.*from 0 to 1"),
     ({"WORLD_SIZE": "4", "RANK": "2", "LOCAL_RANK": "2", "LOCAL_WORLD_SIZE": "2"}, "LOCAL_RANK is 2.*from 0 to 1"),
     ({"WORLD_SIZE": "2", "RANK": "0", "LOCAL_WORLD_SIZE": "0"}, "LOCAL_WORLD_SIZE is 0.*WORLD_SIZE=2"),
     ({"WORLD_SIZE": "2", "RANK": "0", "LOCAL_WORLD_SIZE": "3"}, "LOCAL_WORLD_SIZE is 3.*WORLD_SIZE=2"),
     ({"SLURM_NTASKS": "2", "SLURM_PROCID": "2", **SLURM}, "SLURM_PROCID is 2.*SLURM_NTASKS=2"),
     ({"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "3"}, "OMPI_COMM_WORLD_RANK is 3"),
     ({"WORLD_SIZE": "2", "RANK": "0", "MASTER_PORT": "abc"}, "MASTER_PORT is 'abc', which is not a whole number"),
-    ({"WORLD_SIZE": "2", "RANK": "0", "MASTER_PORT": "0"}, "MASTER_PORT is '0', which is no port"),
     ({"WORLD_SIZE": "2", "RANK": "1", "MASTER_PORT": "65536"}, "MASTER_PORT is '65536', which is no port"),
     ({"WORLD_SIZE": "2", "RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": ""}, "Set MASTER_ADDR"),
 ]

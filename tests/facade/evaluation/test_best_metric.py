@@ -5,7 +5,7 @@ import logging
 import datasets
 import pytest
 import torch
-from tiny import Tiny, points, trainer
+from tiny import points, trainer
 from torchmetrics.classification import MulticlassAccuracy
 
 BEST = {"eval_strategy": "epoch", "save_strategy": "epoch", "load_best_model_at_end": True}
@@ -17,13 +17,6 @@ def renamed(count=8):
 
 def hub(count=8):
     return datasets.Dataset.from_list([{key: value.tolist() for key, value in item.items()} for item in renamed(count)])
-
-
-class OtherName(Tiny):
-    """Calls its labels by a name that does not tell."""
-
-    def forward(self, x, target=None, **kwargs):
-        return super().forward(x, target)
 
 
 def message(made):
@@ -46,18 +39,6 @@ def test_labels_by_another_name(tmp_path, dataset):
         text, "A batch has: x.", "label_names is ['labels'].", "label_names=[...]", "remove_unused_columns=True"
     )
     assert not text.startswith(("'", '"')), "as a sentence, not as a KeyError shows its key"
-
-
-def test_labels_that_do_not_look_like_labels(tmp_path):
-    """And with the names that the message asks for all is well."""
-    given = {"model": OtherName(), "eval_dataset": renamed(), "train_dataset": renamed(), **BEST}
-    text = message(trainer(tmp_path, **given))
-    assert_says(
-        text, "The model (OtherName) takes: x, target, kwargs.", "A batch has: x, target.", "label_names is []."
-    )
-    made = trainer(tmp_path, **given, label_names=["target"])
-    made.train()
-    assert made.state.best_metric > 0
 
 
 METRICS = {

@@ -1,7 +1,7 @@
 """A small stand-in for the Hub: its HTTP API as far as `huggingface_hub` uses it for models, on a loopback port.
 
 It holds repositories in memory, branches and commits and all, stores large files beside them as the real one does, and
-can be told to be slow, to refuse, to break a connection, or to make somebody wait.
+can be told to be slow, to refuse, to break a connection, or to let its callers wait.
 """
 
 import base64
@@ -23,6 +23,14 @@ USER = "me"
 LARGE = (".safetensors", ".bin", ".pt", ".pth", ".png", ".ckpt")
 
 
+class RefusalError(Exception):
+    """An answer with a status, a text, and headers of the Hub."""
+
+    def __init__(self, status: int, text: str, **headers: str):
+        super().__init__(text)
+        self.status, self.content, self.headers = status, {"error": text}, headers
+
+
 @dataclass(frozen=True)
 class Commit:
     oid: str
@@ -36,17 +44,18 @@ class Repo:
     branches: dict[str, list[Commit]] = field(default_factory=dict)
     tags: list[str] = field(default_factory=list)
 
-    def at(self, revision: str) -> Commit | None:
+    def at(self, revision: str) -> Commit:
         """The commit that a branch, or the name of a commit, stands for."""
         if revision in self.branches:
             return self.branches[revision][-1]
-        every = [commit for commits in self.branches.values() for commit in commits]
-        return next((commit for commit in every if commit.oid == revision), None)
+        for commit in (commit for commits in self.branches.values() for commit in commits):
+            if commit.oid == revision:
+                return commit
+        said = f"Invalid rev id: {revision}"
+        raise RefusalError(404, said, X_Error_Code="RevisionNotFound", X_Error_Message=said)
 
     def files(self, revision: str = "main") -> dict[str, bytes]:
-        commit = self.at(revision)
-        assert commit is not None, f"no {revision}"
-        return commit.files
+        return self.at(revision).files
 
     def messages(self, revision: str = "main") -> list[str]:
         return [commit.message for commit in self.branches[revision]]
@@ -173,14 +182,20 @@ class Handler(BaseHTTPRequestHandler):
             trouble = next((one for one in self.hub.troubles if one.takes(request)), None)
         if trouble is not None and trouble.act(self):
             return
+        self.answer_headers: dict[str, Any] = {}
+        try:
+            self.answer(self.found(request), **self.answer_headers)
+        except RefusalError as refusal:
+            self.answer(refusal.content, refusal.status, **refusal.headers)
+
+    def found(self, request: str) -> Any:
         for pattern, method, needs_token in ROUTES:
             if found := re.fullmatch(pattern, request):
-                if needs_token and not self.may():
-                    return
+                if needs_token:
+                    self.check_token()
                 with self.hub.lock:
-                    getattr(self, method)(*(urllib.parse.unquote(part) for part in found.groups()))
-                return
-        self.answer({"error": f"the stand-in does not know {request}"}, 501)
+                    return getattr(self, method)(*(urllib.parse.unquote(part) for part in found.groups()))
+        raise RefusalError(501, f"the stand-in does not know {request}")
 
     def read_body(self) -> bytes:
         if self.headers.get("Transfer-Encoding", "") == "chunked":
@@ -192,14 +207,12 @@ class Handler(BaseHTTPRequestHandler):
             return b"".join(parts)
         return self.rfile.read(int(self.headers.get("Content-Length") or 0))
 
-    def may(self) -> bool:
+    def check_token(self) -> None:
+        """Refuse unknown ones; the real Hub does not repeat the token, this one does, to show that it is passed on."""
         token = (self.headers.get("Authorization") or "").removeprefix("Bearer ")
-        if token in (TOKEN, ANOTHER_TOKEN):
-            return True
-        # The real one does not repeat the token; this one does, so that tests see whether it is passed on.
-        error = {"error": f"Invalid user token {token}"}
-        self.answer(error, 401, X_Error_Message="Invalid credentials in Authorization header")
-        return False
+        if token not in (TOKEN, ANOTHER_TOKEN):
+            said = "Invalid credentials in Authorization header"
+            raise RefusalError(401, f"Invalid user token {token}", X_Error_Message=said)
 
     def answer(self, content: Any, status: int = 200, **headers: str) -> None:
         body = content if isinstance(content, bytes) else json.dumps(content).encode()
@@ -211,91 +224,72 @@ class Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(body)
 
-    def repo(self, name: str) -> Repo | None:
-        found = self.hub.repos.get(name)
-        if found is None:
-            self.answer({"error": "Repository not found"}, 404, X_Error_Code="RepoNotFound")
-        return found
+    def repo(self, name: str) -> Repo:
+        if name not in self.hub.repos:
+            raise RefusalError(404, "Repository not found", X_Error_Code="RepoNotFound")
+        return self.hub.repos[name]
 
-    def commit_at(self, name: str, revision: str) -> Commit | None:
-        repo = self.repo(name)
-        if repo is None:
-            return None
-        commit = repo.at(revision)
-        if commit is None:
-            said = f"Invalid rev id: {revision}"
-            self.answer({"error": said}, 404, X_Error_Code="RevisionNotFound", X_Error_Message=said)
-        return commit
+    # Routes: each returns what is answered.
 
-    # Routes.
-
-    def create(self) -> None:
+    def create(self) -> Any:
         asked = json.loads(self.body)
         owner = asked.get("organization") or USER
         name = f"{owner}/{asked['name']}"
         if owner not in (USER, "team"):
-            self.answer({"error": "no rights"}, 403, X_Error_Message=f"You cannot create a model under {owner}")
-            return
+            raise RefusalError(403, "no rights", X_Error_Message=f"You cannot create a model under {owner}")
         url = {"url": f"{self.hub.url}/{name}", "name": name}
         if name in self.hub.repos:
-            self.answer({**url, "error": "You already created this model repo"}, 409)
-            return
+            refusal = RefusalError(409, "You already created this model repo")
+            refusal.content |= url
+            raise refusal
         self.hub.make(name, private=asked.get("visibility") == "private" or bool(asked.get("private")))
-        self.answer(url)
+        return url
 
-    def refs(self, name: str) -> None:
-        if (repo := self.repo(name)) is None:
-            return
+    def refs(self, name: str) -> Any:
+        repo = self.repo(name)
         branches = [
             {"name": branch, "ref": f"refs/heads/{branch}", "targetCommit": commits[-1].oid}
             for branch, commits in repo.branches.items()
         ]
         tags = [{"name": tag, "ref": f"refs/tags/{tag}", "targetCommit": repo.at("main").oid} for tag in repo.tags]
-        self.answer({"branches": branches, "converts": [], "tags": tags})
+        return {"branches": branches, "converts": [], "tags": tags}
 
-    def branch(self, name: str, branch: str) -> None:
-        if (repo := self.repo(name)) is None:
-            return
-        if branch in repo.branches:
-            self.answer({"error": "Reference already exists"}, 409)
-            return
-        repo.branches[branch] = list(repo.branches["main"])
-        self.answer({})
+    def branch(self, name: str, branch: str) -> Any:
+        branches = self.repo(name).branches
+        if branch in branches:
+            raise RefusalError(409, "Reference already exists")
+        branches[branch] = list(branches["main"])
+        return {}
 
-    def info(self, name: str, revision: str = "main") -> None:
-        if (commit := self.commit_at(name, revision)) is None:
-            return
+    def info(self, name: str, revision: str = "main") -> Any:
+        commit = self.repo(name).at(revision)
         licenses = re.findall(rb"^license: (\S+)", commit.files.get("README.md", b""), re.MULTILINE)
         tags = [f"license:{found.decode()}" for found in licenses]
         siblings = [{"rfilename": path} for path in commit.files]
         private = self.hub.repos[name].private
-        self.answer({"id": name, "sha": commit.oid, "tags": tags, "siblings": siblings, "private": private})
+        return {"id": name, "sha": commit.oid, "tags": tags, "siblings": siblings, "private": private}
 
-    def tree(self, name: str, revision: str) -> None:
-        if (commit := self.commit_at(name, revision)) is None:
-            return
+    def tree(self, name: str, revision: str) -> Any:
         entries = []
-        for path, content in commit.files.items():
+        for path, content in self.repo(name).files(revision).items():
             entry = {"type": "file", "path": path, "size": len(content), "oid": git_oid(content)}
             if path.endswith(LARGE):
                 entry["lfs"] = {"oid": hashlib.sha256(content).hexdigest(), "size": len(content), "pointerSize": 130}
             entries.append(entry)
-        self.answer(entries)
+        return entries
 
-    def preupload(self, name: str, revision: str) -> None:
-        if (commit := self.commit_at(name, revision)) is None:
-            return
+    def preupload(self, name: str, revision: str) -> Any:
         files = []
         for asked in json.loads(self.body)["files"]:
             path = asked["path"]
             large = path.endswith(LARGE) and not self.hub.all_regular
-            there = commit.files.get(path)
+            there = self.repo(name).files(revision).get(path)
             oid = None if there is None else hashlib.sha256(there).hexdigest() if large else git_oid(there)
             mode = "lfs" if large else "regular"
             files.append({"path": path, "uploadMode": mode, "shouldIgnore": False, "oid": oid})
-        self.answer({"files": files})
+        return {"files": files}
 
-    def batch(self, name: str) -> None:
+    def batch(self, name: str) -> Any:
         objects = []
         for asked in json.loads(self.body)["objects"]:
             entry: dict[str, Any] = {"oid": asked["oid"], "size": asked["size"]}
@@ -304,27 +298,25 @@ class Handler(BaseHTTPRequestHandler):
                 verify = {"href": f"{self.hub.url}/{name}.git/info/lfs/verify", "header": {}}
                 entry["actions"] = {"upload": upload, "verify": verify}
             objects.append(entry)
-        self.answer({"transfer": "basic", "objects": objects})
+        return {"transfer": "basic", "objects": objects}
 
-    def store(self, oid: str) -> None:
+    def store(self, oid: str) -> Any:
         if hashlib.sha256(self.body).hexdigest() != oid:
-            self.answer({"error": "the content has another hash"}, 400)
-            return
+            raise RefusalError(400, "the content has another hash")
         self.hub.stored[oid] = self.body
-        self.answer({})
+        return {}
 
-    def verify(self, name: str) -> None:
+    def verify(self, name: str) -> Any:
         asked = json.loads(self.body)
-        size = len(self.hub.stored.get(asked["oid"], b""))
-        self.answer({}, 200 if size == asked["size"] else 404)
+        if len(self.hub.stored.get(asked["oid"], b"")) != asked["size"]:
+            raise RefusalError(404, "it is not there")
+        return {}
 
-    def commit(self, name: str, branch: str) -> None:
+    def commit(self, name: str, branch: str) -> Any:
         repo = self.repo(name)
-        if repo is None or self.commit_at(name, branch) is None:
-            return
+        repo.at(branch)
         if branch not in repo.branches:
-            self.answer({"error": f"{branch} is not a branch"}, 400)
-            return
+            raise RefusalError(400, f"{branch} is not a branch")
         lines = [json.loads(line) for line in self.body.splitlines()]
         (header,) = [line["value"] for line in lines if line["key"] == "header"]
         files = dict(repo.files(branch))
@@ -334,27 +326,25 @@ class Handler(BaseHTTPRequestHandler):
                 files[what["path"]] = base64.b64decode(what["content"])
             elif line["key"] == "lfsFile":
                 if what["oid"] not in self.hub.stored:
-                    self.answer({"error": f"{what['path']} was not uploaded"}, 400)
-                    return
+                    raise RefusalError(400, f"{what['path']} was not uploaded")
                 files[what["path"]] = self.hub.stored[what["oid"]]
             elif line["key"] == "deletedFile":
                 del files[what["path"]]
         made = _commit(header["summary"], files, repo.branches[branch][-1].oid)
         repo.branches[branch].append(made)
-        self.answer({"commitUrl": f"{self.hub.url}/{name}/commit/{made.oid}", "commitOid": made.oid})
+        return {"commitUrl": f"{self.hub.url}/{name}/commit/{made.oid}", "commitOid": made.oid}
 
-    def resolve(self, name: str, revision: str, path: str) -> None:
-        if (commit := self.commit_at(name, revision)) is None:
-            return
+    def resolve(self, name: str, revision: str, path: str) -> Any:
+        commit = self.repo(name).at(revision)
         content = commit.files.get(path)
         if content is None:
-            self.answer({"error": "Entry not found"}, 404, X_Error_Code="EntryNotFound")
-            return
+            raise RefusalError(404, "Entry not found", X_Error_Code="EntryNotFound")
         etag = hashlib.sha256(content).hexdigest() if path.endswith(LARGE) else git_oid(content)
-        self.answer(content, X_Repo_Commit=commit.oid, ETag=f'"{etag}"')
+        self.answer_headers = {"X_Repo_Commit": commit.oid, "ETag": f'"{etag}"'}
+        return content
 
-    def validate(self) -> None:
-        self.answer({"errors": [], "warnings": []})
+    def validate(self) -> Any:
+        return {"errors": [], "warnings": []}
 
 
 NAME = r"([^/]+/[^/]+?)"

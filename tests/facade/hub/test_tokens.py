@@ -32,17 +32,9 @@ def everything(caplog, capsys):
 def test_it_is_in_no_file_no_log_and_no_text(hub, tmp_path, monkeypatch, everything):
     monkeypatch.chdir(tmp_path)
     saving = {"save_strategy": "steps", "save_steps": 2, "eval_strategy": "steps", "eval_steps": 2}
-    made = trainer(
-        tmp_path / "out",
-        push_to_hub=True,
-        hub_model_id="me/model",
-        hub_strategy="checkpoint",
-        hub_always_push=True,
-        hub_token=TOKEN,
-        log_level="debug",
-        report_to="tensorboard",
-        **saving,
-    )
+    pushing = {"push_to_hub": True, "hub_model_id": "me/model", "hub_strategy": "checkpoint", "hub_always_push": True}
+    told = {"hub_token": TOKEN, "log_level": "debug", "report_to": "tensorboard"}
+    made = trainer(tmp_path / "out", **pushing, **told, **saving)
     made.add_callback(RunReportCallback())
     made.train()
     made.save_model()

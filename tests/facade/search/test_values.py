@@ -21,18 +21,13 @@ from lightrainer.tools.sweep.space import grid, read_space, suggest
         ("learning_rate", np.float64(0.5), 0.5),
         ("num_train_epochs", 3, 3.0),
         ("per_device_train_batch_size", 8.0, 8),
-        ("per_device_train_batch_size", "8", 8),
         ("seed", 17.6, 17),  # as Ray draws seeds, and the reference cuts them
         ("bf16_full_eval", "False", False),  # the reference holds True
-        ("gradient_checkpointing", "no", False),
         ("gradient_checkpointing", "True", True),
         ("gradient_checkpointing", 1, True),
         ("lr_scheduler_type", "cosine", "cosine"),
-        ("optim", "sgd", "sgd"),
         ("warmup_steps", 0.1, 0.1),  # the reference makes 0 of it
-        ("lr_scheduler_kwargs", {"num_cycles": 2}, {"num_cycles": 2}),
         ("lr_scheduler_kwargs", '{"num_cycles": 2}', {"num_cycles": 2}),
-        ("label_names", ["labels"], ["labels"]),
     ],
 )
 def test_values_are_cast_to_what_the_field_holds(tmp_path, name, given, held):
@@ -161,14 +156,10 @@ def test_parameters_beside_certain_values_only(tmp_path):
         ("a: [1]\nb: {value: 2, when: {c: 1}}", "b: when has 'c'"),
         ("a: [adam]\nb: {value: 2, when: {a: adma}}", "when has a: 'adma'.*'adam'"),
         ("b: {value: 2, when: [a]}", "b: when must be"),
-        ("", "an entry for each parameter"),
         ("a: {low: 1}\nb: {low: x, high: 1}", "(?s)a: high .*None.*b: low .*'x'"),
-        ("a: {low: 3, high: 2}", "a: .*low.*3"),
         ("a: {low: 0, high: 2, log: true}", "a: .*log"),
-        ("a: {type: int, low: 0.5, high: 2}", "an int .* 0.5"),
         ("a: {typ: int, low: 0, high: 2}", "'typ'.*'type'"),
         ("a: {type: flot, low: 0, high: 2}", "'flot'.*'float'"),
-        ("a: []", "choices must be a list"),
         ("a: [[1]]", r"values must be .*\[1\]"),
         ("a: {low: 1", "cannot be read"),
         ("a: [1]\nenqueue: [{b: 1}]", "enqueue: 'b'"),

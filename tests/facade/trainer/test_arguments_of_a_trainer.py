@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from tiny import Tiny, arguments, points, same, trainer, weights
+from of_execution import Words
+from tiny import arguments, points, same, trainer, weights
 
 from lightrainer import PrinterCallback
 
@@ -31,22 +32,6 @@ CHANGED = {
     "neftune_noise_alpha": 3.0,
     "include_num_input_tokens_seen": "all",
 }
-
-
-class Words(Tiny):
-    """With an embedding, for the arguments that are about one."""
-
-    main_input_name = "x"
-
-    def __init__(self):
-        super().__init__()
-        self.embedding = torch.nn.Embedding(11, 8)
-
-    def get_input_embeddings(self):
-        return self.embedding
-
-    def forward(self, x, labels=None):
-        return super().forward(self.embedding(x.abs().mul(3).long().clamp(max=10)).mean(dim=1), labels)
 
 
 def outcome(made):

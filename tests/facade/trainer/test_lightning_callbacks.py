@@ -178,11 +178,10 @@ def test_a_callback_that_stops_lightning_stops_the_training(tmp_path):
     """The end is a good one: the events and the result of a training of so many steps."""
     ended = []
 
-    class Stopping(Callback):
-        def on_train_batch_end(self, lightning_trainer, module, outputs, batch, batch_idx):
-            lightning_trainer.should_stop = lightning_trainer.global_step == 2
+    def stop(lightning_trainer, *_):
+        lightning_trainer.should_stop = lightning_trainer.global_step == 2
 
     end = At("on_train_end", lambda trainer, state, control: ended.append(state.global_step))
-    made = trainer(tmp_path, callbacks=[Stopping(), end], num_train_epochs=3)
+    made = trainer(tmp_path, callbacks=[LambdaCallback(on_train_batch_end=stop), end], num_train_epochs=3)
     assert made.train().global_step == 2
     assert ended == [2]

@@ -76,22 +76,17 @@ def test_gradients_are_unscaled_where_callbacks_and_overrides_see_them(tmp_path)
             self.accelerator.clip_grad_norm_(model.parameters(), 1e9)
             return norm
 
-    found = {}
-    for name, cls, asked in (
-        ("plain", Trainer, {"max_grad_norm": 1e9}),
-        ("overridden", ByValue, {}),
-        ("not clipped", Trainer, {"max_grad_norm": 0.0}),
-        ("float32", Trainer, {"max_grad_norm": 1e9, "fp16": False}),
-    ):
-        seen = []
-        look = At("on_pre_optimizer_step", lambda made, *_, seen=seen: seen.append(first_gradient(made)))
-        made = told(trainer(tmp_path, cls, callbacks=[look], **{"fp16": True, **asked}))
-        made.train()
-        found[name] = seen
-    assert len(found["plain"]) == 4
-    assert found["plain"] == found["overridden"] == found["not clipped"]
-    assert found["plain"] == pytest.approx(found["float32"], rel=0.05)
-    assert found["plain"] != found["float32"]
+    def seen(cls, **asked):
+        found = []
+        look = At("on_pre_optimizer_step", lambda made, *_: found.append(first_gradient(made)))
+        told(trainer(tmp_path, cls, callbacks=[look], **{"fp16": True, **asked})).train()
+        return found
+
+    plain, single = seen(Trainer, max_grad_norm=1e9), seen(Trainer, max_grad_norm=1e9, fp16=False)
+    assert len(plain) == 4
+    assert plain == seen(ByValue) == seen(Trainer, max_grad_norm=0.0)
+    assert plain == pytest.approx(single, rel=0.05)
+    assert plain != single
 
 
 def wrapped(how):

@@ -10,6 +10,7 @@ from lightning.pytorch.callbacks import (
     Callback,
     EarlyStopping,
     EMAWeightAveraging,
+    LambdaCallback,
     LearningRateMonitor,
     ModelCheckpoint,
     StochasticWeightAveraging,
@@ -32,19 +33,13 @@ def entries(of, name):
 class Averages(Callback):
     """The weights after each step, and those of a moving average that is computed by hand."""
 
-    def __init__(self, decay=0.5):
-        self.decay = decay
-        self.mean = None
-        self.last = None
-
-    def on_train_start(self, lightning_trainer, module):
-        self.mean = None
+    mean = None
 
     def on_train_batch_end(self, lightning_trainer, module, *args):
         self.last = weights(module.model)
-        self.mean = weights(module.model) if self.mean is None else self.mean
+        self.mean = self.mean or weights(module.model)
         for name, value in self.last.items():
-            self.mean[name].lerp_(value, 1 - self.decay)
+            self.mean[name].lerp_(value, 0.5)
 
 
 def close(left, right):
@@ -108,13 +103,9 @@ def test_learning_rate_monitor(tmp_path, interval, steps):
 def test_stochastic_weight_averaging(tmp_path):
     """From its epoch on the rate is its own, and the final weights are the mean of those at the starts of epochs."""
     starts = {}
-
-    class Starts(Callback):
-        def on_train_epoch_start(self, lightning_trainer, module):
-            starts[lightning_trainer.current_epoch] = weights(module.model)
-
+    note = lambda of, module: starts.update({of.current_epoch: weights(module.model)})
     averaging = StochasticWeightAveraging(swa_lrs=0.05, swa_epoch_start=3, annealing_epochs=1)
-    made = trainer(tmp_path, callbacks=[Starts(), averaging], num_train_epochs=5)
+    made = trainer(tmp_path, callbacks=[LambdaCallback(on_train_epoch_start=note), averaging], num_train_epochs=5)
     made.train()
     mean = {name: sum(starts[epoch][name] for epoch in (2, 3, 4)) / 3 for name in starts[0]}
     assert close(weights(made.model), mean)

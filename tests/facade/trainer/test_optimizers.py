@@ -6,6 +6,7 @@ import types
 
 import pytest
 import torch
+from lightning.pytorch.callbacks import LambdaCallback
 from tiny import At, losses, tiny, trainer
 from torch import nn
 
@@ -68,16 +69,9 @@ def test_lomo_gives_the_weights_of_sgd(tmp_path, stand_ins, max_grad_norm):
 
 def test_lomo_of_the_user_steps_too(tmp_path):
     """Where `optim` says nothing of it, and under Lightning callbacks."""
-    import lightning
-
-    seen = []
-
-    class Watching(lightning.Callback):
-        def on_before_backward(self, trainer, module, loss):
-            seen.append(loss.item())
-
-    made = []
-    for changes in ({}, {"callbacks": [Watching()]}):
+    seen, made = [], []
+    watching = LambdaCallback(on_before_backward=lambda trainer, module, loss: seen.append(loss.item()))
+    for changes in ({}, {"callbacks": [watching]}):
         model = tiny()
         optimizer = InBackward(model, lr=0.01)
         made.append(trained(tmp_path, model=model, optimizers=(optimizer, None), **changes))

@@ -54,10 +54,8 @@ def test_the_result_of_an_evaluation(tmp_path):
     made = trainer(tmp_path, compute_metrics=lambda prediction: dict(values))
     made.evaluate()
     found = made.evaluate()
-    assert set(found) == {
-        *("eval_loss", "eval_right", "eval_sure", "eval_deep", "eval_runtime", "epoch"),
-        *("eval_samples_per_second", "eval_steps_per_second", "eval_model_preparation_time"),
-    }
+    names = "loss right sure deep runtime samples_per_second steps_per_second model_preparation_time"
+    assert set(found) == {"epoch", *(f"eval_{name}" for name in names.split())}
     assert found["eval_right"] == 0.5
     assert found["eval_deep"] == {"er": 2}
     assert json.loads(json.dumps(found)) == found
@@ -124,11 +122,8 @@ def test_the_memory_report(tmp_path):
     pytest.importorskip("psutil")
     made = trainer(tmp_path, skip_memory_metrics=False, eval_strategy="epoch")
     trained = memory(made.train().metrics)
-    assert set(trained) == {
-        "before_init_mem_cpu",
-        *("init_mem_cpu_alloc_delta", "init_mem_cpu_peaked_delta"),
-        *("train_mem_cpu_alloc_delta", "train_mem_cpu_peaked_delta"),
-    }
+    deltas = (f"{stage}_mem_cpu_{kind}_delta" for stage in ("init", "train") for kind in ("alloc", "peaked"))
+    assert set(trained) == {"before_init_mem_cpu", *deltas}
     assert all(isinstance(value, int) for value in trained.values())
     assert trained["before_init_mem_cpu"] > 10 << 20
     assert set(memory(made.evaluate())) == {"eval_mem_cpu_alloc_delta", "eval_mem_cpu_peaked_delta"}
