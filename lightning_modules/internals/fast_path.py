@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -11,7 +10,6 @@ from .lightning_import import (
     DDPStrategy,
     LightningModule,
     MixedPrecision,
-    PassThroughProfiler,
     Precision,
     RunningStage,
     SingleDeviceStrategy,
@@ -22,13 +20,10 @@ from .lightning_import import (
 )
 from .precision import ForwardCasting
 
-UNMEASURED = contextlib.nullcontext()
-
 
 def step_lightly(trainer: Trainer) -> None:
-    """Replace the loops and the profiler of a trainer by faster ones, for a `FastModule`."""
+    """Replace the loops of a trainer by faster ones, for a `FastModule`."""
     fit_loop: Any = trainer.fit_loop
-    fit_loop.trainer.profiler = SilentProfiler()
     trainer.validate_loop = evaluation_loop(trainer, TrainerFn.VALIDATING)
     trainer.test_loop = evaluation_loop(trainer, TrainerFn.TESTING)
     fit_loop.epoch_loop.val_loop = evaluation_loop(trainer, TrainerFn.FITTING)
@@ -122,16 +117,6 @@ class FastEvaluationLoop(_EvaluationLoop):
 
     module_step: Callable[[Any, int], Any] | None = None
 
-    @property
-    def restarting(self) -> bool:
-        """As in Lightning."""
-        return self._restarting
-
-    @restarting.setter
-    def restarting(self, restarting: bool) -> None:
-        # Lightning sets this in each training step, and would search this loop for inner loops.
-        self._restarting = restarting
-
     def _evaluation_step(
         self, batch: Any, batch_idx: int, dataloader_idx: int, dataloader_iter: Iterator[Any] | None
     ) -> None:
@@ -161,14 +146,6 @@ class FastEvaluationLoop(_EvaluationLoop):
         """End a run."""
         super().teardown()
         self.module_step = None
-
-
-class SilentProfiler(PassThroughProfiler):
-    """As `PassThroughProfiler`, without the cost of a generator for each of the ten blocks of a step."""
-
-    def profile(self, action_name: str) -> Any:
-        """Return an empty context."""
-        return UNMEASURED
 
 
 class FastPrecision(Precision):

@@ -82,11 +82,3 @@ def test_turns_are_lightnings_where_more_may_happen_in_them(options, expected):
     trainer = lean_trainer(**options)
     assert ("run" in vars(trainer.fit_loop.epoch_loop)) is expected
     assert fast_path.has_plain_steps(trainer) is expected
-
-
-def test_without_a_profiler_nothing_is_measured():
-    """Lightning's profiler makes a context for each block; here all have the one that does nothing."""
-    trainer = lean_trainer()
-    assert trainer.profiler.profile("a") is trainer.profiler.profile("b")
-    with trainer.profiler.profile("a") as entered:
-        assert entered is None
