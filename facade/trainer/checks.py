@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Collection, Mapping
 from dataclasses import fields
 from typing import Any
@@ -26,6 +27,9 @@ _STEPS_OF_THE_REFERENCE = {
     "_wrap_model": "a model that is to be wrapped is passed as the model; DDP and FSDP follow from the arguments",
 }
 """Private steps of the reference's loop, which is not used here, with their alternatives."""
+
+
+_INSTEAD_OF_OPTIMIZERS = "Override create_optimizer_and_scheduler, or pass optimizer_cls_and_kwargs."
 
 
 class MissingModelError(RuntimeError, ValueError):
@@ -89,12 +93,8 @@ def check_construction(args: Any, given: Mapping[str, Any], *, calls_loss_func: 
             "args, data_collator, train_dataset, eval_dataset, ...)."
         )
     _check_model(given["model"], given["model_init"])
-    callables = (
-        "model_init",
-        "data_collator",
-        "preprocess_logits_for_metrics",
-        *(("compute_loss_func",) if calls_loss_func else ()),
-    )
+    own = ("compute_loss_func",) if calls_loss_func else ()
+    callables = ("model_init", "data_collator", "preprocess_logits_for_metrics", *own)
     wrong_types = [problem for problem in _type_problems(given, callables) if problem]
     if wrong_types:
         raise TypeError("\n".join(wrong_types))
@@ -136,9 +136,7 @@ def check_label_names(label_names: list[str], model: Any) -> None:
 
 def _check_model(model: Any, model_init: Any) -> None:
     if model is None and model_init is None:
-        raise MissingModelError(
-            "The Trainer needs a model: pass model=..., or model_init=... (a function that makes one)."
-        )
+        raise MissingModelError("The Trainer needs a model: pass model=..., or model_init=... (it makes one).")
     if model is not None and model_init is not None:
         raise ValueError("Both model and model_init were passed, so it is unclear which to train. Pass one of them.")
     if model is not None and not isinstance(model, nn.Module):
@@ -146,11 +144,8 @@ def _check_model(model: Any, model_init: Any) -> None:
 
 
 def _type_problems(given: Mapping[str, Any], callables: Collection[str]) -> list[str | None]:
-    problems = [
-        f"{name} must be callable, but is {_shown(given[name])}."
-        for name in callables
-        if given[name] is not None and not callable(given[name])
-    ]
+    wrong = [name for name in callables if given[name] is not None and not callable(given[name])]
+    problems = [f"{name} must be callable, but is {_shown(given[name])}." for name in wrong]
     return [
         *problems,
         metrics_type_problem(given["compute_metrics"]),
@@ -160,10 +155,8 @@ def _type_problems(given: Mapping[str, Any], callables: Collection[str]) -> list
 
 
 def _optimizer_class_problem(pair: Any) -> str | None:
-    right = pair is None or (
-        isinstance(pair, (tuple, list)) and len(pair) == 2 and callable(pair[0]) and isinstance(pair[1], Mapping)
-    )
-    if right:
+    is_pair = isinstance(pair, (tuple, list)) and len(pair) == 2
+    if pair is None or (is_pair and callable(pair[0]) and isinstance(pair[1], Mapping)):
         return None
     return f"optimizer_cls_and_kwargs must be a pair (optimizer class, dict of its arguments), but is {_shown(pair)}."
 
@@ -244,10 +237,8 @@ def _backend_problem(args: Any) -> str | None:
     if not args.torch_compile or callable(backend):
         return None
     known = torch.compiler.list_backends(exclude_tags=())
-    if backend in known:
-        return None
-    near = did_you_mean(backend, known)
-    return f"torch_compile_backend={backend!r} is not known to torch.{near} Choose from: {', '.join(known)}."
+    said = f"torch_compile_backend={backend!r} is not known to torch.{did_you_mean(backend, known)}"
+    return None if backend in known else f"{said} Choose from: {', '.join(known)}."
 
 
 def _stream_problem(args: Any, dataset: Any) -> str | None:
@@ -269,8 +260,6 @@ def _evaluation_problem(args: Any, dataset: Any) -> str | None:
 
 
 def _batch_metrics_problem(args: Any, compute_metrics: Any) -> str | None:
-    import inspect
-
     if not args.batch_eval_metrics or compute_metrics is None or consists_of_metrics(compute_metrics):
         return None
     if "compute_result" in inspect.signature(compute_metrics).parameters:
@@ -295,17 +284,13 @@ def _check_optimizers(args: Any, given: Mapping[str, Any]) -> None:
     spread = "parallelism_config" if spreads_model(args) else None
     sharding = "fsdp" if args.fsdp else "deepspeed" if args.deepspeed else spread
     if sharding is not None and (optimizer is not None or scheduler is not None):
-        raise RuntimeError(
-            f"optimizers cannot be passed together with {sharding}: it replaces the parameters that they hold. "
-            "Override create_optimizer_and_scheduler, or pass optimizer_cls_and_kwargs."
-        )
+        said = f"optimizers cannot be passed together with {sharding}: it replaces the parameters that they hold."
+        raise RuntimeError(f"{said} {_INSTEAD_OF_OPTIMIZERS}")
     if given["optimizer_cls_and_kwargs"] is not None and optimizer is not None:
         raise RuntimeError("Both optimizers and optimizer_cls_and_kwargs were passed. Pass one of them.")
     if given["model_init"] is not None and (optimizer is not None or scheduler is not None):
-        raise RuntimeError(
-            "optimizers cannot be passed together with model_init: they would hold the parameters of another model. "
-            "Override create_optimizer_and_scheduler, or pass optimizer_cls_and_kwargs."
-        )
+        said = "optimizers cannot be passed together with model_init: they would hold parameters of another model."
+        raise RuntimeError(f"{said} {_INSTEAD_OF_OPTIMIZERS}")
 
 
 def require_training_data(trainer: Any) -> None:
@@ -327,16 +312,10 @@ def require_training_data(trainer: Any) -> None:
 def require_new_models(trainer: Any) -> None:
     """Refuse a search that cannot create a new model for each trial."""
     if trainer.model_init is None:
-        raise RuntimeError(
-            "hyperparameter_search needs a new model for each trial: pass model_init=... (a function that makes "
-            "one) to the Trainer, instead of model=..."
-        )
+        raise RuntimeError("hyperparameter_search needs a new model for each trial: pass model_init=... to Trainer.")
     if trainer.optimizer is not None and not trainer._created_lr_scheduler and not trainer._prepared:
-        raise RuntimeError(
-            "hyperparameter_search cannot go with an optimizer that was set on the Trainer: it holds the "
-            "parameters of another model. Override create_optimizer_and_scheduler, or pass "
-            "optimizer_cls_and_kwargs."
-        )
+        said = "hyperparameter_search cannot use the Trainer's optimizer: it holds parameters of another model."
+        raise RuntimeError(f"{said} {_INSTEAD_OF_OPTIMIZERS}")
 
 
 def _shown(value: Any) -> str:

@@ -153,9 +153,7 @@ class DataLoading:
 
         def measure() -> Any:
             given = column_lengths(known_by, args.length_column_name)
-            if given is not None:
-                return given
-            return sample_lengths(dataset, name)
+            return sample_lengths(dataset, name) if given is None else given
 
         return self._lengths.get(known_by, (args.length_column_name, name), measure)
 
@@ -215,36 +213,23 @@ def training_length(args: Any, dataloader: Any, each_step: int, num_examples: Ca
     Raises:
         ValueError: neither the loader nor `max_steps` gives a length.
     """
-    if not has_length(dataloader):
-        return _length_of_stream(args, each_step)
-    batches = len(dataloader)
-    steps_per_epoch = max(math.ceil(batches / args.gradient_accumulation_steps), 1)
-    examples = num_examples(dataloader)
-    by_steps = args.max_steps > 0
+    sized, by_steps, accumulation = has_length(dataloader), args.max_steps > 0, args.gradient_accumulation_steps
+    if not sized and not by_steps:
+        raise ValueError(
+            f"The training data has no length and max_steps is {args.max_steps}, so nothing says when to stop. Set "
+            "max_steps to the number of optimizer steps to take."
+        )
+    batches = len(dataloader) if sized else args.max_steps * accumulation
+    steps_per_epoch = max(math.ceil(batches / accumulation), 1)
     max_steps = args.max_steps if by_steps else math.ceil(args.num_train_epochs * steps_per_epoch)
+    examples = num_examples(dataloader) if sized else max_steps * each_step
+    epochs = max_steps / steps_per_epoch if by_steps else args.num_train_epochs
     return TrainingLength(
-        num_train_epochs=math.ceil(max_steps / steps_per_epoch) if by_steps else math.ceil(args.num_train_epochs),
+        num_train_epochs=math.ceil(epochs) if sized else sys.maxsize,
         num_update_steps_per_epoch=steps_per_epoch,
         num_examples=examples,
         num_train_samples=max_steps * each_step if by_steps else examples * args.num_train_epochs,
         total_train_batch_size=each_step,
         steps_in_epoch=batches,
         max_steps=max_steps,
-    )
-
-
-def _length_of_stream(args: Any, each_step: int) -> TrainingLength:
-    if args.max_steps <= 0:
-        raise ValueError(
-            f"The training data has no length and max_steps is {args.max_steps}, so nothing says when to stop. Set "
-            "max_steps to the number of optimizer steps to take."
-        )
-    return TrainingLength(
-        num_train_epochs=sys.maxsize,
-        num_update_steps_per_epoch=args.max_steps,
-        num_examples=args.max_steps * each_step,
-        num_train_samples=args.max_steps * each_step,
-        total_train_batch_size=each_step,
-        steps_in_epoch=args.max_steps * args.gradient_accumulation_steps,
-        max_steps=args.max_steps,
     )
