@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+from tiny import ARGUMENTS
 from torch import nn
 from torch.nn import functional
 
@@ -78,25 +79,11 @@ def plain(seed: int = 0, kind: type[Plain] = Plain) -> Plain:
     return kind()
 
 
-ARGUMENTS: dict[str, Any] = {
-    "per_device_train_batch_size": 4,
-    "per_device_eval_batch_size": 4,
-    "num_train_epochs": 1,
-    "logging_steps": 1,
-    "save_strategy": "no",
-    "report_to": "none",
-    "disable_tqdm": True,
-    "use_cpu": True,
-    "dataloader_pin_memory": False,
-    "predict_with_generate": True,
-}
-
-
 def seq2seq_trainer(
     folder: Any, cls: type[Seq2SeqTrainer] = Seq2SeqTrainer, trainer: dict[str, Any] | None = None, **arguments: Any
 ) -> Any:
     """A trainer of `plain()` on 10 pairs; `trainer` are parameters of the Trainer, the others of the arguments."""
-    args = Seq2SeqTrainingArguments(output_dir=str(folder), **{**ARGUMENTS, **arguments})
+    args = Seq2SeqTrainingArguments(output_dir=str(folder), **{**ARGUMENTS, "predict_with_generate": True, **arguments})
     given = {"train_dataset": pairs(), "eval_dataset": pairs(6, seed=2), "data_collator": pad, **(trainer or {})}
     if "model_init" not in given:
         given.setdefault("model", plain())

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import forking
 import torch
 from tiny import At, Tiny, points, same, told, trainer, weights
 
@@ -107,11 +108,11 @@ class Scenario:
     given: Callable[[], dict[str, Any]] = dict
     """Further parameters of the Trainer."""
     code: int = 128 + signal.SIGTERM
-    """How the process ends; 130 stands for a KeyboardInterrupt that comes out of `train`."""
+    """How the process ends; 254 stands for a KeyboardInterrupt that comes out of `train`."""
 
     def __post_init__(self) -> None:
         if self.model.get("number") == signal.SIGINT:
-            self.code = 128 + signal.SIGINT
+            self.code = 256 - signal.SIGINT
         if self.killed:
             self.code = -signal.SIGKILL
 
@@ -195,29 +196,10 @@ def history(of) -> list[dict]:
 
 def forked(action: Callable[[], None]) -> int:
     """The exit code of a child, negative for a signal that killed it; one that failed ends this script."""
-    sys.stdout.flush()
-    pid = os.fork()
-    if pid == 0:
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - the child's logs are of no interest
-        code: object = 1
-        try:
-            action()
-            code = 0
-        except SystemExit as exit_:
-            code = exit_.code
-        except KeyboardInterrupt:
-            code = 128 + signal.SIGINT
-        finally:
-            if code == 1:
-                import traceback
-
-                traceback.print_exc()
-            os._exit(int(str(code)))
-    _, status = os.waitpid(pid, 0)
-    code = os.waitstatus_to_exitcode(status)
-    if code == 1:
-        sys.exit("a child failed")
-    return code
+    ended = forking.forked(action, log=Path(sys.argv[1], "children.txt"))
+    if ended.codes == [1]:
+        sys.exit(ended.said)
+    return ended.codes[0]
 
 
 def whole_of(folder: Path, scenario: Scenario) -> Path:

@@ -13,8 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from safetensors.torch import load_file
-from tiny import At, files, same, trainer, weights
+from tiny import files, same, trainer, weights
 
 from lightrainer import Trainer, TrainerCallback, TrainingArguments
 from lightrainer.facade.checkpointing import saving
@@ -86,20 +85,6 @@ def test_a_checkpoint_without_a_file_that_it_can_do_without(two_checkpoints, cap
 
 
 # --- what is written
-
-
-def test_resuming_at_the_end_does_nothing_more(two_checkpoints):
-    """A finished script that is started once more: it goes through the end of the epoch, and saves nothing."""
-    stored = load_file(two_checkpoints / "checkpoint-4" / "model.safetensors")
-    events = []
-    noted = ["on_train_begin", "on_epoch_begin", "on_step_begin", "on_log", "on_train_end"]
-    callbacks = [At(event, lambda *_, event=event: events.append(event)) for event in noted]
-    made = trainer(two_checkpoints, callbacks=callbacks)
-    output = made.train(resume_from_checkpoint=True)
-    assert output.global_step == 4
-    assert output.metrics["train_loss"] == output.training_loss == 0.0, "no step was taken"
-    assert events == ["on_train_begin", "on_epoch_begin", "on_log", "on_train_end"]
-    assert same(weights(made.model), stored)
 
 
 def test_an_error_while_saving_leaves_no_half_checkpoint(tmp_path):

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 os.environ.setdefault("KERAS_BACKEND", "torch")
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path[:0] = map(str, Path(__file__).parents[:2])
 
 from keras_things import losses, weights
 from test_keras_checkpoints import eventful, resumable

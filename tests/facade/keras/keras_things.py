@@ -7,23 +7,12 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+import tiny
 import torch
 
 from lightrainer import TFTrainer, TFTrainingArguments
 
-ARGUMENTS: dict[str, Any] = {
-    "per_device_train_batch_size": 4,
-    "per_device_eval_batch_size": 4,
-    "num_train_epochs": 2,
-    "learning_rate": 1e-2,
-    "adam_epsilon": 1e-7,
-    "logging_steps": 1,
-    "save_strategy": "no",
-    "report_to": "none",
-    "disable_tqdm": True,
-    "use_cpu": True,
-    "log_level": "error",
-}
+ARGUMENTS = {**tiny.ARGUMENTS, "num_train_epochs": 2, "adam_epsilon": 1e-7, "log_level": "error"}
 
 
 def points(count: int = 16, seed: int = 1) -> list[tuple[np.ndarray, np.ndarray]]:

@@ -10,7 +10,6 @@ import threading
 from argparse import Namespace
 from dataclasses import dataclass, field
 from enum import Enum
-from pathlib import Path
 from typing import Any, Literal, Optional, Union
 
 import pytest
@@ -33,15 +32,6 @@ class Size(Enum):
 class Text(str, Enum):
     ONE = "one"
     TWO = "two"
-
-
-@dataclass
-class Defaults:
-    count: int = 42
-    rate: float = field(default=0.1, metadata={"help": "A rate."})
-    some_name: str = "x"
-    where: Path = Path("here")
-    text_number: int = "7"
 
 
 @dataclass
@@ -70,21 +60,6 @@ class Choices:
 
 
 @dataclass
-class Lists:
-    ints: list[int] = field(default_factory=list)
-    floats: list[float] = field(default_factory=lambda: [0.1, 0.2])
-    words: list[str] | None = None
-    some: Optional[list[int]] = field(default_factory=lambda: [1])  # noqa: UP045 - the old spelling
-    text_or: str | list[int] = field(default_factory=list)
-    few: list[str] = field(default_factory=list, metadata={"choices": ["a", "b"]})
-
-
-@dataclass
-class RequiredList:
-    values: list[int]
-
-
-@dataclass
 class Unions:
     number: int | None = None
     text: Union[str, None] = None  # noqa: UP007 - the old spelling
@@ -93,15 +68,6 @@ class Unions:
     named: dict | str | None = None
     number_or: Union[int, str] = 3  # noqa: UP007 - the old spelling
     wide: float | str | None = None
-
-
-@dataclass
-class Aliases:
-    example: str = field(default="x", metadata={"aliases": ["--other", "-e"]})
-    single_one: int = field(default=1, metadata={"aliases": "-s"})
-    on: bool = field(default=True, metadata={"aliases": ["-o"], "help": "On."})
-    helped: int = HfArg(default=3, aliases=["-h3"], help="Three.", metadata={"metavar": "N"})
-    made: list[int] = HfArg(default_factory=lambda: [1], aliases="-m")  # noqa: RUF009 - HfArg makes a field
 
 
 @dataclass
@@ -117,7 +83,6 @@ class Heading:
 
 
 LINES = {
-    Defaults: ["", "--count -3", "--rate 2", "--some_name a b", "--where /there", "--text_number 8", "--some-name -1"],
     Flags: [
         *("", "--off", "--off 1", "--off no", "--is_on", "--is_on False", "--no_is_on", "--no-is-on", "--unset"),
         *("--unset y", "--unset N", "--unset_on", "--no_unset_on", "--unset_off", "--unset_off t", "--required 0"),
@@ -129,16 +94,11 @@ LINES = {
         *("--text two", "--text three", "--text_or one", "--text_or other", "--literal b", "--literal 3", "--maybe a"),
         *("--maybe c", "--listed q", "--listed r", "--numbers 2", "--numbers 3", "--color-text red --maybe b"),
     ],
-    Lists: [
-        *("", "--ints 1 2 3", "--ints", "--ints a", "--floats 1", "--words a b --ints 1", "--some 3 4", "--few a b"),
-        *("--few c", "--text_or 1 2", "--ints 1 --ints 2"),
-    ],
-    RequiredList: ["", "--values 1", "--values 1 2 --other 3"],
     Unions: ["", "--number 1", "--text None", "--first 4", "--named {}", "--number_or 5", "--wide x", "--number x"],
-    Aliases: ["", "--other y", "-e y", "-s 2", "-o", "-o 0", "--no_on", "-h3 4", "-m 1 2", "--single-one 5", "-x"],
     NotInit: ["", "--given 2", "--made 4"],
     Heading: ["", "--inside 2", "--outside"],
 }
+"""Attributes of options are compared in `tests/parity/test_parser_options.py`."""
 CASES = [(kind, line) for kind, lines in LINES.items() for line in lines]
 
 

@@ -58,24 +58,6 @@ def test_a_trial_runs_with_its_own_seed_so_that_it_can_be_made_again(tmp_path):
     assert made.evaluate()["eval_loss"] == found[1]
 
 
-def test_values_are_reported_under_the_step_and_pruned_trials_are_pruned(tmp_path):
-    ends = []
-
-    class Ends(TrainerCallback):
-        def on_train_end(self, args, state, control, **kwargs):
-            ends.append((state.trial_name, state.global_step))
-
-    made = searcher(tmp_path, save_strategy="steps", save_steps=1, callbacks=[Ends()])
-    made.hyperparameter_search(space, n_trials=4, sampler=random_sampler(), pruner=Odd())
-    trials = made.study.trials
-    assert [trial.state.name for trial in trials] == ["COMPLETE", "PRUNED"] * 2
-    assert [list(trial.intermediate_values) for trial in trials] == [[2, 4], [2]] * 2
-    assert trials[0].value == trials[0].intermediate_values[4]
-    # Trackers hear of the end of a pruned trial too, and under which name it ran.
-    assert ends == [("run-0", 4), ("run-1", 2), ("run-2", 4), ("run-3", 2)]
-    assert {path.name for path in (tmp_path / "run-1").iterdir()} == {"checkpoint-1"}
-
-
 def test_what_lay_in_the_folder_of_a_pruned_trial_stays(tmp_path):
     """What the trial wrote goes."""
     for file in ("run-1/notes.txt", "run-1/checkpoint-9/model.safetensors", "notes.txt"):
@@ -86,18 +68,6 @@ def test_what_lay_in_the_folder_of_a_pruned_trial_stays(tmp_path):
     made.hyperparameter_search(space, n_trials=2, pruner=Odd(), remove_pruned=True)
     assert [trial.state.name for trial in made.study.trials] == ["COMPLETE", "PRUNED"]
     assert [file for file in files(tmp_path) if not file.startswith("run-0")] == before
-
-
-def test_a_number_is_reported_once_for_a_step(tmp_path):
-    """Two evaluations at one step: optuna would warn, and keep the first."""
-
-    class Twice(TrainerCallback):
-        def on_epoch_end(self, args, state, control, **kwargs):
-            control.should_evaluate = True
-
-    made = searcher(tmp_path, callbacks=[Twice()])
-    made.hyperparameter_search(space, n_trials=1)
-    assert list(made.study.trials[0].intermediate_values) == [2, 4]
 
 
 def test_without_an_evaluation_there_is_one_at_the_end(tmp_path):

@@ -10,7 +10,7 @@ from tiny import Tiny, arguments, trainer
 
 from lightrainer import TrainerCallback
 from lightrainer.facade import strategies
-from lightrainer.facade.strategies.ddp import OWN_LOOP, SingleDevice
+from lightrainer.facade.strategies.ddp import OWN_LOOP
 from lightrainer.facade.strategies.plan import translate
 from lightrainer.facade.strategies.strategy import Strategy
 
@@ -73,14 +73,6 @@ def test_before_there_is_a_run_the_model_is_called_as_it_is(tmp_path, name):
     assert strategy.whole_weights(host.model, keep=True) is None
     assert strategy.is_trained(host.model)
     assert not strategy.is_trained(Tiny())
-
-
-def test_it_does_not_keep_its_trainer_alive():
-    host = Host()
-    strategy = SingleDevice("", {}).bind(host)
-    del host
-    assert strategy.called is None
-    assert strategy.to_call(model := Tiny()) is model
 
 
 def test_gradients_of_other_models_are_clipped_and_measured():

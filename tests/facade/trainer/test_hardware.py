@@ -5,9 +5,9 @@ import os
 
 import pytest
 import torch
-from tiny import arguments, losses, same, tiny, trainer, weights
+from tiny import same, tiny, trainer, weights
 
-from lightrainer import Trainer, TrainingArguments
+from lightrainer import TrainingArguments
 from lightrainer.facade.trainer.steps import empty_cache_if_due
 
 
@@ -20,26 +20,6 @@ def usual_algorithms():
     torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = cudnn
     os.environ.clear()
     os.environ.update(before)
-
-
-@pytest.mark.usefixtures("usual_algorithms")
-def test_full_determinism(tmp_path):
-    """From the construction on, and again when a model is made; the numbers are those of the same seed without it."""
-    plain = trainer(tmp_path, seed=5)
-    assert not torch.are_deterministic_algorithms_enabled()
-    torch.manual_seed(9)
-    plain.train()
-    exact = trainer(tmp_path, seed=5, full_determinism=True)
-    assert torch.are_deterministic_algorithms_enabled()
-    assert torch.backends.cudnn.deterministic
-    assert os.environ["CUBLAS_WORKSPACE_CONFIG"]
-    torch.manual_seed(9)
-    exact.train()
-    assert losses(plain) == losses(exact)
-    torch.use_deterministic_algorithms(False)
-    again = arguments(tmp_path, full_determinism=True)
-    Trainer(model_init=lambda: tiny(), args=again, train_dataset=exact.train_dataset).train()
-    assert torch.are_deterministic_algorithms_enabled()
 
 
 @pytest.mark.usefixtures("usual_algorithms")

@@ -55,10 +55,7 @@ def test_sequences_of_different_lengths_are_filled_up(tmp_path):
     ("arguments", "call", "expected"),
     [
         ({}, {}, {"max_length": 5, "num_beams": 1}),
-        ({"generation_max_length": 7}, {}, {"max_length": 7, "num_beams": 1}),
         ({"generation_max_length": 7, "generation_num_beams": 2}, {"max_length": 3}, {"max_length": 3, "num_beams": 2}),
-        ({"generation_num_beams": 2}, {"num_beams": 4}, {"max_length": 5, "num_beams": 4}),
-        ({"generation_config": {"max_length": 6}}, {}, {"max_length": 6, "num_beams": 1}),
         ({"generation_config": {"max_length": 6, "num_beams": 3}}, {"num_beams": 2}, {"max_length": 6, "num_beams": 2}),
         ({"generation_config": {"max_length": 6}, "generation_max_length": 4}, {}, {"max_length": 4, "num_beams": 1}),
         ({"generation_max_length": 7}, {"max_length": None, "num_beams": None}, {"max_length": 7, "num_beams": 1}),
@@ -122,7 +119,7 @@ STRATEGIES += [(FSDP("", {"sharding_strategy": word}), word == "FULL_SHARD") for
 STRATEGIES += [(DeepSpeed("", {"config": {"zero_optimization": {"stage": n}}}), n == 3) for n in (2, 3)]
 
 
-@pytest.mark.parametrize(("strategy", "expected"), STRATEGIES, ids=str)
+@pytest.mark.parametrize(("strategy", "expected"), STRATEGIES)
 def test_processes_generate_in_step_where_they_share_the_weights(tmp_path, strategy, expected):
     class Synced(Plain):
         def generate(self, source, synced_gpus=None):

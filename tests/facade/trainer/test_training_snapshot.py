@@ -15,9 +15,8 @@ class Model(nn.Module):
     def __init__(self):
         super().__init__()
         self.norm = nn.BatchNorm1d(4)
-        self.first = nn.Linear(4, 4)
+        self.first = self.tied = nn.Linear(4, 4)
         self.dropout = nn.Dropout(0.5)
-        self.tied = self.first
         self.register_buffer("hidden", torch.zeros(3), persistent=False)
         self.register_buffer("missing", None)
         self.frozen = nn.Parameter(torch.ones(2), requires_grad=False)
