@@ -7,3 +7,6 @@ import warnings
 os.environ["DS_ACCELERATOR"] = "cpu"
 sys.path.append(os.path.join(sys.prefix, "deepspeed"))  # last: only what is missing is taken there
 warnings.filterwarnings("ignore")
+if "RENAMED" in os.environ:  # under `make test-private-names`, whose plugin is one of pytest's process alone
+    sys.path.append(os.path.join(os.path.dirname(__file__), "..", "package"))
+    import renamed_names  # noqa: F401
