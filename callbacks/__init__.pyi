@@ -26,6 +26,7 @@ from .loggers.wandb import WandbCallback as WandbCallback
 from .memory import MemoryCallback as MemoryCallback
 from .nan_guard import NaNGuardCallback as NaNGuardCallback
 from .nan_guard import NaNGuardError as NaNGuardError
+from .profiler import ProfilerCallback as ProfilerCallback
 from .progress import PrinterCallback as PrinterCallback
 from .progress import ProgressCallback as ProgressCallback
 from .progress_notebook import NotebookProgressCallback as NotebookProgressCallback
@@ -35,6 +36,7 @@ from .report.callback import LossCurveCallback as LossCurveCallback
 from .report.callback import RunReportCallback as RunReportCallback
 from .report.pictures import draw_loss_curve as draw_loss_curve
 from .reporting import available_reporting_integrations as available_reporting_integrations
+from .reporting import profilers_asked_for as profilers_asked_for
 from .reporting import reporting_callbacks as reporting_callbacks
 from .state import ExportableState as ExportableState
 from .state import TrainerControl as TrainerControl

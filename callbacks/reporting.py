@@ -11,6 +11,9 @@ from .base import TrainerCallback
 from .loggers.availability import AVAILABLE, TRACKERS, is_comet_available
 from .loggers.kubeflow import KubeflowCallback, is_kubeflow_there
 
+PROFILE = "LIGHTRAINER_PROFILE"
+"""The environment variable of `lightrainer profile`: wait, warmup and active of a `ProfilerCallback`, with commas."""
+
 
 def available_reporting_integrations() -> list[str]:
     """As `transformers.integrations.get_available_reporting_integrations`: what "all" stands for.
@@ -52,6 +55,16 @@ def reporting_callbacks(report_to: str | Iterable[str] | None) -> list[type[Trai
     left_out = ("none", "kubeflow") if there else ("none",)
     chosen = [_callback_class(name) for name in dict.fromkeys(names) if name not in left_out]
     return [*chosen, KubeflowCallback] if there else chosen
+
+
+def profilers_asked_for() -> list[TrainerCallback]:
+    """Return the callback that `lightrainer profile` asks for, if it does."""
+    asked = os.environ.get(PROFILE)
+    if not asked:
+        return []
+    from .profiler import ProfilerCallback
+
+    return [ProfilerCallback(*map(int, asked.split(",")), stop=True)]
 
 
 def _callback_class(name: str) -> type[TrainerCallback]:

@@ -13,6 +13,7 @@ from .callbacks import NaNGuardCallback as NaNGuardCallback
 from .callbacks import NaNGuardError as NaNGuardError
 from .callbacks import NotebookProgressCallback as NotebookProgressCallback
 from .callbacks import PrinterCallback as PrinterCallback
+from .callbacks import ProfilerCallback as ProfilerCallback
 from .callbacks import ProgressCallback as ProgressCallback
 from .callbacks import RichProgressCallback as RichProgressCallback
 from .callbacks import RunReportCallback as RunReportCallback

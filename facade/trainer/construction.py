@@ -21,6 +21,7 @@ from ...callbacks import (
     PrinterCallback,
     TrainerState,
     default_progress_callback,
+    profilers_asked_for,
     reporting_callbacks,
 )
 from ...lightning_modules.common.seeding import enable_full_determinism, host_rng_untouched, set_seed
@@ -209,7 +210,7 @@ def set_up_callbacks(trainer: Any, callbacks: list[Any]) -> None:
         trainer.add_callback(callback)
     own = [callback for callback in callbacks if not is_lightning_callback(callback)]
     trainer.callback_handler = CallbackHandler(
-        [DefaultFlowCallback, *reporting_callbacks(trainer.args.report_to), *own],
+        [DefaultFlowCallback, *reporting_callbacks(trainer.args.report_to), *own, *profilers_asked_for()],
         trainer.model,
         trainer.processing_class,
         trainer.optimizer,

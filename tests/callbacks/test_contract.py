@@ -15,7 +15,8 @@ import lightrainer.callbacks as ours
 from lightrainer.callbacks.loggers import availability
 
 NAMES = """
-    DefaultFlow EMA EarlyStopping GradientNorm JITCheckpoint LossCurve Memory NaNGuard NotebookProgress Printer Progress
+    DefaultFlow EMA EarlyStopping GradientNorm JITCheckpoint LossCurve Memory NaNGuard NotebookProgress Printer
+    Profiler Progress
     RichProgress RunReport TensorBoard Throughput TimeLimit
 """
 ARGUMENTS = {"EarlyStopping": {"early_stopping_patience": 2}, "TimeLimit": {"limit": 3600}}

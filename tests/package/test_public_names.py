@@ -34,7 +34,8 @@ NAMES = split(
     ExportableState FSDPOption FolderCheckpoint GradientNormCallback GreedyLR HPSearchBackend HfArg
     HfArgumentParser HubStrategy IntervalStrategy LightningBridge LossCurveCallback LossModule MemoryCallback
     NaNGuardCallback NaNGuardError NotebookProgressCallback OptimizerConfig OptimizerNames OptunaPruningCallback
-    ParallelMode PreTrainedTokenizerFast PredictionOutput PrinterCallback ProgressCallback RichProgressCallback
+    ParallelMode PreTrainedTokenizerFast PredictionOutput PrinterCallback ProfilerCallback ProgressCallback
+    RichProgressCallback
     RunPlan RunReportCallback SaveStrategy ScheduleConfig SchedulerType Seq2SeqModule Seq2SeqTrainer
     Seq2SeqTrainingArguments SequenceClassificationModule TFTrainer TFTrainingArguments TensorBoardCallback
     ThroughputCallback TimeLimitCallback TokenClassificationModule TokenLoss TokenPerplexity TrainOutput Trainer

@@ -1,0 +1,193 @@
+"""Profile some steps of a training: the time of each part, advice, and a trace."""
+
+from __future__ import annotations
+
+import collections
+import os
+import time
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ._work import is_compiled
+from .base import TrainerCallback
+from .report.document import document, figure, header, table
+from .state import TrainerControl, TrainerState
+
+_BACKENDS = ("gloo:", "nccl:", "xccl:", "mpi:")  # begin the names of collectives
+_EXCHANGE, _WAITING = "backward: exchange of gradients", "waiting for the device"
+_INSIDE = (_EXCHANGE, _WAITING)
+
+
+class ProfilerCallback(TrainerCallback):
+    """No counterpart in transformers: says where the time of some steps goes, and what to change first.
+
+    Over `torch.profiler`. After the profiled steps the first process prints a table and writes into
+    `<output_dir>/profile`: `profile.html`, and `trace.json` for https://ui.perfetto.dev. During these steps the device
+    is waited for at the end of each part, so that a part includes what the device computes for it.
+
+    Args:
+        wait: steps before the profiler starts.
+        warmup: steps that the profiler runs for without counting them.
+        active: steps that count, with the logs, evaluations and checkpoints between them.
+        stop: end the training afterwards.
+
+    Attributes:
+        seconds: of each part, over all steps that count.
+
+    Raises:
+        ValueError: `warmup` or `active` is below 1, or `wait` below 0.
+    """
+
+    reads_checkpoints = False
+
+    def __init__(self, wait: int = 5, warmup: int = 2, active: int = 10, *, stop: bool = False) -> None:
+        if wait < 0 or min(warmup, active) < 1:
+            raise ValueError(
+                f"ProfilerCallback(wait={wait}, warmup={warmup}, active={active}): wait has to be at least 0, the "
+                "others at least 1."
+            )
+        self.wait, self.warmup, self.active, self.stop = wait, warmup, active, stop
+        self.seconds: collections.Counter[str] = collections.Counter()
+        self._profiler: Any = None
+        self._hooks: list[Any] = []
+        self._steps = 0
+
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Start the profiler, which waits at first."""
+        profiler = torch.profiler
+        schedule = profiler.schedule(wait=self.wait, warmup=self.warmup, active=self.active, repeat=1)
+        weights = [] if kwargs["model"] is None else kwargs["model"].parameters()
+        self._on_device = any(weight.device.type != "cpu" for weight in weights)
+        self._steps, self._last = 0, time.perf_counter()
+        self._profiler = profiler.profile(schedule=schedule, on_trace_ready=lambda _: None)
+        self._profiler.start()
+        self._begin_if_due(args, kwargs["model"])
+
+    def on_step_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Count the time since the last event as that of reading data."""
+        self._mark("data")
+        if self._steps == self.wait + self.warmup + self.active:
+            self._finish(args, state, control)
+
+    def on_substep_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Count a backward pass."""
+        self._mark("backward")
+
+    def on_pre_optimizer_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Count the last backward pass of a step, with the exchange of gradients and clipping."""
+        self._mark("backward")
+
+    def on_optimizer_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Count the step of the optimizer."""
+        self._mark("optimizer")
+
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Count callbacks and the schedule."""
+        self._mark("callbacks")
+        self._steps += 1
+        if self._profiler is not None:
+            self._profiler.step()
+            self._begin_if_due(args, kwargs["model"])
+
+    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Count a log."""
+        self._mark("logging")
+
+    def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Count an evaluation."""
+        self._mark("evaluation")
+
+    def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Count the standstill for a checkpoint."""
+        self._mark("saving")
+
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Write the steps of a training that ended early."""
+        self._finish(args, state, control)
+
+    def _begin_if_due(self, args: Any, model: Any) -> None:
+        if self._steps != self.wait + self.warmup:
+            return
+        self.seconds.clear()
+        self._last = time.perf_counter()
+        if model is not None and not is_compiled(args, model):  # hooks would be compiled
+            self._hooks = [
+                model.register_forward_pre_hook(lambda module, _: self._mark("data" if module.training else "")),
+                model.register_forward_hook(lambda module, *_: self._mark("forward" if module.training else "")),
+            ]
+
+    def _mark(self, part: str) -> None:
+        """Add the time since the last mark to a part, or without a name leave it to the next one."""
+        if not part or self._profiler is None or self._steps < self.wait + self.warmup:
+            return
+        if self._on_device:
+            begin = time.perf_counter()
+            torch.accelerator.synchronize()
+            self.seconds[_WAITING] += time.perf_counter() - begin
+        now = time.perf_counter()
+        self.seconds[part] += now - self._last
+        self._last = now
+
+    def _finish(self, args: Any, state: TrainerState, control: TrainerControl) -> None:
+        profiler, self._profiler = self._profiler, None
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+        if profiler is None:
+            return
+        profiler.stop()
+        steps = min(self._steps - self.wait - self.warmup, self.active)
+        control.should_training_stop = control.should_training_stop or (self.stop and steps == self.active)
+        if steps < 1 or not state.is_world_process_zero:
+            return
+        exchanged = (e for e in profiler.key_averages() if e.key.startswith(_BACKENDS))
+        self.seconds[_EXCHANGE] = sum(max(e.cpu_time_total, e.device_time_total) for e in exchanged) / 1e6
+        self.seconds += collections.Counter()  # drops what took no time
+        folder = Path(args.output_dir) / "profile"
+        folder.mkdir(parents=True, exist_ok=True)
+        profiler.export_chrome_trace(str(folder / "trace.json"))
+        rows, said = _rows(self.seconds, steps), advice(self.seconds, args)
+        (folder / "profile.html").write_text(_page(args, steps, rows, said), encoding="utf-8")
+        lines = [f"{name:<32} {milliseconds:>9} ms {share:>5.0%}" for name, milliseconds, share in rows]
+        print(f"{steps} steps, each:", *lines, *said, f"trace and picture: {folder}", sep="\n")
+
+
+def advice(seconds: dict[str, float], args: Any) -> list[str]:
+    """Return what to change, the part that takes the largest share first.
+
+    Args:
+        seconds: of each part.
+        args: the training arguments.
+    """
+    total = sum(time for part, time in seconds.items() if part not in _INSIDE)
+    reduced = args.bf16 or args.fp16 or args.torch_compile
+    remedies = {
+        "data": (0.2, f"dataloader_num_workers (now {args.dataloader_num_workers}), or a cheaper data_collator"),
+        "saving": (0.1, f"save_steps (now {args.save_steps:g})"),
+        "evaluation": (0.3, f"eval_steps (now {args.eval_steps or args.logging_steps:g}), per_device_eval_batch_size"),
+        "logging": (0.05, f"logging_steps (now {args.logging_steps:g})"),
+        "callbacks": (0.1, "callbacks with on_step_end"),
+        "optimizer": (0.3, "optim='adamw_torch_fused', or gradient_accumulation_steps"),
+        _EXCHANGE: (0.2, "gradient_accumulation_steps, or ddp_bucket_cap_mb"),
+        "forward": (0.3, "a larger per_device_train_batch_size" if reduced else "bf16=True and torch_compile=True"),
+    }
+    found = [(seconds[part] / total, part) for part, (least, _) in remedies.items() if seconds[part] > least * total]
+    return [f"{part} takes {share:.0%}: look at {remedies[part][1]}" for share, part in sorted(found, reverse=True)]
+
+
+def _rows(seconds: dict[str, float], steps: int) -> list[tuple[str, str, float]]:
+    """Return name, milliseconds a step and share of each part, the largest first, and then what is inside of others."""
+    total = sum(time for part, time in seconds.items() if part not in _INSIDE)
+    ordered = sorted(seconds, key=lambda part: (part in _INSIDE, -seconds[part]))
+    return [(part, f"{1e3 * seconds[part] / steps:.2f}", seconds[part] / total) for part in ordered]
+
+
+def _page(args: Any, steps: int, rows: list[tuple[str, str, float]], said: list[str]) -> str:
+    bar = '<div style="background:#2563eb;height:1em;width:{:.1f}em"></div>'
+    cells = [(escape(name), time, f"{share:.0%}", bar.format(20 * share)) for name, time, share in rows]
+    parts = table(("part", "ms a step", "share", ""), cells, kind="texts")
+    title = f"Profile of {os.path.basename(os.path.abspath(args.output_dir))}"
+    return document(title, [header(title, "finished", f"{steps} steps", *said), figure("Parts of a step", parts)])

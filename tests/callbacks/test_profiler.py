@@ -1,0 +1,105 @@
+"""The profile of some steps: parts that add up, advice, files, and a command."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from small_training import make_trainer, sentences
+
+from lightrainer import ProfilerCallback, TrainingArguments
+from lightrainer.callbacks.profiler import advice
+
+
+def test_the_parts_of_a_step_are_told_apart(tmp_path, capsys):
+    """A slow collator is `data`, and named first; files are written, hooks are gone, and the training goes on."""
+
+    def slow(samples):
+        time.sleep(0.02)
+        return torch.utils.data.default_collate(samples)
+
+    callback = ProfilerCallback(wait=1, warmup=1, active=4)
+    made = make_trainer(tmp_path, [callback], logging_steps=2, save_strategy="steps", save_steps=4)
+    made.data_collator = slow
+    begin = time.perf_counter()
+    made.train()
+    took = time.perf_counter() - begin
+    assert made.state.global_step == 16
+    parts = callback.seconds
+    assert set(parts) == {"data", "forward", "backward", "optimizer", "callbacks", "logging", "saving"}
+    assert 4 * 0.02 < parts["data"] < sum(parts.values()) < took
+    assert not made.model._forward_hooks
+    assert not made.model._forward_pre_hooks
+    said = capsys.readouterr().out
+    assert "4 steps" in said
+    assert "dataloader_num_workers" in said
+    trace = json.loads((tmp_path / "profile" / "trace.json").read_text())
+    names = {event.get("name", "") for event in trace["traceEvents"]}
+    assert {f"ProfilerStep#{step}" for step in range(2, 6)} <= names
+    assert "ProfilerStep#6" not in names
+    page = (tmp_path / "profile" / "profile.html").read_text()
+    assert all(part in page for part in parts)
+
+
+def test_numbers_are_those_of_a_training_without_it(tmp_path):
+    """Bit for bit."""
+    runs = []
+    for callbacks in ([], [ProfilerCallback(0, 1, 3)]):
+        torch.manual_seed(0)
+        runs.append(make_trainer(tmp_path / str(len(callbacks)), callbacks, logging_steps=1))
+        runs[-1].train()
+    plain, profiled = ([entry.get("loss") for entry in made.state.log_history] for made in runs)
+    assert plain == profiled
+
+
+@pytest.mark.parametrize(("active", "steps"), [(3, 5), (100, 16)])
+def test_a_profile_may_end_the_training_or_be_ended_by_it(tmp_path, active, steps):
+    """Less than all is written of a training that was too short; the last step read ahead of is finished."""
+    made = make_trainer(tmp_path, [ProfilerCallback(1, 1, active, stop=True)], data=sentences())
+    made.train()
+    assert abs(made.state.global_step - steps) <= 1
+    assert (tmp_path / "profile" / "trace.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("part", "word"),
+    [("saving", "save_steps"), ("forward", "bf16"), ("optimizer", "fused"), ("evaluation", "eval_steps")],
+)
+def test_advice_names_what_to_change(tmp_path, part, word):
+    args = TrainingArguments(str(tmp_path), eval_strategy="steps", eval_steps=7)
+    seconds = dict.fromkeys(("data", "forward", "backward", "optimizer", "saving", "evaluation"), 0.01)
+    said = advice({**seconds, "logging": 0, "callbacks": 0, "backward: exchange of gradients": 0, part: 1.0}, args)
+    assert part in said[0]
+    assert word in said[0]
+
+
+def test_the_command_profiles_a_script(tmp_path):
+    """Which ends after the profiled steps; its arguments follow its name."""
+    (tmp_path / "train.py").write_text(
+        "import sys, torch\n"
+        "from transformers import Trainer, TrainingArguments\n"
+        "model = torch.nn.Module()\n"
+        "model.weight = torch.nn.Parameter(torch.ones(2))\n"
+        "model.forward = lambda x, labels=None: {'loss': (model.weight * x).sum()}\n"
+        "data = [{'x': torch.ones(2), 'labels': torch.ones(1)}] * 400\n"
+        "args = TrainingArguments(sys.argv[1], disable_tqdm=True, use_cpu=True)\n"
+        "trainer = Trainer(model, args, train_dataset=data)\n"
+        "trainer.train()\n"
+        "print('steps', trainer.state.global_step)\n"
+    )
+    words = ["profile", "--wait", "1", "--active", "3", "train.py", "out"]
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "lightrainer", *words]
+    said = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+    assert said.returncode == 0, said.stderr
+    assert "3 steps" in said.stdout
+    assert "steps 6" in said.stdout or "steps 7" in said.stdout
+    assert {path.name for path in (tmp_path / "out" / "profile").iterdir()} == {"profile.html", "trace.json"}
+
+
+def test_impossible_numbers_are_refused():
+    with pytest.raises(ValueError, match="active=0"):
+        ProfilerCallback(active=0)
