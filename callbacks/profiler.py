@@ -50,7 +50,7 @@ class ProfilerCallback(TrainerCallback):
                 "others at least 1."
             )
         self.wait, self.warmup, self.active, self.stop = wait, warmup, active, stop
-        self.seconds: collections.Counter[str] = collections.Counter()
+        self.seconds: dict[str, float] = collections.defaultdict(float)
         self._profiler: Any = None
         self._hooks: list[Any] = []
         self._steps = 0
@@ -144,15 +144,16 @@ class ProfilerCallback(TrainerCallback):
         if steps < 1 or not state.is_world_process_zero:
             return
         exchanged = (e for e in profiler.key_averages() if e.key.startswith(_BACKENDS))
-        self.seconds[_EXCHANGE] = sum(max(e.cpu_time_total, e.device_time_total) for e in exchanged) / 1e6
-        self.seconds += collections.Counter()  # drops what took no time
+        if exchange := sum(max(e.cpu_time_total, e.device_time_total) for e in exchanged):
+            self.seconds[_EXCHANGE] = exchange / 1e6
         folder = Path(args.output_dir) / "profile"
         folder.mkdir(parents=True, exist_ok=True)
         profiler.export_chrome_trace(str(folder / "trace.json"))
         rows, said = _rows(self.seconds, steps), advice(self.seconds, args)
         (folder / "profile.html").write_text(_page(args, steps, rows, said), encoding="utf-8")
         lines = [f"{name:<32} {milliseconds:>9} ms {share:>5.0%}" for name, milliseconds, share in rows]
-        print(f"{steps} steps, each:", *lines, *said, f"trace and picture: {folder}", sep="\n")
+        # The first line ends that of a progress bar.
+        print("", f"{steps} steps, each:", *lines, *said, f"trace and picture: {folder}", sep="\n")
 
 
 def advice(seconds: dict[str, float], args: Any) -> list[str]:
@@ -174,7 +175,8 @@ def advice(seconds: dict[str, float], args: Any) -> list[str]:
         _EXCHANGE: (0.2, "gradient_accumulation_steps, or ddp_bucket_cap_mb"),
         "forward": (0.3, "a larger per_device_train_batch_size" if reduced else "bf16=True and torch_compile=True"),
     }
-    found = [(seconds[part] / total, part) for part, (least, _) in remedies.items() if seconds[part] > least * total]
+    shares = {part: seconds.get(part, 0) / total for part in remedies}
+    found = [(share, part) for part, share in shares.items() if share > remedies[part][0]]
     return [f"{part} takes {share:.0%}: look at {remedies[part][1]}" for share, part in sorted(found, reverse=True)]
 
 
