@@ -21,6 +21,15 @@ _EXCHANGE, _WAITING = "backward: exchange of gradients", "waiting for the device
 _INSIDE = (_EXCHANGE, _WAITING)
 
 
+def _counted_as(part: str) -> Any:
+    """Return an event that counts the time since the last one as that of a part."""
+
+    def event(self: Any, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self._mark(part)
+
+    return event
+
+
 class ProfilerCallback(TrainerCallback):
     """No counterpart in transformers: says where the time of some steps goes, and what to change first.
 
@@ -72,17 +81,9 @@ class ProfilerCallback(TrainerCallback):
         if self._steps == self.wait + self.warmup + self.active:
             self._finish(args, state, control)
 
-    def on_substep_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Count a backward pass."""
-        self._mark("backward")
-
-    def on_pre_optimizer_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Count the last backward pass of a step, with the exchange of gradients and clipping."""
-        self._mark("backward")
-
-    def on_optimizer_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Count the step of the optimizer."""
-        self._mark("optimizer")
+    on_substep_end = on_pre_optimizer_step = _counted_as("backward")  # with the exchange of gradients, and clipping
+    on_optimizer_step = _counted_as("optimizer")
+    on_log, on_evaluate, on_save = map(_counted_as, ("logging", "evaluation", "saving"))
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Count callbacks and the schedule."""
@@ -91,18 +92,6 @@ class ProfilerCallback(TrainerCallback):
         if self._profiler is not None:
             self._profiler.step()
             self._begin_if_due(args, kwargs["model"])
-
-    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Count a log."""
-        self._mark("logging")
-
-    def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Count an evaluation."""
-        self._mark("evaluation")
-
-    def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Count the standstill for a checkpoint."""
-        self._mark("saving")
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Write the steps of a training that ended early."""
