@@ -15,7 +15,7 @@ from torch import nn
 from ...lightning_modules import checkpoints
 from ...lightning_modules.checkpoints.state_guards import loading_optimizer
 from ...lightning_modules.common.dtensor import own_part
-from ...lightning_modules.common.file_names import OPTIMIZER_NAME, SCHEDULER_NAME
+from ...lightning_modules.common.file_names import OPTIMIZER_NAME, OPTIMIZER_NAME_BIN, SCHEDULER_NAME
 from ...lightning_modules.common.nested import map_nested
 from ...lightning_modules.distributed import sharding, tensor_parallel
 from ...lightning_modules.models import inspection
@@ -376,7 +376,9 @@ class Strategy:
             ValueError: it does not fit the optimizer.
         """
         host, spread = self._require_host(), self.spread
-        file, schedule = (os.path.join(checkpoint, name) for name in (OPTIMIZER_NAME, SCHEDULER_NAME))
+        files = (os.path.join(checkpoint, name) for name in (OPTIMIZER_NAME, OPTIMIZER_NAME_BIN, SCHEDULER_NAME))
+        file, by_names, schedule = files  # the second one is accelerate's, of a model that FSDP shards
+        file = by_names if os.path.isfile(by_names) and not os.path.isfile(file) else file
         parts = checkpoints.has_optimizer_parts(checkpoint)
         if not (parts or os.path.isfile(file)) or not os.path.isfile(schedule):
             logger.warning("%s has no optimizer or schedule: training goes on with new ones.", checkpoint)

@@ -10,7 +10,8 @@ from typing import Any
 
 from torch import Tensor
 
-from ..models.inspection import without_inner_wrappers
+from ..common.libraries import loaded
+from ..models.inspection import unwrap_model, without_inner_wrappers
 from .forms import DEFAULT_ADAPTER, LoadReport
 
 _log = logging.getLogger(__name__)
@@ -74,18 +75,39 @@ def saved_weights(model: Any, named: Mapping[str, Tensor]) -> list[Tensor]:
         model: the model.
         named: all of its weights.
     """
-    adapters = getattr(model, "peft_config", None)
-    if not adapters or type(model).__name__ == "PeftMixedModel":
-        return list(named.values())
-    return [
-        tensor
-        for name, tensor in named.items()
-        if tensor.requires_grad or any(_is_of(adapter, name) for adapter in adapters)
-    ]
+    is_whole = type(model).__name__ == "PeftMixedModel"
+    return [tensor for name, tensor in named.items() if is_whole or tensor.requires_grad or not is_of_base(model, name)]
 
 
 def _is_of(adapter: str, name: str) -> bool:
     return f".{adapter}." in name or name.endswith(f".{adapter}")
+
+
+def is_of_base(model: Any, name: str) -> bool:
+    """Return whether a weight of a PEFT model belongs to none of its adapters; False for other models."""
+    adapters = getattr(model, "peft_config", None) or ()
+    return bool(adapters) and not any(_is_of(adapter, name) for adapter in adapters)
+
+
+def names_by_peft(model: Any, state: Mapping[str, Any]) -> dict[str, str]:
+    """Return the names that PEFT gives the weights of the active adapter, without its own, and those in the model.
+
+    `accelerate` knows only these in the parts of processes. Empty for other models, and for prompts.
+
+    Args:
+        model: the model.
+        state: its weights, by their names in the model.
+    """
+    peft, inner = loaded("peft"), unwrap_model(model)
+    if peft is None or not isinstance(inner, peft.PeftModel):
+        return {}
+    active = inner.active_adapters[0]
+    if inner.peft_config[active].is_prompt_learning:
+        return {}
+    own = {id(value): name for name, value in state.items()}
+    with without_inner_wrappers(inner):
+        given = peft.get_peft_model_state_dict(inner, dict(state), active, save_embedding_layers=False)
+    return {name: own[id(value)] for name, value in given.items() if id(value) in own and name not in state}
 
 
 def accepted(function: Callable[..., Any], wanted: Mapping[str, Any]) -> dict[str, Any]:

@@ -29,9 +29,13 @@ from ..common.file_names import MODEL_PARTS_NAME, OPTIMIZER_PARTS_NAME
 from ..common.local_paths import StrPath
 from ..common.nested import map_nested
 from ..distributed.tensor_parallel import step_context
+from .adapters import is_of_base, names_by_peft
 from .forms import LoadReport
 from .manifest import note_checksums
 from .sharded_reading import PlainPlanner, PlainReader, read_table, require_same_kinds
+
+_SECOND_NAMES = "second_names"
+"""Names under which weights are there once more."""
 
 _EXTRA_STATE = "_extra_state"
 """Suffix of the names of the extra states of modules."""
@@ -43,11 +47,15 @@ def save_model_parts(model: nn.Module, folder: StrPath) -> None:
     Raises:
         OSError: the disk of some process refused.
     """
-    _write({"model": get_model_state_dict(model)}, Path(folder, MODEL_PARTS_NAME))
+    state = get_model_state_dict(model)
+    names = names_by_peft(model, state)
+    again = {name: state[own] for name, own in names.items()}
+    more = {_SECOND_NAMES: dict.fromkeys(names, 0)} if names else {}
+    _write({"model": {**state, **again}, **more}, Path(folder, MODEL_PARTS_NAME))
 
 
 def load_model_parts(model: nn.Module, folder: StrPath, *, together: bool) -> LoadReport:
-    """Load into a model what `save_model_parts` wrote.
+    """Load into a model what `save_model_parts` wrote, or `accelerate`: of a PEFT model the active adapter alone.
 
     Args:
         model: sharded or whole.
@@ -60,12 +68,17 @@ def load_model_parts(model: nn.Module, folder: StrPath, *, together: bool) -> Lo
     path = Path(folder, MODEL_PARTS_NAME)
     own = get_model_state_dict(model)
     there = {name.removeprefix("model.") for name in read_table(path).state_dict_metadata if name.startswith("model.")}
-    known = {name: value for name, value in own.items() if name in there}
+    of_peft = {mine: name for name, mine in names_by_peft(model, own).items()}
+    places = {name: place for name in own if (place := name if name in there else of_peft.get(name)) in there}
+    known = {place: own[name] for name, place in places.items()}
     read = {"model": dict(known)}
     _read(read, path, together)
     require_same_kinds(known, read["model"], path)
-    set_model_state_dict(model, read["model"], options=StateDictOptions(strict=False))
-    return LoadReport(tuple(name for name in own if name not in there), tuple(sorted(there - own.keys())))
+    found = {name: read["model"][place] for name, place in places.items()}
+    set_model_state_dict(model, found, options=StateDictOptions(strict=False))
+    without_base = any(name != place for name, place in places.items())
+    missing = [name for name in own if name not in places and not (without_base and is_of_base(model, name))]
+    return LoadReport(tuple(missing), tuple(sorted(there - own.keys() - set(of_peft.values()))))
 
 
 def save_optimizer_parts(model: nn.Module, optimizer: torch.optim.Optimizer, folder: StrPath) -> None:
@@ -89,7 +102,9 @@ def load_optimizer_parts(
 def read_model_parts(folder: StrPath) -> dict[str, Any]:
     """Return all weights in a folder by their names, whole, in the memory of this process."""
     path = Path(folder, MODEL_PARTS_NAME)
-    described: dict[str, Any] = read_table(path).state_dict_metadata
+    table: dict[str, Any] = read_table(path).state_dict_metadata
+    second = {f"model.{name.removeprefix(_SECOND_NAMES + '.')}" for name in table if name.startswith(_SECOND_NAMES)}
+    described = {name: kind for name, kind in table.items() if name not in second}
     values = [name for name, kind in described.items() if name.startswith("model.") and not hasattr(kind, "size")]
     if others := [name for name in values if not name.endswith(_EXTRA_STATE)]:
         raise ValueError(f"{path} holds no tensors as {', '.join(others)}: these are no weights of a model.")

@@ -1,15 +1,17 @@
 """Trains a model with an adapter in two processes, and resumes the checkpoints of another library.
 
-    torchrun --nproc_per_node=2 adapter_exchange_script.py LIBRARY OUTPUT_FOLDER STRATEGY[:OTHER LIBRARY]...
+    torchrun --nproc_per_node=2 adapter_exchange_script.py LIBRARY OUTPUT_FOLDER STRATEGY[:OTHER[:STRATEGY]]...
 
 With another library the run starts from that one's checkpoint of the third step. The first process writes its losses to
-`OUTPUT_FOLDER/LIBRARY/STRATEGY[:OTHER LIBRARY]/losses.json`, and the adapter beside it.
+`OUTPUT_FOLDER/LIBRARY/STRATEGY[:OTHER[:STRATEGY]]/losses.json`, and the adapter beside it, unless that is in parts.
 """
 
 import importlib
+import inspect
 import json
 import os
 import sys
+import textwrap
 import warnings
 from pathlib import Path
 
@@ -18,11 +20,14 @@ import peft
 import torch
 from short_runs import samples
 
+FSDP = {"fsdp2": "FULL_STATE_DICT", "fsdp2_parts": "SHARDED_STATE_DICT"}
+LAYERS = {"version": 2, "transformer_layer_cls_to_wrap": ["Block"]}
 STRATEGIES = {
-    "fsdp2": {
-        "fsdp": "full_shard auto_wrap",
-        "fsdp_config": {"version": 2, "transformer_layer_cls_to_wrap": ["Block"]},
+    **{
+        name: {"fsdp": "full_shard auto_wrap", "fsdp_config": {**LAYERS, "state_dict_type": kind}}
+        for name, kind in FSDP.items()
     },
+    "ddp": {},
     **{name: adapter_script.STRATEGIES[name] for name in ("deepspeed2", "deepspeed3")},
 }
 
@@ -35,8 +40,21 @@ def adapted(seed: int) -> peft.PeftModel:
     return peft.get_peft_model(base, config)
 
 
+def let_accelerate_shard_on_the_cpu() -> None:
+    """Its FSDP works there, but is only begun on devices that it lists."""
+    state = importlib.import_module("accelerate.state")
+    source = textwrap.dedent(inspect.getsource(state.AcceleratorState.__init__))
+    listed = "DistributedType.MULTI_GPU,"
+    assert listed in source
+    exec(source.replace(listed, f"{listed} DistributedType.MULTI_CPU,"), vars(state))
+    state.AcceleratorState.__init__ = state.__dict__.pop("__init__")
+
+
 def train(library, folder: Path, strategy: str, start: Path | None) -> None:
-    on_cpu_by_ddp = strategy == "fsdp2" and library.__name__ == "transformers"  # accelerate has no FSDP on the CPU
+    for name in [name for name in os.environ if name.startswith(("ACCELERATE_USE", "FSDP_"))]:  # of the run before
+        del os.environ[name]
+    if strategy in FSDP:
+        os.environ["FSDP_STATE_DICT_TYPE"] = FSDP[strategy]  # the reference knows only this
     args = library.TrainingArguments(
         output_dir=str(folder),
         per_device_train_batch_size=2,
@@ -48,7 +66,7 @@ def train(library, folder: Path, strategy: str, start: Path | None) -> None:
         report_to="none",
         disable_tqdm=True,
         use_cpu=True,
-        **({} if on_cpu_by_ddp else STRATEGIES[strategy]),
+        **STRATEGIES[strategy],
     )
     trainer = library.Trainer(model=adapted(99 if start else 7), args=args, train_dataset=samples(32, 1))
     trainer.train(resume_from_checkpoint=None if start is None else str(start))
@@ -63,12 +81,14 @@ def main(name: str, folder: Path, runs: list[str]) -> None:
     library = importlib.import_module(name)
     if name == "transformers" and "BESIDE" in os.environ:  # gloo does it; compiling it may wait for a lock for ever
         importlib.import_module("deepspeed.ops").__compatible_ops__["deepspeed_shm_comm"] = False
-    if name == "transformers":  # in several processes 5.3.0 says `cpu:0`, to which torch loads nothing
+    if name == "transformers":
+        let_accelerate_shard_on_the_cpu()
+        # In several processes 5.3.0 says `cpu:0`, to which torch loads nothing.
         device = library.TrainingArguments.device
         library.TrainingArguments.device = property(lambda args: torch.device(device.fget(args).type))
     for run in runs:
-        strategy, _, other = run.partition(":")
-        start = folder / other / strategy / "checkpoint-3" if other else None
+        strategy, *start_of = run.split(":")
+        start = folder.joinpath(*(*start_of, strategy)[:2], "checkpoint-3") if start_of else None
         train(library, folder / name / run, strategy, start)
 
 

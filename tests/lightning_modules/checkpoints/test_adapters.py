@@ -5,8 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.distributed.checkpoint.state_dict_saver import save
 
 from lightrainer.lightning_modules.checkpoints import bytes_of, load_weights, save_weights, saved_weights
+from lightrainer.lightning_modules.checkpoints.sharded_files import read_model_parts, save_model_parts
+from lightrainer.lightning_modules.checkpoints.sharded_reading import read_table
 
 peft = pytest.importorskip("peft")
 
@@ -70,3 +73,30 @@ def test_a_layer_without_an_adapter_here_is_said(tmp_path: Path, caplog: pytest.
     save_weights(made(1, target_modules=["0", "1"]), tmp_path)
     assert len(load_weights(made(2), tmp_path).unexpected) == 4
     assert "has values that the model has no place for" in caplog.text
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
+def test_parts_have_the_names_of_peft_too(tmp_path: Path):
+    """Which accelerate looks for; what reads all weights gets each once."""
+    model = made(1, modules_to_save=["1"])
+    save_model_parts(model, tmp_path)
+    assert read_model_parts(tmp_path).keys() == model.state_dict().keys()
+    names = {name.removeprefix("model.") for name in read_table(tmp_path / "pytorch_model_fsdp_0").state_dict_metadata}
+    assert peft.get_peft_model_state_dict(model).keys() < names
+    again = made(2, modules_to_save=["1"])
+    assert load_weights(again, tmp_path).unexpected == ()
+    assert same(model, again)
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
+def test_parts_of_accelerate_have_one_adapter(tmp_path: Path):
+    """The active one, by the names of PEFT; a second one of the model is lacking, and its base is not."""
+    model = made(1, modules_to_save=["1"])
+    save({"model": peft.get_peft_model_state_dict(model)}, checkpoint_id=tmp_path / "pytorch_model_fsdp_0")
+    again = made(2, modules_to_save=["1"])
+    with pytest.raises(ValueError, match=r"has no values for 4 of .*: base_model\.model\.0\.lora_A\.ref\.weight"):
+        load_weights(again, tmp_path)
+    again.delete_adapter("ref")
+    load_weights(again, tmp_path)
+    model.delete_adapter("ref")
+    assert same(model, again)
