@@ -116,7 +116,9 @@ def test_unexplained_differences_are_reported(tmp_path):
 def test_what_a_script_draws_without_a_seed_is_the_same_on_both_sides(tmp_path):
     """From Python's and NumPy's generators, and the order of a set."""
     draw = "import random, numpy; print(random.random(), numpy.random.random(), {'a', 'b', 'c', 'd', 'e'})"
-    script = runs.Script(path="script.py", folder=runs.WorkingFolder(path=tmp_path), seed=7)
+    script = runs.Script(
+        path=tmp_path / "script.py", here=tmp_path, folders=[runs.WorkingFolder(path=tmp_path)], seed=7
+    )
     drawn = {
         subprocess.check_output([sys.executable, "-c", draw], env=runs._variables(script, side, tmp_path))
         for side in (runs.REFERENCE, runs.LIGHTRAINER, runs.REFERENCE)
@@ -157,6 +159,52 @@ assert os.path.realpath(__file__).startswith(os.getcwd())
         left = {path.name for path in work.iterdir()} - {"__pycache__"}
         assert left == {"elsewhere", "fixed", "model", "notes"}
         assert (work / "notes" / "log.txt").read_text() == "begun\ntrained"
+
+
+@needs_reference
+@pytest.mark.parametrize("root", [True, False])
+def test_a_script_in_another_folder_changes_nothing_beside_it(tmp_path, root):
+    """Nor where the command line or the shell name the working folder; what is reached by `..` comes with `--root`."""
+    here, scripts = tmp_path / "here", tmp_path / "scripts"
+    here.mkdir()
+    scripts.mkdir()
+    (here / "size.txt").write_text("16")
+    end = """\
+assert open(sys.argv[1]).read() == "16"
+for folder in (sys.argv[1], os.environ["PWD"] + "/size.txt", __file__):
+    with open(folder, "a") as file:
+        file.write("# changed")
+assert "checkpoint-3" in os.listdir("fixed/here")
+args.max_steps = 5
+transformers.Trainer(Net(), args, train_dataset=data).train(resume_from_checkpoint=True)
+"""
+    end += "assert os.path.exists('../scripts/away.py')\n" * root
+    script = scripts / "away.py"
+    script.write_text(SMALL % "torch.manual_seed(0)" + end)
+    before = {path: path.read_text() for path in tmp_path.rglob("*") if path.is_file()}
+    options = ["--root", ".."] if root else []
+    done = compare(*options, "../scripts/away.py", str(here / "size.txt"), cwd=here)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
+    assert "train_loss after a resumption" in done.stdout
+    assert before == {path: path.read_text() for path in before}
+    assert {path.name for path in tmp_path.iterdir()} == {"here", "scripts"}
+    work = here / "compare" / "away" / "reference" / "work"
+    assert (work / "here" / "size.txt" if root else work / "size.txt").read_text() == "16# changed# changed"
+
+
+@needs_reference
+def test_what_is_not_in_the_copy_is_told(tmp_path):
+    (tmp_path / "here").mkdir()
+    (tmp_path / "data").mkdir()
+    (tmp_path / "here" / "up.py").write_text("open('../data/none.txt')")
+    for options, said in (
+        ([], f"It ran in a copy of {tmp_path / 'here'}; --root names a folder above it."),
+        (["--link", "../data"], "name a folder that holds it with --root"),
+        (["--root", "../data"], "does not hold the working folder"),
+    ):
+        done = compare(*options, "up.py", cwd=tmp_path / "here")
+        assert done.returncode == 2
+        assert said in done.stderr
 
 
 def test_a_working_folder_that_is_too_large_is_refused(tmp_path, monkeypatch):

@@ -81,12 +81,14 @@ def _parser() -> CommandParser:
     close = "numbers that differ by no more than this share of the larger one are equal (%(default)g: to the last bit)"
     launcher = "what starts the script, such as 'torchrun --nproc_per_node=2'; by default Python"
     seed = "of Python's and NumPy's generators, where the script sets none (%(default)s)"
+    root = "what each side gets a copy of, if not the working folder: one above it, for what the script reaches by .."
     paths: dict[str, Any] = {"metavar": "PATH", "action": "append", "default": [], "type": os.path.abspath}
     add = parser.add_argument
     add("--folder", metavar="FOLDER", help="for outputs, logs and the page; by default compare/<name of the script>")
     add("--again", action="store_true", help=again)
     add("--tolerance", type=share, default=0.0, metavar="X", help=close)
     add("--seed", type=whole(0, 2**32 - 1), default=0, metavar="N", help=seed)
+    add("--root", type=os.path.abspath, metavar="FOLDER", help=root)
     add("--link", **paths, help="a file or folder that the script only reads, too large to be copied; may be repeated")
     add("--leave-out", **paths, help="a file or folder that the script does not need; may be repeated")
     add("--launcher", default="", metavar="COMMAND", help=launcher)
@@ -102,10 +104,17 @@ def _compared(options: argparse.Namespace) -> tuple[Verdict, Path]:
     check_reference()
     words = options.words[1:] if options.words[:1] == ["--"] else options.words
     path, here = Path(os.path.abspath(options.script)), Path.cwd()
+    root = Path(options.root or here)
+    if root not in (here, *here.parents):
+        raise CompareError(f"--root {root} does not hold the working folder {here}.")
     linked, left_out = ({Path(one) for one in named} for named in (options.link, options.leave_out))
+    if outside := [str(one) for one in linked if root not in one.parents]:
+        raise CompareError(f"--link {outside[0]} is not in {root}: name a folder that holds it with --root.")
+    copied = [root] if root in path.parents else [root, path.parent]
     script = Script(
-        path=str(path.relative_to(here) if here in path.parents else path),
-        folder=WorkingFolder(path=here, linked=linked, left_out=left_out),
+        path=path,
+        here=here,
+        folders=[WorkingFolder(path=one, linked=linked, left_out=left_out) for one in copied],
         words=words,
         launcher=shlex.split(options.launcher),
         seed=options.seed,
@@ -133,7 +142,7 @@ def _compared(options: argparse.Namespace) -> tuple[Verdict, Path]:
 
 
 def _side(script: Script, side: str, folder: Path) -> Findings:
-    print(f"running {script.path} with {'the ' * (side == REFERENCE)}{side} ...", flush=True)
+    print(f"running {os.path.relpath(script.path)} with {'the ' * (side == REFERENCE)}{side} ...", flush=True)
     return read_side(run_side(script, side, folder))
 
 

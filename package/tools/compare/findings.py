@@ -61,7 +61,9 @@ def read_side(run: Run) -> Findings:
             "The script imports lightrainer by itself, so it cannot be run with the reference. Let it import "
             "transformers: lightrainer takes its place."
         )
-    found = Findings(run=run, version=_version(run.side, records), facts=calls[0]["arguments"])
+    resumed = any(call["arguments"]["resume_from_checkpoint"] for call in calls)
+    facts = {**calls[0]["arguments"], "resume_from_checkpoint": resumed}
+    found = Findings(run=run, version=_version(run.side, records), facts=facts)
     _read_calls(found, calls)
     outputs = list(dict.fromkeys(Path(folder) for record in records for folder in record["outputs"]))
     for path in sorted({path for folder in outputs for path in folder.rglob("*") if path.is_file()}):

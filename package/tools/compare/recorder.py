@@ -80,9 +80,9 @@ class Recorder:
         module.TrainingArguments.__post_init__ = __post_init__
 
     def _own(self, folder: str | None) -> str:
-        """Return the output folder, or one of its name in the side's working folder if it is outside."""
-        wanted, work = Path(folder or "trainer_output").absolute(), self.folder / "work"
-        own = wanted if wanted == work or work in wanted.parents else work / wanted.name
+        """Return the output folder, or one of its name in the side's working folder if it is outside of the side's."""
+        wanted = Path(os.path.abspath(folder or "trainer_output"))
+        own = wanted if self.folder in wanted.parents else self.folder / "work" / wanted.name
         self.outputs.append(str(own))
         return str(own)
 
@@ -101,12 +101,12 @@ class Recorder:
             finally:
                 self._inside -= 1
             if not self._inside and os.environ.get("RANK", "0") == "0":
-                self._write(name, trainer, result)
+                self._write(name, trainer, result, [*positional, keywords.get("resume_from_checkpoint")])
             return result
 
         return call
 
-    def _write(self, name: str, trainer: Any, result: Any) -> None:
+    def _write(self, name: str, trainer: Any, result: Any, given: list[Any]) -> None:
         if not self.calls:
             atexit.register(self._write_process)
         metrics = result if isinstance(result, dict) else getattr(result, "metrics", {})
@@ -114,6 +114,7 @@ class Recorder:
         if name == "train":
             entry["log_history"] = list(trainer.state.log_history)
             entry["weights"] = self._save_weights(trainer)
+            entry["arguments"]["resume_from_checkpoint"] = bool(given[0] or trainer.args.resume_from_checkpoint)
         self.calls.append(entry)
         self._write_process()
 

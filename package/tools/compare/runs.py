@@ -7,6 +7,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -52,7 +53,8 @@ class WorkingFolder:
         self._room = LIMIT
         shutil.copytree(self.path, target, ignore=self._ignored, copy_function=self._copy)
         for path in self.linked:
-            (target / path.relative_to(self.path)).symlink_to(path)
+            if self.path in path.parents:
+                (target / path.relative_to(self.path)).symlink_to(path)
 
     def _ignored(self, folder: str, names: list[str]) -> list[str]:
         """Return the names in a folder that are not copied; neither are sockets and broken links."""
@@ -89,7 +91,7 @@ class WorkingFolder:
         largest = sorted(sizes, key=lambda name: -sizes[name])[:3]
         said = ", ".join(f"{name} {sizes[name] / _GIB:.1f} GiB" for name in largest)
         return (
-            f"The working folder {self.path} holds more than {LIMIT / _GIB:.0f} GiB, and each side gets a copy. The "
+            f"The folder {self.path} holds more than {LIMIT / _GIB:.0f} GiB, and each side gets a copy. The "
             f"largest are {said}. Name what the script only reads with --link, and what it does not need with "
             "--leave-out, or run it in another folder."
         )
@@ -99,8 +101,11 @@ class WorkingFolder:
 class Script:
     """The compared script."""
 
-    path: str
-    folder: WorkingFolder
+    path: Path
+    here: Path
+    """The working folder, which is in the first of those that are copied."""
+    folders: Sequence[WorkingFolder]
+    """The folders that are copied: a second one is that of the script, where it is elsewhere."""
     words: Sequence[str] = ()
     """Its arguments."""
     launcher: Sequence[str] = ()
@@ -162,21 +167,31 @@ def run_side(script: Script, side: str, folder: Path) -> Run:
     Raises:
         CompareError: the script failed; has its last lines.
     """
-    log, work = folder / "log.txt", folder / WORK
+    log, copies = folder / "log.txt", {}
     folder.mkdir()
-    script.folder.copy(work)
+    for name, one in zip((WORK, "script"), script.folders, strict=False):
+        copies[str(one.path)] = str(folder / name)
+        one.copy(folder / name)
+    paths = re.compile(rf"({'|'.join(map(re.escape, sorted(copies, key=len, reverse=True)))})(?=/|$)")
+    path, work, *words = (
+        paths.sub(lambda found: copies[found[1]], word) for word in (str(script.path), str(script.here), *script.words)
+    )
     start = [sys.executable, "-m", "lightrainer"] if side == LIGHTRAINER else [sys.executable]
-    command = [*(script.launcher or start), script.path, *script.words]
-    variables = _variables(script, side, folder)
+    command = [*(script.launcher or start), os.path.relpath(path, work), *words]
+    variables = _variables(script, side, folder) | {"PWD": work}
     started = time.monotonic()
     with log.open("wb") as stream:
         code = subprocess.call(command, cwd=work, env=variables, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream)
     seconds = time.monotonic() - started
-    script.folder.remove_unchanged(work)
+    for one in script.folders:
+        one.remove_unchanged(Path(copies[str(one.path)]))
     if code:
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LAST_LINES:]
         last = "\n".join(f"    {line}" for line in lines)
-        raise CompareError(f"The script failed with the {side} (exit status {code}). Its last lines:\n\n{last}")
+        hint = f"\n\nIt ran in a copy of {script.folders[0].path}; --root names a folder above it." * (
+            "FileNotFound" in last
+        )
+        raise CompareError(f"The script failed with the {side} (exit status {code}). Its last lines:\n\n{last}{hint}")
     return Run(side=side, folder=folder, seconds=seconds)
 
 
