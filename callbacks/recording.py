@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any
 
-import torch
-
 RESERVED = frozenset({"loss", "grad_norm", "learning_rate", "epoch", "step", "num_input_tokens_seen", "total_flos"})
 """Names of the Trainer's own logs."""
 
@@ -105,6 +103,8 @@ def record(values: Mapping[str, Any]) -> None:
 
 
 def _scalar(name: str, value: Any) -> Any:
+    import torch  # not where callbacks are imported, as arguments import those
+
     if name in RESERVED:
         raise ValueError(f"record({name}=...): the Trainer logs {name!r} itself. Choose another name.")
     if isinstance(value, torch.Tensor) and value.numel() == 1:
