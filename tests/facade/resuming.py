@@ -174,7 +174,7 @@ def generator() -> torch.Generator:
 
 @dataclass(frozen=True)
 class Kind:
-    """What a training reads, and how."""
+    """The data of a training, and the way to read it."""
 
     data: Callable[[], Any] = Noisy
     arguments: dict[str, Any] = field(default_factory=dict)

@@ -97,14 +97,14 @@ class Scenario:
     step: int
     """The step of the checkpoint."""
     model: dict[str, Any] = field(default_factory=dict)
-    """What the model does, see `Asked`."""
+    """Settings of the model, see `Asked`."""
     arguments: dict[str, Any] = field(default_factory=dict)
     callbacks: list[Any] = field(default_factory=list)
     renames: str = ""
     """The signal comes when a checkpoint gets this name."""
     killed: bool = False
     draws: bool = False
-    """Whether evaluations draw random numbers."""
+    """True where evaluations draw random numbers."""
     given: Callable[[], dict[str, Any]] = dict
     """Further parameters of the Trainer."""
     code: int = 128 + signal.SIGTERM
@@ -127,7 +127,7 @@ def two_sets() -> dict[str, Any]:
 
 
 def impatience() -> dict[str, Any]:
-    """What ends the training at the second evaluation."""
+    """Callbacks that end the training at the second evaluation."""
     return {"callbacks": [EarlyStoppingCallback(1, early_stopping_threshold=100.0)]}
 
 

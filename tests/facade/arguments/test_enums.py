@@ -10,7 +10,7 @@ from lightrainer.facade.arguments import enums
 NAMES = [name for name, kind in vars(enums).items() if isinstance(kind, type) and issubclass(kind, Enum)]
 REFERENCE = {**vars(debug_utils), **vars(training_args), **vars(trainer_utils)}
 ADDED_LATER = {"SchedulerType": ["greedy"]}
-"""What versions after 5.3.0 have too."""
+"""Values added after 5.3.0."""
 
 
 @pytest.mark.parametrize("name", sorted({*NAMES} - {"ExplicitEnum", "Enum"}))

@@ -1,4 +1,4 @@
-"""What scripts ask about DeepSpeed before there is an engine: which configuration is in force, and what it says."""
+"""Answer what scripts ask about DeepSpeed before there is an engine: the configuration in force and its values."""
 
 import gc
 import importlib

@@ -1,4 +1,4 @@
-"""What the arguments need, and is not there or too old, is said before anything is loaded."""
+"""Name packages that the arguments need and that are missing or too old, before anything is loaded."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""What a file of a checkpoint names is not made, nor read from elsewhere, and no token is in any of them.
+"""Make nothing that a file of a checkpoint names, read nothing from elsewhere, and write no token.
 
 That none of them runs a program is shown in `tests/attacks`.
 """
@@ -43,7 +43,7 @@ def evil(tmp_path):
 
 
 def test_an_adapter_runs_no_program_of_ours(tmp_path, evil):
-    """Whether it is intact is asked without unpickling; loading is the library's."""
+    """Ask if it is intact without unpickling; loading is the library's."""
     torch.save({"payload": evil}, tmp_path / "adapter_model.bin")
     assert problems(tmp_path, training_state=False) == []
     assert not Path(evil.place).exists()

@@ -86,7 +86,7 @@ def test_workers_draw_other_numbers_than_the_process_itself(uninterrupted):
 
 @pytest.mark.parametrize("step", [2, 5])
 def test_another_number_of_workers_reads_the_same_samples(tmp_path, step):
-    """What each worker draws is lost then, and nothing else: without random numbers it is the same training."""
+    """Only what each worker draws is lost then: without random numbers it is the same training."""
     plain = {"data": torch.utils.data.Subset(Noisy().points, range(SAMPLES)), "data_collator": None}
     whole = train(tmp_path / "whole", saves=(step,), dataloader_num_workers=2, **plain)
     resumed = train(tmp_path / "resumed", resume=whole.checkpoint(step), **plain)

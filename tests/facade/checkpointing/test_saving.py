@@ -1,4 +1,4 @@
-"""What a Trainer leaves on the disk, and how it goes on from there; bad checkpoints are refused beforehand."""
+"""Write checkpoints, go on from them, and refuse bad ones beforehand."""
 
 import contextlib
 import errno

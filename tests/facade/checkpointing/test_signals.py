@@ -140,7 +140,7 @@ BOTH = {signal.SIGTERM, signal.SIGINT}
 
 
 def heard(of):
-    """Which of the two signals a training takes over."""
+    """Return the signals of the two that a training takes over."""
     before, seen = {number: signal.getsignal(number) for number in BOTH}, set()
     look = lambda *_: seen.update(number for number in BOTH if signal.getsignal(number) is not before[number])
     watch = At("on_step_begin", look)

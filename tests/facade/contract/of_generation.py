@@ -1,4 +1,4 @@
-"""What sequence-to-sequence models are told, in training and when they generate."""
+"""Settings of sequence-to-sequence models, in training and when they generate."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ def _told(given: dict[str, Any], place: Place) -> list[tuple[int, int]]:
 
 
 def _sampler(given: dict[str, Any], place: Place) -> str:
-    """What draws the training samples."""
+    """The sampler of a training."""
     items = [{"input_ids": [1] * length, "labels": [1]} for length in range(1, 9)]
     return type(_seq2seq(given, place, lambda: items)._get_train_sampler()).__name__
 

@@ -18,7 +18,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[HubServer]:
-    """The stand-in, running; `huggingface_hub` talks to it and to nobody else."""
+    """The stand-in, running; `huggingface_hub` talks to it only."""
     with HubServer() as server:
         point_at(server, monkeypatch, tmp_path / "hub_cache")
         yield server

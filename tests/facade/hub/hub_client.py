@@ -8,7 +8,7 @@ from hub_server import TOKEN, HubServer
 
 
 def point_at(server: HubServer, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
-    """Let `huggingface_hub` talk to the stand-in and to nobody else, and not sleep long.
+    """Let `huggingface_hub` talk to the stand-in only, and not sleep long.
 
     The client reads its environment when it is imported, which may have been long ago, so the variables are set and
     what became of them is as well. `test_environment.py` does it by the environment alone.

@@ -1,4 +1,4 @@
-"""A training that uploads; one process or several. Its surroundings say where to, as they do for anybody."""
+"""A training that uploads; one process or several. The environment says where to."""
 
 import json
 import sys

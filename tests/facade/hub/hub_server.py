@@ -63,7 +63,7 @@ class Repo:
 
 @dataclass
 class Trouble:
-    """What happens to requests whose `METHOD /path` matches: `times` of them, None for all."""
+    """Act on requests whose `METHOD /path` matches: `times` of them, None for all."""
 
     pattern: str
     act: Callable[["Handler"], bool]

@@ -38,7 +38,7 @@ def test_by_the_environment_alone(server, tmp_path):
 
 
 def test_two_processes(server, tmp_path):
-    """The first one uploads, nobody else does; and both go on from what they download."""
+    """Only the first one uploads, and both go on from what they download."""
     given = {"push_to_hub": True, "hub_model_id": NAME, "save_strategy": "epoch", "hub_strategy": "checkpoint"}
     code, said, results = start(server.url, tmp_path / "out", processes=2, **given)
     assert code == [0, 0], said

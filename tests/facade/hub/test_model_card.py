@@ -56,7 +56,7 @@ def card(folder):
 
 
 def test_it_says_what_was_trained_on_what_and_how(tmp_path, monkeypatch):
-    """All of it, from a training with a model of `transformers` and data of the Hub; nobody is asked."""
+    """All of it, from a training with a model of `transformers` and data of the Hub; the Hub is not asked."""
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     made = fine_tuning(tmp_path / "my-model", gradient_accumulation_steps=2, weight_decay=0.1)
     made.train()
@@ -150,7 +150,7 @@ def test_a_name_of_the_data_is_no_identifier_on_the_hub(tmp_path, name):
 
 
 def reference_like(made):
-    """What the reference's summary asks a Trainer for."""
+    """A Trainer as far as the reference's summary asks it."""
     asked = {name: getattr(made, name) for name in ("train_dataset", "eval_dataset", "args", "state")}
     return SimpleNamespace(model=SimpleNamespace(config=SimpleNamespace(_name_or_path="")), **asked)
 

@@ -37,7 +37,7 @@ class ModelArguments:
 
 
 def shown(error: BaseException) -> list[str]:
-    """What tools show of an error: its text, its notes, and the variables of each frame of ours.
+    """Collect what tools show of an error: its text, its notes, and the variables of each frame of ours.
 
     Those of constructors which dataclasses write are ours too, and have no file.
     """

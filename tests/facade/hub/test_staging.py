@@ -1,4 +1,4 @@
-"""What one upload consists of: fixed when it begins, whatever happens to the files it was made of."""
+"""Fix the files of an upload when it begins, whatever happens to their originals."""
 
 import os
 

@@ -19,7 +19,7 @@ def contents(folder):
 
 @pytest.fixture
 def everything(caplog, capsys):
-    """All that was logged and printed, by anybody."""
+    """Everything that was logged and printed."""
     caplog.set_level(logging.DEBUG)
 
     def get():

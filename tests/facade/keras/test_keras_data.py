@@ -48,7 +48,7 @@ KINDS = {
 
 @pytest.fixture(scope="module")
 def of_pairs(tmp_path_factory):
-    """What a training on pairs of arrays, in order, comes to."""
+    """The outcome of a training on pairs of arrays, in order."""
     made = trainer(tmp_path_factory.mktemp("pairs"), train_sampling_strategy="sequential", max_steps=7)
     made.train()
     return losses(made), weights(made.model), made.evaluate(points())["eval_loss"]

@@ -103,7 +103,7 @@ CASES = [(kind, line) for kind, lines in LINES.items() for line in lines]
 
 
 def outcome(parser, words):
-    """What becomes of a command line: the namespace and the rest, the objects and the rest, or the exit status."""
+    """Parse a command line: the namespace and the rest, the objects and the rest, or the exit status."""
     try:
         namespace, rest = parser.parse_known_args(words)
         objects = parser.parse_args_into_dataclasses(words, return_remaining_strings=True, look_for_args_file=False)

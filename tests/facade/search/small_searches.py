@@ -1,4 +1,4 @@
-"""What the tests of the search share."""
+"""Small searches for the tests of this folder."""
 
 import optuna
 from starting import forked_ranks

@@ -1,4 +1,4 @@
-"""What cannot be is said clearly, before anything is written."""
+"""Refuse impossible searches clearly, before anything is written."""
 
 import importlib.util
 import math

@@ -1,4 +1,4 @@
-"""What a search does with its objective: minimize or maximize it, and where it says so."""
+"""Minimize or maximize the objective of a search, and say so."""
 
 import csv
 import json
@@ -69,7 +69,7 @@ def test_several_metrics_have_a_direction_each(tmp_path):
 
 @pytest.mark.parametrize("objective", [None, default_compute_objective, lambda metrics: metrics["eval_accuracy"]])
 def test_functions_and_the_default_are_minimized_as_in_the_reference(tmp_path, caplog, objective):
-    """Said aloud where it is the sum of metrics, as nobody has chosen that."""
+    """Said aloud where it is the sum of metrics, which the user has not chosen."""
     made = rated(tmp_path)
     best = search(made, objective)
     assert best.objective == min(trial.params["learning_rate"] for trial in made.study.trials)

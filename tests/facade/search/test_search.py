@@ -59,7 +59,7 @@ def test_a_trial_runs_with_its_own_seed_so_that_it_can_be_made_again(tmp_path):
 
 
 def test_what_lay_in_the_folder_of_a_pruned_trial_stays(tmp_path):
-    """What the trial wrote goes."""
+    """Only the files of the trial go."""
     for file in ("run-1/notes.txt", "run-1/checkpoint-9/model.safetensors", "notes.txt"):
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).write_text("mine")

@@ -1,4 +1,4 @@
-"""What a pruned trial wrote goes, and nothing else."""
+"""Remove what a pruned trial wrote, and nothing else."""
 
 import json
 from types import SimpleNamespace

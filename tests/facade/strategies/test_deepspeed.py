@@ -97,7 +97,7 @@ def reference():
 
 
 def of_reference(config, args, model, steps):
-    """What the reference makes of it, and which keys it finds to contradict the arguments."""
+    """Return the reference's configuration, and the keys that contradict the arguments."""
     made = reference()(config)
     made._dtype, made.mismatches = None, []
     made.trainer_config_process(args)
@@ -200,7 +200,7 @@ def test_what_cannot_be_is_refused_with_what_to_do(tmp_path, config, changes, me
 
 
 def test_the_plan_shows_the_whole_configuration(tmp_path):
-    """What the model and the length of the run decide is "auto" until they are known."""
+    """Leave "auto" what the model and the length of the run decide, until they are known."""
     args = arguments(tmp_path, deepspeed=AUTO, learning_rate=3e-4)
     strategy = translate(args).strategy
     assert "offload_optimizer={device=cpu, pin_memory=True}" in str(strategy.rows())
@@ -212,7 +212,7 @@ def test_the_plan_shows_the_whole_configuration(tmp_path):
 
 
 def engine_config(tmp_path, config, **changes):
-    """What DeepSpeed itself gets."""
+    """Return the configuration that DeepSpeed itself gets."""
     return translate(arguments(tmp_path, deepspeed=config, **changes), model=MODELS["wide"]).strategy.engine_config()
 
 

@@ -25,7 +25,7 @@ ASKED = {
 
 
 class Host:
-    """What a strategy has to know of a Trainer."""
+    """A Trainer as far as a strategy has to know it."""
 
     def __init__(self):
         self.model = self.model_wrapped = Tiny()

@@ -156,7 +156,7 @@ def test_the_next_training_begins_with_what_was_found(tmp_path):
 
 
 def note_of(made):
-    """What is added to the error of a training."""
+    """Return the note on the memory error of a training."""
     with pytest.raises(torch.OutOfMemoryError, match="Tried to allocate") as error:
         made.train()
     return "".join(getattr(error.value, "__notes__", [str(error.value)]))

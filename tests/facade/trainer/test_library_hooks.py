@@ -350,7 +350,7 @@ def states():
 
 def test_accelerate_knows_the_process_where_names_are_served(tmp_path, states):
     """Its loggers and functions need that; it follows the arguments, and what agrees with them stays."""
-    logger = pytest.importorskip("accelerate.logging").get_logger("anybody")
+    logger = pytest.importorskip("accelerate.logging").get_logger("any")
     old_names.accept()
     args = arguments(tmp_path, bf16=True)
     logger.debug("there is a state")
