@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -32,7 +31,7 @@ def apply_launcher(args: Any) -> None:
         ValueError: a configuration file of DeepSpeed conflicts with the launcher's options, or cannot be read.
     """
     before = {name: getattr(args, name) for name in FIELDS}
-    args._launcher_precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
+    args._launcher_precision = (asked("ACCELERATE_MIXED_PRECISION") or "no").lower()
     _compilation(args)
     if is_on("ACCELERATE_USE_PARALLELISM_CONFIG") and args.parallelism_config is None:
         args.parallelism_config = read_parallelism(_nested(said("parallelism_config")))
@@ -102,6 +101,9 @@ def _fsdp(args: Any) -> None:
         return  # `validation` reports it
     version = read_fsdp(args.fsdp, args.fsdp_config)[0].version if args.fsdp else int(asked("FSDP_VERSION") or 1)
     given = {key: typed(value) for key, value in said("fsdp_config", version).items()}
+    named = typed(asked("FSDP_RESHARD_AFTER_FORWARD"))
+    if version == 1 and isinstance(named, str) and given.get("reshard_after_forward") in (None, "FULL_SHARD"):
+        given["reshard_after_forward"] = named  # where `accelerate config` writes it, and accelerate never looks
     policy = str(given.setdefault("auto_wrap_policy", "NO_WRAP")).upper()
     # The launcher sets both of these whatever the policy is.
     for key, needs in (("transformer_layer_cls_to_wrap", "TRANSFORMER"), ("min_num_params", "SIZE")):

@@ -25,6 +25,8 @@ FILES = {
         "dynamo_config": {"dynamo_backend": "INDUCTOR", "dynamo_mode": "max-autotune", "dynamo_use_dynamic": True},
     },
     "fsdp1": {"distributed_type": "FSDP", "fsdp_config": {"fsdp_sharding_strategy": "HYBRID_SHARD", "fsdp_version": 1}},
+    "alone": {"distributed_type": "NO", "num_processes": 8},  # as in the files of TRL
+    "old key": {"distributed_type": "FSDP", "fsdp_config": {"fsdp_backward_prefetch_policy": "BACKWARD_PRE"}},
     "fsdp2": {"distributed_type": "FSDP", "mixed_precision": "bf16", "fsdp_config": {**FSDP2, "offload_params": False}},
     "groups": {"distributed_type": "FSDP", "num_processes": 4, "fsdp_config": FSDP2, "parallelism_config": GROUPS},
     "zero3": {
@@ -38,7 +40,9 @@ FILES = {
 }
 OPTIONS = [
     ("fsdp2", []),
-    *((name, []) for name in FILES if name != "fsdp2"),
+    *((name, []) for name in FILES if name not in ("fsdp2", "old key")),
+    ("groups", ["--multi_gpu"]),
+    ("alone", ["-q", "--multi_gpu"]),
     ("fsdp2", ["--mixed_precision", "no", "--fsdp-version", "1", "--num_processes", "3"]),
     ("fsdp2", ["--multi_gpu"]),
     ("plain", ["--use_deepspeed", "--zero_stage", "2", "--gradient_clipping", "0.5"]),
@@ -95,13 +99,16 @@ def test_the_variables_are_those_of_accelerate(started, tmp_path, file, words):
         beside_a_file = name == "ACCELERATE_CONFIG_DS_FIELDS" and "ACCELERATE_DEEPSPEED_CONFIG_FILE" not in ours
         assert mine == other or (mine in no and other in no) or beside_a_file, name
     assert command[-3:] == ["train.py", "--lr", "1"]
-    assert ("torch.distributed.run" in command) == (file != "compiled" and words[:2] != ["--num_processes", "1"])
+    alone = file == "compiled" or (file, words) == ("alone", []) or words[:2] == ["--num_processes", "1"]
+    assert ("torch.distributed.run" in command) != alone
 
 
 STARTED = [
     ([], ["--nproc_per_node=2", "--standalone"]),
     (["--num_processes", "5", "--main_process_port", "29501"], ["--nproc_per_node=5", "--master_port=29501"]),
     (["--max_restarts", "2", "-m"], ["--nproc_per_node=2", "--max_restarts=2", "--standalone", "--module"]),
+    (["--main_process_port", "0", "-t", "3"], ["--nproc_per_node=2", "--tee=3", "--standalone"]),
+    (["--no_python", "--role=a"], ["--nproc_per_node=2", "--role=a", "--standalone", "--no_python"]),
     (
         ["--num_machines=2", "--machine_rank=1", "--main_process_ip=10.0.0.1", "--main_process_port=9"],
         ["--nproc_per_node=1", "--nnodes=2", "--node_rank=1", "--rdzv_backend=static", "--rdzv_endpoint=10.0.0.1:9"],
@@ -117,6 +124,25 @@ def test_torch_starts_the_processes(started, words, expected):
     assert environment["LIGHTRAINER_INSTALL"] == "1"
 
 
+def test_one_process_runs_a_program(started, monkeypatch):
+    monkeypatch.setattr("shutil.which", lambda name: f"/bin/{name}")
+    assert started("alone", ["--no_python"])[1] == ["/bin/train.py", "--lr", "1"]
+
+
+def test_options_that_change_nothing_are_named(started, capsys):
+    started("plain", ["--gradient_accumulation_steps", "4", "--mixed_precision", "bf16"])
+    said = "lightrainer launch: --gradient_accumulation_steps has no effect without --use_deepspeed.\n"
+    assert capsys.readouterr().err == said
+
+
+def test_the_old_name_of_a_key(started):
+    assert started("old key", [])[0]["FSDP_BACKWARD_PREFETCH"] == "BACKWARD_PRE"
+
+
+def test_yaml_takes_no_for_false(started, tmp_path):
+    assert started(None, written(tmp_path, "alone", distributed_type=False))[1][1:] == ["train.py", "--lr", "1"]
+
+
 def test_the_file_of_accelerate_config_is_the_default(started, tmp_path):
     (tmp_path / "accelerate").mkdir()
     (_, path) = written(tmp_path, "plain", num_processes=7)
@@ -130,7 +156,11 @@ REFUSED = [
     ("plain", {}, ["--num_proceses", "2"], "--num_proceses. Did you mean '--num_processes'"),
     ("plain", {}, ["--mixed_precision", "fp8"], "ACCELERATE_MIXED_PRECISION='fp8': set it to"),
     ("plain", {}, ["--num_machines", "2"], "num_machines=2 needs main_process_ip and main_process_port"),
-    ("plain", {}, ["--num_processes", "3", "--num_machines", "2"], "num_processes=3 does not divide by num_machines=2"),
+    ("plain", {}, ["--num_processes", "3", "--num_machines", "2"], "num_processes=3 is no multiple of num_machines=2"),
+    ("plain", {"num_processes": -1}, [], "num_processes=-1 is no multiple of num_machines=1: pass --num_processes"),
+    ("plain", {}, ["--num_processes", "x"], "num_processes='x' is not a whole number"),
+    ("alone", {}, ["--no_python"], "train.py is no program that can be run"),
+    ("plain", {}, ["--no_python", "-m"], "module and no_python exclude each other"),
     ("plain", {"num_procesess": 2}, [], "'num_procesess' is no known setting. Did you mean 'num_processes'"),
     ("plain", {"tpu_name": "v4"}, [], "tpu_name='v4'"),
     ("plain", {"distributed_type": "XLA"}, [], "distributed_type=XLA needs accelerate launch"),

@@ -101,6 +101,7 @@ NVME = {"device": "nvme", "nvme_path": "/fast"}
 FILLED = [
     ({"ACCELERATE_USE_CPU": "True"}, "device.type", "cpu"),
     ({"ACCELERATE_MIXED_PRECISION": "bf16"}, "mixed_precision", "bf16"),
+    ({"ACCELERATE_MIXED_PRECISION": "BF16"}, "mixed_precision", "bf16"),
     (dynamo(BACKEND="AOT_EAGER"), "torch_compile_backend", "aot_eager"),
     (dynamo(BACKEND="INDUCTOR", MODE="max-autotune"), "torch_compile_mode", "max-autotune"),
     (dynamo(USE_FULLGRAPH="True", USE_DYNAMIC="False"), "compile_options", {"fullgraph": True, "dynamic": False}),
@@ -111,6 +112,8 @@ FILLED = [
     (fsdp(SHARDING_STRATEGY="4"), "settings.sharding", "hybrid_shard"),
     (fsdp(VERSION="2", RESHARD_AFTER_FORWARD="false"), "settings.sharding", "shard_grad_op"),
     (fsdp(RESHARD_AFTER_FORWARD="false"), "settings.sharding", "full_shard"),  # of version 2
+    (fsdp(SHARDING_STRATEGY="FULL_SHARD", RESHARD_AFTER_FORWARD="no_shard"), "settings.sharding", "no_shard"),
+    (fsdp(SHARDING_STRATEGY="HYBRID_SHARD", RESHARD_AFTER_FORWARD="full_shard"), "settings.sharding", "hybrid_shard"),
     (fsdp(OFFLOAD_PARAMS="true"), "settings.offload", True),
     (fsdp(AUTO_WRAP_POLICY="SIZE_BASED_WRAP", MIN_NUM_PARAMS="50"), "settings.min_num_params", 50),
     (layers(MIN_NUM_PARAMS="100000000"), "settings.wrap", "layers"),
@@ -242,7 +245,7 @@ def test_fsdp_is_left_out_where_there_is_nothing_to_shard_over(tmp_path, launch,
         {"RESHARD_AFTER_FORWARD": "false", "STATE_DICT_TYPE": "FULL_STATE_DICT"},
         {"TRANSFORMER_CLS_TO_WRAP": "A,B", "ACTIVATION_CHECKPOINTING": "true"},
         {"VERSION": "1", "SHARDING_STRATEGY": "SHARD_GRAD_OP", "BACKWARD_PREFETCH": "BACKWARD_PRE"},
-        {"VERSION": "1", "RESHARD_AFTER_FORWARD": "NO_SHARD", "USE_ORIG_PARAMS": "true"},
+        {"VERSION": "1", "SHARDING_STRATEGY": "NO_SHARD", "USE_ORIG_PARAMS": "true"},
     ],
     ids=str,
 )
