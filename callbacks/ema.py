@@ -78,7 +78,7 @@ class EMACallback(TrainerCallback):
         self.updates = 0
         self.averages = {name: _precise(weight) for name, weight in self._weights.items()}
         if state.global_step > 0:
-            self._take_up(state)
+            self._resume(state)
         if self.evaluate:
             self._swap = _Swap(model, self._weights, self.averages)
 
@@ -143,7 +143,7 @@ class EMACallback(TrainerCallback):
             for name, average in self.averages.items():
                 weights[name].copy_(average)
 
-    def _take_up(self, state: TrainerState) -> None:
+    def _resume(self, state: TrainerState) -> None:
         """Go on with the average of a checkpoint."""
         if self._resumed is None:
             logger.warning(

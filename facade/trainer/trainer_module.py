@@ -247,7 +247,7 @@ class TrainerModule(EvaluationModule):
             is_last = index == len(batch)
             facade.accelerator.gradient_state.sync_gradients = steps = is_last and batch.steps
             exchanging: AbstractContextManager[Any] = nullcontext()
-            if strategy.exchanges:  # later, where all processes have to be known to have their gradients
+            if strategy.exchanges:  # where memory is shared, `settle` exchanges, once no process has failed
                 exchange = (is_last or facade.accelerator.sync_each_batch) and not memory.is_shared
                 exchanging = strategy.micro_batch(exchange=exchange, steps=steps)
 

@@ -40,7 +40,7 @@ class SkippingBatchSampler(BatchSampler):
 class GivenBatchSampler(SkippingBatchSampler):
     """As `accelerate.data_loader.BatchSamplerShard`: batches of another sampler, a round of them at a time.
 
-    Unlike there, a short batch in the middle of an epoch, which samplers over several datasets give, is dealt out as it
+    Unlike there, a short batch in the middle of an epoch, which samplers over several datasets give, is sharded as it
     is: only the last round is filled up.
 
     Args:
@@ -63,7 +63,7 @@ class GivenBatchSampler(SkippingBatchSampler):
         self.drop_last = bool(getattr(given, "drop_last", False))
         if split_batches and world_size > 1 and self.batch_size is None:
             raise ValueError(
-                f"split_batches=True deals each batch out to all processes, but {type(given).__name__} does not say "
+                f"split_batches=True splits each batch over all processes, but {type(given).__name__} does not say "
                 "how many samples there are in one. Give it a batch_size, or leave split_batches out."
             )
         self.share = None if self.batch_size is None else share_of(self.batch_size, world_size, split_batches)
@@ -141,7 +141,7 @@ class GivenBatchSampler(SkippingBatchSampler):
 
 
 class ShardedBatchSampler(GivenBatchSampler):
-    """As `accelerate.data_loader.BatchSamplerShard`: a round of samples at a time is dealt out to the processes.
+    """As `accelerate.data_loader.BatchSamplerShard`: a round of samples at a time is sharded over the processes.
 
     With `even_batches` the last round is filled up with samples from the start of the epoch, so that every process
     gets the same number of equally long batches. With one process it is an ordinary batch sampler.
@@ -249,12 +249,12 @@ class RoundBatchSampler(SkippingBatchSampler):
         size = self.share * self.world_size
         start: list[int] = []
         for number in itertools.count():
-            dealt = list(itertools.islice(indices, size))
-            start = start or dealt[: self.world_size]
-            if not dealt or (len(dealt) < size and self.drop_last):
+            round_ = list(itertools.islice(indices, size))
+            start = start or round_[: self.world_size]
+            if not round_ or (len(round_) < size and self.drop_last):
                 return
             if number >= skip:
-                yield from even_shares(dealt, start, self.world_size)
+                yield from even_shares(round_, start, self.world_size)
 
 
 def share_of(batch_size: int, world_size: int, split_batches: bool) -> int:
@@ -267,7 +267,7 @@ def share_of(batch_size: int, world_size: int, split_batches: bool) -> int:
         return batch_size
     if batch_size % world_size:
         raise ValueError(
-            f"split_batches=True deals each batch out to all processes, but a batch of {batch_size} cannot be split "
+            f"split_batches=True splits each batch over all processes, but a batch of {batch_size} cannot be split "
             f"evenly over {world_size} of them. Make the batch size a multiple of {world_size}, or leave split_batches "
             "out."
         )

@@ -24,8 +24,8 @@ class DispatchLoader(EpochLoader):
     """As `accelerate.data_loader.DataLoaderDispatcher`, but a batch goes to the process that works on it, and no other.
 
     Only process 0 touches the data. It reads one batch for each process, and sends each its own: batches may differ in
-    all of their shapes. Only where a stream ends in the middle of a round its last batches are put together and dealt
-    out evenly, filled up with the first samples of the stream, and have to fit together for that.
+    all of their shapes. Only where a stream ends in the middle of a round its last batches are put together and split
+    evenly, filled up with the first samples of the stream, and have to fit together for that.
 
     Args:
         dataset: see `EpochLoader`; on other processes than 0 it is not read.

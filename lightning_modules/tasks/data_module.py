@@ -44,7 +44,7 @@ Datasets = dict[str, Callable[[], Any]] | Callable[[], Any] | Any
 class DataModule(LightningDataModule):
     """As the datasets and the `dataloader_*` and `*_batch_size` arguments of a Trainer, for `lightning.Trainer`.
 
-    The loaders are those of `build_loader`: an order that depends on seed and epoch alone, whole batches dealt out to
+    The loaders are those of `build_loader`: an order that depends on seed and epoch alone, whole batches shared out to
     the processes in turn (Lightning's own distributed sampler is switched off for it), and the position in the data in
     every checkpoint, so that `fit(..., ckpt_path=...)` goes on with the very next batch. That works with any
     LightningModule. Loaders of `predict` are torch's own, with Lightning's sampler, which it needs to join predictions.
@@ -61,7 +61,7 @@ class DataModule(LightningDataModule):
         eval_batch_size: the same for validation, test and predictions; by default `batch_size`.
         shuffle: train on the samples in another order in each epoch.
         sampler: called with the training data, returns the sampler that orders it; the same one in each process, whose
-            batches are then dealt out. Goes before `shuffle` and `group_by_length`.
+            batches are then sharded. Goes before `shuffle` and `group_by_length`.
         group_by_length: train and evaluate on batches of similar length, as the Trainer API does
             with `train_sampling_strategy="group_by_length"`.
         length_column: where a `datasets.Dataset` has the length of each sample, if it does.
@@ -187,7 +187,7 @@ class DataModule(LightningDataModule):
             worker_init_fn=None if stream else self._seeding_of_workers(),
         )
         loader.track()
-        self._take_up(loader)
+        self._resume(loader)
         self._train_loader = loader
         return loader
 
@@ -317,7 +317,7 @@ class DataModule(LightningDataModule):
     def _accumulation(self) -> int:
         return 1 if self.trainer is None else self.trainer.accumulate_grad_batches
 
-    def _take_up(self, loader: EpochLoader) -> None:
+    def _resume(self, loader: EpochLoader) -> None:
         """Resume from a state that the user has loaded."""
         pending, self._pending = self._pending, None
         if pending is not None:
