@@ -103,7 +103,7 @@ class Evaluation:
         self.keep = description == "Prediction" or not (self.batchwise or self.live is not None)
         self.expected = _expected_samples(feed.loader)
         self.losses = LossCollector(args.eval_do_concat_batches)
-        self.recorded = RecordedValues(self._samples)
+        self.recorded = RecordedValues(functools.partial(_samples, trainer))
         joining = functools.partial(BatchCollector, rows=self.expected)
         kind = ObjectCollector if args.eval_use_gather_object else joining
         self.predictions, self.labels, self.inputs = (kind(args.eval_do_concat_batches) for _ in range(3))
@@ -204,13 +204,6 @@ class Evaluation:
             there_are = bool(accelerator.reduce(torch.tensor(int(there_are), device=accelerator.device), "max"))
         return self.recorded.take(gather_objects) if there_are else {}
 
-    def _samples(self, batch: Any) -> int:
-        """Count the samples of a batch, but those that repeat earlier ones to fill it up."""
-        size, accelerator = find_batch_size(batch) or 1, self.trainer.accelerator
-        if accelerator.end_of_dataloader and accelerator.remainder > 0:
-            return min(max(accelerator.remainder - data_rank(self.trainer.args) * size, 0), size)
-        return size
-
     def _set_loader_end(self) -> bool:
         ends = self.feed.is_last.popleft() if self.feed.is_last else False
         self.trainer.accelerator.gradient_state.loader_end = ends, self.feed.remainder if ends else -1
@@ -299,3 +292,11 @@ def _mean(losses: Any, skip_not_finite: bool) -> float:
         finite = np.isfinite(losses)
         losses = losses[finite] if finite.any() else losses
     return losses.mean().item()
+
+
+def _samples(trainer: Any, batch: Any) -> int:
+    """Count the samples of a batch, but those that repeat earlier ones to fill it up."""
+    size, accelerator = find_batch_size(batch) or 1, trainer.accelerator
+    if accelerator.end_of_dataloader and accelerator.remainder > 0:
+        return min(max(accelerator.remainder - data_rank(trainer.args) * size, 0), size)
+    return size
