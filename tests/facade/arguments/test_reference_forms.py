@@ -6,7 +6,7 @@ import pytest
 import torch
 from tiny import points, trainer
 
-from lightrainer import DataCollatorForLanguageModeling, DataCollatorForMultipleChoice, TrainingArguments
+from lightrainer import TrainingArguments
 
 
 @pytest.mark.parametrize("name", ["accelerator_config", "fsdp_config", "resume_from_checkpoint", "logging_dir"])
@@ -33,19 +33,3 @@ def test_attributes_that_scripts_read(tmp_path):
     assert (loader.total_batch_size, loader.total_dataset_length) == (4, len(points()))
     assert made.args.accelerator_config.pop("split_batches", None) is False
     assert made.args.accelerator_config.pop("no such key", 5) == 5
-
-
-def test_collators_take_their_samples_by_keyword():
-    class Pads:
-        mask_token = pad_token = "x"
-        pad_token_id = 0
-
-        def pad(self, rows, **_):
-            return {"input_ids": torch.tensor([row["input_ids"] for row in rows])}
-
-    samples = [{"input_ids": [1, 2]}, {"input_ids": [3, 4]}]
-    batch = DataCollatorForLanguageModeling(Pads(), mlm=False).torch_call(examples=samples)
-    assert batch["labels"].tolist() == [[1, 2], [3, 4]]
-    choices = [{"input_ids": [[1, 2], [3, 4]], "label": 1}]
-    batch = DataCollatorForMultipleChoice(Pads()).torch_call(examples=choices)
-    assert batch["labels"].tolist() == [1]
