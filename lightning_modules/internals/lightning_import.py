@@ -80,6 +80,7 @@ with deferring("transformers"), deferring("torchmetrics.utilities.plot"):
 with deferring(DYNAMO, disable=disable_dynamo):
     import lightning.pytorch  # all of what follows comes with it
 
+from lightning.fabric.accelerators.xla import XLAAccelerator
 from lightning.fabric.plugins import environments
 from lightning.fabric.plugins.environments.cluster_environment import ClusterEnvironment
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
@@ -103,6 +104,16 @@ from lightning.pytorch.utilities import CombinedLoader
 from lightning.pytorch.utilities.seed import isolate_rng
 from torchmetrics import classification
 from torchmetrics.aggregation import BaseAggregator
+
+if not is_installed("torch_xla"):
+    # Lightning takes a folder of that name for the library, and remembers its first answer.
+    modules: dict[str, Any] = sys.modules
+    folder, modules["torch_xla"] = modules.get("torch_xla"), None
+    XLAAccelerator.auto_device_count()
+    if folder is None:
+        del modules["torch_xla"]
+    else:
+        modules["torch_xla"] = folder
 
 
 def callbacks_of(trainer: Trainer) -> list[Callback]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from starting import finished_ranks
 from tiny import Tiny, files, losses, split, trainer
 
 from lightrainer.callbacks import LossCurveCallback, NotebookProgressCallback, RichProgressCallback
@@ -167,3 +168,18 @@ def namespace(folder, name):
     spec = PathFinder.find_spec(name, [str(folder)])
     assert spec is not None
     return module_from_spec(spec)
+
+
+def test_a_folder_that_is_there_before_lightning_is_none_either(tmp_path):
+    """Lightning asks by itself for torch_xla."""
+    (tmp_path / "torch_xla").mkdir()
+    (tmp_path / "script.py").write_text(
+        "import sys, torch_xla, torch\nfrom lightrainer import Trainer, TrainingArguments\n"
+        "data = [{'input': torch.ones(2), 'labels': torch.ones(2)}] * 8\n"
+        "class Model(torch.nn.Linear):\n"
+        "    def forward(self, input, labels):\n"
+        "        return {'loss': (super().forward(input) - labels).square().mean()}\n"
+        "Trainer(Model(2, 2), TrainingArguments(sys.argv[1], report_to='none'), train_dataset=data).train()\n"
+    )
+    options = {"processes": 0, "library": "torch", "PYTHONPATH": str(tmp_path)}
+    finished_ranks(tmp_path / "script.py", str(tmp_path / "out"), log=tmp_path / "log", seconds=300, **options)
