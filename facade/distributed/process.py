@@ -171,11 +171,12 @@ def current_process(
     if state is not None:
         return _from_accelerate(state)
     use_cpu = use_cpu or os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes", "y", "t", "on")
-    if os.getpid() not in _joined and _group_is_there():
+    has_group = _group_is_there()
+    if has_group and os.getpid() not in _joined:
         return _from_group(use_cpu)
     if _world_size() > 1:
         return _launched(use_cpu, ddp_backend, ddp_timeout)
-    return _from_group(use_cpu) if _group_is_there() else _single(use_cpu)
+    return _from_group(use_cpu) if has_group else _single(use_cpu)
 
 
 # Joined groups by process id (a forked child has not joined what its parent has). Once the script has destroyed its

@@ -69,6 +69,7 @@ class Strategy:
         self.name, self.options = name, options
         self.lightning: Any = None
         self._host: Callable[[], Trainer | None] = lambda: None
+        self._sharded: tuple[Callable[[], Any], bool] = lambda: None, False  # what is called, and whether it is
 
     def bind(self, host: Trainer) -> Self:
         """Answer for the model of a Trainer from now on; return the strategy."""
@@ -161,7 +162,15 @@ class Strategy:
     def spread(self) -> nn.Module | None:
         """The callable of a forward pass if this rank holds only parts of its weights; otherwise None."""
         called = self.called
-        return called if called is not None and sharding.is_sharded(called) else None
+        return called if called is not None and self._is_sharded(called) else None
+
+    def _is_sharded(self, called: Any) -> bool:
+        """As `is_sharded`, which looks at each parameter; during a run the answer stays the same."""
+        if not self.runs:
+            return sharding.is_sharded(called)
+        if self._sharded[0]() is not called:
+            self._sharded = weakref.ref(called), sharding.is_sharded(called)
+        return self._sharded[1]
 
     def distribute(self, module: Any) -> nn.Module:
         """Spread the model over the processes; one that is spread already stays as it is.
@@ -177,6 +186,7 @@ class Strategy:
         if self.replaces_parameters and not sharding.is_sharded(before):
             host.optimizer = None  # made too early, of parameters that are about to be replaced
         host.model_wrapped = self._distribute(before, module)
+        self._sharded = lambda: None, False
         return host.model_wrapped
 
     def _distribute(self, model: nn.Module, module: Any) -> nn.Module:
@@ -313,7 +323,7 @@ class Strategy:
             keep: whether this process wants them; otherwise it only helps, and gets an empty dict.
         """
         called = self.to_call(model)
-        return sharding.whole_state_dict(called, keep=keep) if sharding.is_sharded(called) else None
+        return sharding.whole_state_dict(called, keep=keep) if self._is_sharded(called) else None
 
     def whole_view(self, model: nn.Module) -> Any:
         """Return the user's model, which if it is spread over processes appears as if it were not."""

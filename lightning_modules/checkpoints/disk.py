@@ -71,10 +71,10 @@ def exchange(first: Path, second: Path) -> bool:
 
 def delete(path: Path) -> None:
     """Remove a file, a link or a folder with its contents."""
-    if path.is_symlink() or path.is_file():
-        path.unlink()
-    elif path.exists():
+    if os.path.isdir(path) and not os.path.islink(path):
         shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 MARGIN = 1 << 20  # bytes for small files: states, arguments, headers
@@ -102,10 +102,9 @@ def bytes_of(values: Any) -> int:
 
 def free_space(folder: StrPath) -> int:
     """Return the bytes that an ordinary user may still write below a folder, which need not exist yet."""
-    path = Path(folder).absolute()
-    while not path.exists():
-        path = path.parent
-    return shutil.disk_usage(path).free
+    while not os.path.exists(folder):
+        folder = os.path.dirname(os.path.abspath(folder))
+    return shutil.disk_usage(folder).free
 
 
 def require_space(folder: StrPath, needed: int, *, spare: Iterable[StrPath] = ()) -> list[Path]:

@@ -149,7 +149,8 @@ def rotate_checkpoints(
         protected.add(_same_among(checkpoints, best_model_checkpoint) or str(best_model_checkpoint))
     surplus = len(checkpoints) - max(save_total_limit, len(protected))
     doomed = [path for path in checkpoints if path not in protected][: max(surplus, 0)]
-    lasting = [path for path in checkpoints if Path(path) not in unflushed][-1:]
+    volatile = {str(path) for path in unflushed}
+    lasting = [path for path in checkpoints if path not in volatile][-1:]
     for path in doomed:
         if path not in lasting:
             discard(path)

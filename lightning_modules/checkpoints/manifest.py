@@ -90,15 +90,14 @@ def write_manifest(folder: StrPath, written: WrittenFiles | None = None) -> None
     names = [name for name in names if not _is_note(name)]
     sizes, found = {}, {}
     for name in names:
-        path = folder / name
-        now = path.stat()
+        path = os.path.join(folder, name)
+        now = os.stat(path)
         sizes[name] = now.st_size
-        found[name] = noted.get(name) or written.checksum(path, now) or checksum(path)
+        found[name] = noted.get(name) or written.checksum(path, now) or checksum(Path(path))
     job = job_mark()
     content = {"version": _VERSION, "files": sizes, ALGORITHM: found, **({} if job is None else {"job": job})}
     content[_OWN] = _own_checksum(content)
-    text = json.dumps(content, indent=2)
-    (folder / MANIFEST_NAME).write_text(f"{text}\n", encoding="utf-8")
+    (folder / MANIFEST_NAME).write_text(f"{json.dumps(content)}\n", encoding="utf-8")
 
 
 class Manifest(NamedTuple):

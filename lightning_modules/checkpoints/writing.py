@@ -152,8 +152,7 @@ class BackgroundWriter:
         Raises:
             BaseException: the error of the thread; once.
         """
-        while self._writing:
-            self._writing.pop(0)[0].result()
+        self.make_room(0, -1)
 
     def wait_until_flushed(self) -> None:
         """Wait until the newest written checkpoint is on the disk."""

@@ -269,13 +269,11 @@ class LossMeter:
     def state_dict(self) -> dict[str, Any]:
         """Return the losses since the last `take`, for `load_state_dict`; this synchronises with the device."""
         self._pack()
-        losses = [chunk.double().cpu() for chunk, _ in self._chunks]
+        chunks = [chunk.double().cpu() for chunk, _ in self._chunks]
+        losses = torch.cat(chunks) if chunks else torch.zeros(0, device="cpu")
         steps = [since for _, chunk in self._chunks for since in chunk]
-        return {
-            "rest": self._rest,
-            "losses": torch.cat(losses) if losses else torch.zeros(0, device="cpu"),
-            "steps": steps,
-        }
+        self._chunks = [(losses, steps)]  # so that the time of the next one does not grow
+        return {"rest": self._rest, "losses": losses, "steps": steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from a `state_dict`, with the very same sums."""
