@@ -22,8 +22,7 @@ import torch.distributed as dist
 import torch.distributed.nn.functional  # before there is a group, see facade/distributed/process_group.py
 import transformers
 from forking import forked, free_port
-from torch import nn
-from torch.nn import functional
+from ranks import QUIET, Classifier, points
 
 import lightrainer
 import lightrainer.facade.trainer.lightning_trainer  # not in each process anew
@@ -37,44 +36,24 @@ SLURM = {"SLURM_NTASKS": 2, "SLURM_PROCID": "{rank}", "SLURM_JOB_NAME": "train",
 NODE = {"SLURM_JOB_ID": "{job}", "SLURM_LOCALID": "{rank}", "SLURM_NODEID": 0}
 NODES = {"SLURM_JOB_ID": "{job}", "SLURM_LOCALID": 0, "SLURM_NODEID": "{rank}", "SLURM_NNODES": 4}
 THERE = {"MASTER_ADDR": "localhost", "MASTER_PORT": "{port}"}
+OF_JOB = {"SLURM_TASKS_PER_NODE": "1(x4)", "SLURM_NODELIST": "node[17-20]"}  # which has more nodes than its step
+OF_STEP = {"SLURM_STEP_TASKS_PER_NODE": "1(x2)", "SLURM_STEP_NODELIST": "localhost,node18"}
 MPI = {"SIZE": 2, "RANK": "{rank}", "LOCAL_RANK": "{rank}", "LOCAL_SIZE": 2}
+OPEN_MPI = {f"OMPI_COMM_WORLD_{name}": value for name, value in MPI.items()}
+INTEL_MPI = {"PMI_SIZE": 2, "PMI_RANK": "{rank}", "MPI_LOCALRANKID": "{rank}", "MPI_LOCALNRANKS": 2}
+JSRUN = {f"JSM_NAMESPACE_{name}": value for name, value in MPI.items() if name != "LOCAL_SIZE"}
 PAIR = {"RANK": "{rank}", "WORLD_SIZE": 2}
 BESIDE = {"LOCAL_RANK": "{rank}", "LOCAL_WORLD_SIZE": 2}
 
 CASES: dict[str, dict[str, Any]] = {
     "torchrun": {**THERE, **PAIR, **BESIDE},
     "srun": {**SLURM, **NODE, "SLURM_TASKS_PER_NODE": 2},
-    "srun on two nodes": {
-        **SLURM,
-        **NODES,
-        "SLURM_TASKS_PER_NODE": "1(x4)",  # of the job, which has more nodes than its step
-        "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
-        "SLURM_NODELIST": "node[17-20]",
-        "SLURM_STEP_NODELIST": "localhost,node18",
-    },
-    "Open MPI": {**{f"OMPI_COMM_WORLD_{name}": value for name, value in MPI.items()}, "PMIX_NAMESPACE": "job{job}"},
-    "mpirun under SLURM": {
-        **SLURM,  # of the daemons, one for each node
-        **NODES,
-        "SLURM_PROCID": 0,
-        **{f"OMPI_COMM_WORLD_{name}": value for name, value in MPI.items()},
-        **THERE,
-    },
+    "srun on two nodes": {**SLURM, **NODES, **OF_JOB, **OF_STEP},
+    "Open MPI": {**OPEN_MPI, "PMIX_NAMESPACE": "job{job}"},
+    "mpirun under SLURM": {**SLURM, **NODES, "SLURM_PROCID": 0, **OPEN_MPI, **THERE},  # SLURM's are of the daemons
     "MVAPICH": {**{f"MV2_COMM_WORLD_{name}": value for name, value in MPI.items()}, **THERE},
-    "Intel MPI": {
-        "PMI_SIZE": 2,
-        "PMI_RANK": "{rank}",
-        "MPI_LOCALRANKID": "{rank}",
-        "MPI_LOCALNRANKS": 2,
-        "HYDRA_JOBID": "job{job}",
-    },
-    "jsrun": {
-        "LSB_JOBID": "{job}",
-        "LSB_DJOB_RANKFILE": "{rankfile}",
-        "JSM_NAMESPACE_SIZE": 2,
-        "JSM_NAMESPACE_RANK": "{rank}",
-        "JSM_NAMESPACE_LOCAL_RANK": "{rank}",
-    },
+    "Intel MPI": {**INTEL_MPI, "HYDRA_JOBID": "job{job}"},
+    "jsrun": {**JSRUN, "LSB_JOBID": "{job}", "LSB_DJOB_RANKFILE": "{rankfile}"},
     "Kubeflow": {**THERE, **PAIR, "KUBERNETES_SERVICE_HOST": "10.0.0.1"},
     "Lightning": {**THERE, "WORLD_SIZE": 2, "LOCAL_RANK": "{rank}", "NODE_RANK": 0},
     "no local rank": {**THERE, **PAIR},
@@ -91,22 +70,6 @@ for api in (lightrainer, transformers):
     api.Trainer, api.TrainingArguments  # noqa: B018 - imported when they are first asked for
 
 
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(3)
-        self.inner = nn.Linear(4, 3)
-
-    def forward(self, x, labels=None):
-        logits = self.inner(x)
-        return {"loss": functional.cross_entropy(logits, labels), "logits": logits}
-
-
-def samples() -> list[dict[str, torch.Tensor]]:
-    features = torch.randn(16, 4, generator=torch.Generator().manual_seed(1))
-    return [{"x": x, "labels": x[:3].argmax()} for x in features]
-
-
 class Seeing(lightning_import.Callback):
     """A callback of Lightning that notes how its Trainer stands."""
 
@@ -118,9 +81,8 @@ class Seeing(lightning_import.Callback):
 
 
 def arguments(api: Any, folder: Path, **changes: Any) -> Any:
-    options: dict[str, Any] = {"per_device_train_batch_size": 4, "max_steps": 2, "learning_rate": 0.1}
-    options |= {"report_to": "none", "disable_tqdm": True, "use_cpu": True, "save_strategy": "no", "ddp_timeout": 77}
-    return api.TrainingArguments(str(folder), **{**options, **changes})
+    options = {"per_device_train_batch_size": 4, "max_steps": 2, "learning_rate": 0.1, "save_strategy": "no"}
+    return api.TrainingArguments(str(folder), **{**QUIET, **options, "ddp_timeout": 77, **changes})
 
 
 def view(args: Any) -> dict[str, Any]:
@@ -135,9 +97,10 @@ def trained(folder: Path, name: str) -> dict[str, Any]:
     joined = dist.is_initialized()
     process = args.distributed_state
     seeing = Seeing()
-    trainer = lightrainer.Trainer(Model(), args, train_dataset=samples(), callbacks=[seeing])
+    torch.manual_seed(3)
+    trainer = lightrainer.Trainer(Classifier(), args, train_dataset=points(16), callbacks=[seeing])
     output = trainer.train()
-    predicted = trainer.predict(samples()).predictions
+    predicted = trainer.predict(points(16)).predictions
     return {
         "before": before,
         "joined": joined,
@@ -150,7 +113,7 @@ def trained(folder: Path, name: str) -> dict[str, Any]:
         "state": accelerate.PartialState(cpu=True).process_index,
         "timeout": seconds() if joined else None,
         "steps": output.global_step,
-        "weights": trainer.model.inner.weight.flatten().tolist(),
+        "weights": trainer.model.second.weight.flatten().tolist(),
         "predicted": len(predicted),
     }
 
@@ -175,10 +138,8 @@ def refusals(folder: Path) -> dict[str, str]:
     os.waitpid(pid, 0)
     code = f"from lightrainer import TrainingArguments; TrainingArguments({str(folder)!r}, use_cpu=True)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
-    return {
-        "fork": (folder / f"fork-{os.environ['RANK']}.txt").read_text(),
-        "program": done.stderr.strip().splitlines()[-1],
-    }
+    fork = (folder / f"fork-{os.environ['RANK']}.txt").read_text()
+    return {"fork": fork, "program": done.stderr.strip().splitlines()[-1]}
 
 
 def one(name: str, folder: Path, values: dict[str, Any], reference: bool = False) -> None:

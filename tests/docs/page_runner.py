@@ -15,15 +15,8 @@ from pathlib import Path
 
 FENCE = re.compile(r"^( *)```(\S+)?[^\n]*\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 # What a block is left out for; it says so itself, in its first line. With SLOW_BLOCKS=1 the slow ones run too.
-NEEDS = [
-    "# in a checkout",
-    "# needs a network",
-    "# needs a cluster",
-    "# needs a GPU",
-    "# needs DeepSpeed",
-    "# needs TensorFlow",
-    "# needs TRL",
-]
+NEEDS = ["# in a checkout", *(f"# needs {what}" for what in ("a network", "a cluster", "a GPU"))]
+NEEDS += [f"# needs {library}" for library in ("DeepSpeed", "TensorFlow", "TRL")]
 if not os.environ.get("SLOW_BLOCKS"):
     NEEDS.append("# takes half a minute")
 FILE_NAME = re.compile(r"# ([\w-]+\.\w+)$")

@@ -24,12 +24,5 @@ def test_every_served_module_is_named():
 
 
 def test_options_and_variables_are_named():
-    for word in (
-        "--dry-run",
-        "--verbose",
-        environment.INSTALL,
-        "lightrainer run",
-        "%load_ext",
-        "lightrainer.uninstall()",
-    ):
-        assert word in PAGE
+    options = "--dry-run", "--verbose", environment.INSTALL, "lightrainer run", "%load_ext", "lightrainer.uninstall()"
+    assert [word for word in options if word not in PAGE] == []

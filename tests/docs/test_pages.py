@@ -37,9 +37,7 @@ def test_callbacks_that_are_named_can_be_imported():
 
 def test_optimizers_and_precisions_of_the_calculator_exist():
     table = page("scaling").split("S is what the optimizer keeps")[1].split("##")[0]
-    named = [
-        name for cell in re.findall(r"^\| (`[^|]*`) \|", table, re.M) for name in re.findall(r"`([a-z0-9_*]+)`", cell)
-    ]
+    named = re.findall(r"`([a-z0-9_*]+)`", "".join(re.findall(r"^\| (`[^|]*`) \|", table, re.M)))
     assert len(named) > 15
     for optim in named:
         assert optim == "optim" or [rule for rule in _RULES if rule.startswith(optim.rstrip("*"))]
@@ -61,14 +59,8 @@ def test_keywords_of_the_search_are_taken():
     optunas = {*inspect.signature(optuna.create_study).parameters}
     optunas |= {*inspect.signature(optuna.study.Study.optimize).parameters}
     assert len(named) > 15
-    assert named <= own | optunas | {
-        "enqueue",
-        "final_model",
-        "remove_pruned",
-        "resume_trials",
-        "report",
-        "pruning_unit",
-    }
+    more = {"enqueue", "final_model", "remove_pruned", "resume_trials", "report", "pruning_unit"}
+    assert named <= own | optunas | more
 
 
 def test_a_cluster_gives_a_node_what_its_command_reads():
@@ -94,8 +86,7 @@ def test_the_versions_that_were_tested_are_the_lowest_that_are_allowed_and_the_p
     cells = [row.strip("| ").split(" | ") for row in rows]
     lowest, pinned, newest = ({name: versions[at] for name, *versions in cells} for at in range(3))
     bounds, pins = tool.bounds(), tool.pins(DOCS.parent / "constraints.txt")
-    assert {name: Version(version) for name, version in lowest.items()} == {
-        name: Version(bound) for name, bound in bounds.items()
-    }
+    as_versions = lambda found: {name: Version(version) for name, version in found.items()}
+    assert as_versions(lowest) == as_versions(bounds)
     assert pinned == {name: pins.get(name, "") for name in bounds}
     assert all(Version(version) >= Version(pinned[name] or lowest[name]) for name, version in newest.items())

@@ -3,8 +3,10 @@
 import pytest
 import torch
 from beside_one_process import devices
+from ranks import Classifier, points
 from safetensors.torch import load_file
 from torch import nn
+from torch.utils.data import default_collate
 
 from lightrainer import NaNGuardCallback, Trainer, TrainerCallback, TrainingArguments
 from lightrainer.lightning_modules import checkpoint_activations
@@ -16,29 +18,12 @@ def device(request):
     return request.param
 
 
-class Net(nn.Module):
-    """Draws random numbers on its device in each forward pass."""
-
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(0)
-        self.layers = nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.2), nn.GELU(), nn.Linear(16, 4))
-
-    def forward(self, x, labels):
-        logits = self.layers(x)
-        return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
-
-
-def rows(count=32):
-    generator = torch.Generator().manual_seed(1)
-    return [{"x": torch.randn(8, generator=generator), "labels": torch.tensor(index % 4)} for index in range(count)]
-
-
 def trainer(folder, device, model=None, callbacks=None, **changes):
     options = {"max_steps": 8, "per_device_train_batch_size": 4, "report_to": "none", "disable_tqdm": True, **changes}
     args = TrainingArguments(str(folder), use_cpu=device == "cpu", **options)
-    data = rows()
-    return Trainer(model or Net(), args, train_dataset=data, eval_dataset=data, callbacks=callbacks)
+    data = points(32)
+    torch.manual_seed(0)
+    return Trainer((model or Classifier)(dropout=0.2), args, train_dataset=data, eval_dataset=data, callbacks=callbacks)
 
 
 def weights(made):
@@ -88,20 +73,19 @@ def test_weights_saved_in_the_background_are_those_of_their_step(tmp_path, devic
         torch.manual_seed(3)
         trainer(tmp_path / name, device, callbacks=callbacks, save_steps=2).train()
     for step in (2, 4, 6, 8):
-        now, later = (
-            load_file(tmp_path / name / f"checkpoint-{step}" / "model.safetensors") for name in ("at once", "later")
-        )
+        file = f"checkpoint-{step}/model.safetensors"
+        now, later = (load_file(tmp_path / name / file) for name in ("at once", "later"))
         assert same(now.values(), later.values())
 
 
 def test_a_batch_that_does_not_fit_is_halved(tmp_path, device):
-    class Large(Net):
+    class Large(Classifier):
         def forward(self, x, labels):
             if len(x) > 2:
                 torch.empty(2**46, dtype=torch.uint8, device=x.device)  # 64 TiB
             return super().forward(x, labels)
 
-    made = trainer(tmp_path, device, Large(), auto_find_batch_size=True, save_strategy="no")
+    made = trainer(tmp_path, device, Large, auto_find_batch_size=True, save_strategy="no")
     made.train()
     assert made.state.train_batch_size == 2
 
@@ -122,21 +106,21 @@ def test_activations_wait_in_main_memory(device):
 
 
 def test_nan_is_found_on_the_device(tmp_path, device):
-    class Broken(Net):
+    class Broken(Classifier):
         def forward(self, x, labels):
             return {"loss": super().forward(x, labels)["loss"] * float("nan")}
 
     with pytest.raises(FloatingPointError):
-        trainer(tmp_path, device, Broken(), [NaNGuardCallback("raise")], save_strategy="no").train()
+        trainer(tmp_path, device, Broken, [NaNGuardCallback("raise")], save_strategy="no").train()
 
 
 def test_predictions_come_from_the_device(tmp_path, device):
     made = trainer(tmp_path, device, eval_accumulation_steps=2, per_device_eval_batch_size=4)
-    found = made.predict(rows())
-    assert found.predictions.shape == (32, 4)
+    found = made.predict(points(32))
+    assert found.predictions.shape == (32, 3)
     with torch.no_grad():
-        x = torch.stack([row["x"] for row in rows()]).to(made.args.device)
-        expected = made.model.eval().layers(x).cpu()
+        batch = {name: values.to(made.args.device) for name, values in default_collate(points(32)).items()}
+        expected = made.model.eval()(**batch)["logits"].cpu()
     torch.testing.assert_close(torch.as_tensor(found.predictions), expected, rtol=1e-4, atol=1e-5)
 
 

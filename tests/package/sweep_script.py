@@ -46,23 +46,10 @@ parser.add_argument("--out", default="out")
 parser.add_argument("--kill")
 parser.add_argument("--slow", type=float, default=0)
 options = parser.parse_args()
-arguments = TrainingArguments(
-    options.out,
-    learning_rate=1e-5,
-    per_device_train_batch_size=4,
-    num_train_epochs=1,
-    eval_strategy="steps",
-    eval_steps=1,
-    logging_steps=100,
-    save_strategy="steps",
-    save_steps=1,
-    save_only_model=False,
-    report_to="none",
-    use_cpu=True,
-    disable_tqdm=True,
-)
+settings = {"eval_strategy": "steps", "eval_steps": 1, "save_steps": 1, "logging_steps": 100, "learning_rate": 1e-5}
+settings |= {"per_device_train_batch_size": 4, "num_train_epochs": 1}
+arguments = TrainingArguments(options.out, **settings, report_to="none", use_cpu=True, disable_tqdm=True)
 torch.manual_seed(arguments.seed)
 print("rate", arguments.learning_rate, "width", options.width)
-Trainer(
-    Model(options.width), arguments, train_dataset=points(16, 1), eval_dataset=points(8, 2), callbacks=[Trouble()]
-).train()
+data = {"train_dataset": points(16, 1), "eval_dataset": points(8, 2)}
+Trainer(Model(options.width), arguments, **data, callbacks=[Trouble()]).train()

@@ -28,8 +28,6 @@ FIELDS = {item.name: item for item in dataclasses.fields(lightrainer.Seq2SeqTrai
 @pytest.fixture(scope="module")
 def tool():
     spec = importlib.util.spec_from_file_location("arguments_table", ROOT / "docs" / "scripts" / "arguments_table.py")
-    assert spec is not None
-    assert spec.loader is not None
     made = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(made)
     return made
@@ -51,11 +49,8 @@ def test_every_argument_has_one_row(tool):
     assert all(line.replace(r"\|", "").count("|") == 5 for line in rows)
 
 
-@pytest.mark.parametrize("name", FIELDS)
-def test_every_argument_says_what_it_becomes(name):
-    text = BECOMES[name]
-    assert len(text) > 5
-    assert not text.endswith(".")
+def test_every_argument_says_what_it_becomes():
+    assert [name for name in FIELDS if len(BECOMES[name]) < 6 or BECOMES[name].endswith(".")] == []
 
 
 # What is called with a keyword in the table, and the thing itself.
@@ -92,7 +87,3 @@ def test_parameters_that_the_table_names_exist():
             if name not in OF_THE_USER:
                 assert set(re.findall(r"(\w+)=", inside)) <= parameters(name), item.name
     assert found == set(CALLED) | OF_THE_USER
-
-
-def test_evaluation_outputs_that_the_table_names_exist():
-    assert {"inputs", "losses"} <= set(vars(lightrainer.EvalPrediction(1, 1, inputs=2, losses=3)))

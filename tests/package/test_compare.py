@@ -13,8 +13,7 @@ from starting import forked_python
 
 from lightrainer.tools.compare import runs
 from lightrainer.tools.compare.differences import CONTENT, FILES, GROUPS, LOGS, METRICS, WEIGHTS, Difference
-from lightrainer.tools.compare.findings import is_clock
-from lightrainer.tools.compare.known import KNOWN, reason
+from lightrainer.tools.compare.known import reason
 
 SCRIPTS = Path(__file__).parents[2] / "examples" / "scripts"
 COMMON = "--do_train --do_eval --eval_strategy steps --eval_steps 3 --save_steps 3 --logging_steps 1 --max_steps 6"
@@ -44,14 +43,8 @@ def compare(*words, cwd):
     """The command, and both sides of it, are forked from processes that have imported the libraries."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("LIGHTRAINER")}
     settings = {**kept, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "COLUMNS": "80"}
-    return subprocess.run(
-        [forked_python(), "-m", "lightrainer", "compare", *map(str, words)],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        cwd=cwd,
-        env=settings,
-    )
+    command = [forked_python(), "-m", "lightrainer", "compare", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, cwd=cwd, env=settings)
 
 
 def summary(folder):
@@ -280,14 +273,3 @@ def test_a_known_difference_explains_only_what_it_is_the_reason_for():
     loss = Difference(group=CONTENT, name="all_results.json train_loss", size=0.1)
     assert reason(loss, {"resume_from_checkpoint": "out", "version": "transformers 5.3.0"}) is not None
     assert reason(Difference(group=LOGS, name="step 1: loss"), {"resume_from_checkpoint": "out"}) is None
-
-
-def test_each_known_difference_is_named_once_and_has_a_reason():
-    assert len({known.name for known in KNOWN}) == len(KNOWN)
-    assert all(known.why and set(known.groups) <= set(GROUPS) for known in KNOWN)
-
-
-def test_what_a_clock_measures_is_not_compared():
-    assert is_clock("eval_runtime")
-    assert is_clock("train_samples_per_second")
-    assert not is_clock("eval_loss")

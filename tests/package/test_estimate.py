@@ -45,15 +45,6 @@ def test_the_traffic_of_the_paper_on_zero(capsys):
     assert [sent[stage] / volume for stage in range(4)] == pytest.approx([2, 2, 2, 3])
 
 
-def test_more_devices_need_less_of_each_and_copies_do_not(capsys):
-    eight, many = (
-        as_json(capsys, "estimate", "--params", "1B", "--gpus", n, "--fsdp", "full_shard") for n in ("8", "64")
-    )
-    assert many["memory"]["parameters"] == eight["memory"]["parameters"] / 8
-    ddp = [as_json(capsys, "estimate", "--params", "1B", "--gpus", n)["memory"]["total"] for n in ("8", "64")]
-    assert ddp[0] == ddp[1]
-
-
 def test_offload_moves_states_to_the_host(capsys):
     stays = as_json(capsys, *SEVEN, "--fsdp", "full_shard")
     moved = as_json(capsys, *SEVEN, "--fsdp", "full_shard offload auto_wrap")
@@ -77,39 +68,16 @@ def test_hybrid_sharding_stays_within_machines(capsys):
 def test_the_comparison(capsys, tmp_path):
     picture = tmp_path / "memory.png"
     printed = run(capsys, *SEVEN, "--compare", "--plot", str(picture))
-    for name in (
-        "DDP",
-        "FSDP full_shard",
-        "FSDP hybrid_shard",
-        "ZeRO-1",
-        "ZeRO-2",
-        "ZeRO-3",
-        "TP 8",
-        "CP 8",
-        "offload",
-    ):
+    for name in ("DDP", "FSDP full_shard", "FSDP hybrid_shard", "ZeRO-1", "ZeRO-3", "TP 8", "CP 8", "offload"):
         assert name in printed
     assert "Take: " in printed
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert "None fits" in run(capsys, "estimate", "--params", "1e12", "--gpus", "8", "--gpu-memory", "1", "--compare")
 
 
-def test_what_is_taken_fits_and_sends_the_least(capsys):
-    found = json.loads(run(capsys, *SEVEN, "--compare", "--json"))
-    best = next(one for one in found["estimates"] if one["strategy"] == found["best"])
-    plain = [one for one in found["estimates"] if one["fits"] and not one["copied"] and not one["job"]["checkpointing"]]
-    assert best["fits"]
-    assert best["sent"] == min(one["sent"] for one in plain)
-
-
 def test_devices_are_given_in_any_way(capsys):
-    ways = (
-        ["--nodes", "2"],
-        ["--gpus", "16"],
-        ["--nodes", "2", "--gpus-per-node", "8"],
-        ["--gpus", "16", "--nodes", "2"],
-    )
-    jobs = [as_json(capsys, "estimate", "--params", "1B", *way)["job"] for way in ways]
+    ways = ("--nodes 2", "--gpus 16", "--nodes 2 --gpus-per-node 8", "--gpus 16 --nodes 2")
+    jobs = [as_json(capsys, "estimate", "--params", "1B", *way.split())["job"] for way in ways]
     assert {(job["gpus"], job["nodes"], job["gpus_per_node"]) for job in jobs} == {(16, 2, 8)}
 
 
@@ -144,30 +112,13 @@ def test_a_model_in_a_folder(capsys, tmp_path):
         (["--model", "not/there"], "model='not/there'"),
         (["--plot", "no/such/folder/a.png"], "no/such/folder"),
         (["--gpu", "3"], "unrecognized arguments: --gpu"),
+        (None, "give the number of parameters (--params 7e9)"),
     ],
 )
 def test_what_cannot_be_is_named(words, message, capsys):
     with pytest.raises(SystemExit) as stop:
-        main(["estimate", "--params", "7e9", *words])
+        main(["estimate"] if words is None else ["estimate", "--params", "7e9", *words])
     printed = capsys.readouterr()
     assert (stop.value.code, printed.out) == (2, "")
     assert message in printed.err
     assert "Traceback" not in printed.err
-
-
-def test_no_model_at_all(capsys):
-    with pytest.raises(SystemExit):
-        main(["estimate"])
-    assert "give the number of parameters (--params 7e9)" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        main(["estimate", "--model", "not/there"])
-    assert "there is no config.json" in capsys.readouterr().err
-
-
-def test_torch_is_not_loaded(tmp_path):
-    import subprocess
-    import sys
-
-    code = "import sys; from lightrainer.__main__ import main; main(sys.argv[1:]); sys.exit('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code, *SEVEN, "--compare"], capture_output=True, timeout=120)
-    assert done.returncode == 0

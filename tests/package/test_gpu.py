@@ -55,28 +55,6 @@ def test_page_and_readme_say_what_ran():
     assert page.readme_row() in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def test_results_of_a_gpu_are_shown(tmp_path, monkeypatch):
-    machine = {"device": "cuda", "gpu": "NVIDIA H200", "commit": "abc"}
-    rows = [
-        {
-            "stage": "throughput",
-            "case": f"bf16, {side}",
-            "outcome": "shown",
-            "note": "",
-            "seconds": 1,
-            "figures": figures,
-        }
-        for side, figures in {
-            "bare loop": {"milliseconds a step": 10.0},
-            "lightrainer": {"milliseconds a step": 10.1},
-        }.items()
-    ]
-    monkeypatch.setattr(page, "PUBLISHED", tmp_path / "gpu.json")
-    page.PUBLISHED.write_text(json.dumps({"machine": machine, "rows": rows}))
-    assert "| of the bare loop: 1.01; milliseconds a step: 10.1 |" in page.page()
-    assert page.readme_row() == "| CUDA, one device: 2 shown | NVIDIA H200 | [On a GPU](docs/develop/gpu.md) |\n"
-
-
 def test_all_code_for_cuda_is_listed():
     rows = listed()
     assert found() == rows.keys(), "docs/develop/gpu.md lists them"

@@ -7,12 +7,6 @@ from pathlib import Path
 
 import pytest
 
-
-def split(text):
-    """The words of a text: a readable way to write down a table of names."""
-    return text.split()
-
-
 ROOT = Path(__file__).parents[2]
 FOLDERS = ["package", "facade", "lightning_modules", "callbacks"]
 MODULES = sorted(
@@ -38,23 +32,10 @@ COMMON = {
 
 # The rooms of a folder, from the lowest up; each may import those of its line and of the lines before.
 ROOMS = {
-    "facade": [
-        "distributed",
-        "arguments",
-        "strategies",
-        "accelerator",
-        "parser evaluation hub checkpointing",
-        "search",
-        "trainer",
-        "compat keras",
-    ],
-    "lightning_modules": [
-        "common internals",
-        "data distributed optim models",
-        "evaluation checkpoints",
-        "training tasks",
-        "search tokenization keras",
-    ],
+    "facade": "distributed < arguments < strategies < accelerator < parser evaluation hub checkpointing < search"
+    " < trainer < compat keras",
+    "lightning_modules": "common internals < data distributed optim models < evaluation checkpoints < training tasks"
+    " < search tokenization keras",
 }
 
 
@@ -192,7 +173,7 @@ def test_circles_are_found():
 
 @pytest.mark.parametrize("folder", ROOMS)
 def test_rooms_import_downwards_only(folder):
-    level = {room: number for number, rooms in enumerate(ROOMS[folder]) for room in rooms.split()}
+    level = {room: number for number, rooms in enumerate(ROOMS[folder].split(" < ")) for room in rooms.split()}
     assert {path.parent.name for path in (ROOT / folder).glob("*/__init__.py")} == set(level)
     upwards = {
         (f"{folder}/{room}", other)
@@ -243,10 +224,6 @@ def test_no_file_is_long():
     lines = {str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES}
     limits = {"facade/trainer/trainer.py": 1200}  # the documented class
     assert {name: count for name, count in lines.items() if count > limits.get(name, 500)} == {}
-
-
-def test_every_module_says_what_it_is_for():
-    assert where(lambda path: path.suffix == ".py" and not ast.get_docstring(tree(path))) == {}
 
 
 def test_no_tests_or_code_at_the_top_make_a_package():

@@ -17,13 +17,6 @@ else:
     import tomli as tomllib  # which pytest brings along
 
 ROOT = Path(__file__).parents[2]
-CODE = {
-    "lightrainer": "package",
-    "lightrainer.facade": "facade",
-    "lightrainer.lightning_modules": "lightning_modules",
-    "lightrainer.callbacks": "callbacks",
-}
-
 NAMES = split(
     """
     Adafactor AutoTokenizer BatchEncoding BatchMetrics BestRun CallbackHandler CausalLMModule DataCollator
@@ -86,12 +79,6 @@ def test_kinds_and_names_are_those_of_the_reference(name):
         assert ours.__name__ == (name if name in RENAMED else theirs.__name__)
 
 
-def test_a_star_imports_all():
-    scope = {}
-    exec("from lightrainer import *", scope)
-    assert set(NAMES) <= set(scope)
-
-
 @pytest.mark.parametrize("module", ["lightrainer.facade", "lightrainer.lightning_modules", "lightrainer.callbacks"])
 def test_every_name_of_a_part_can_be_imported(module):
     part = importlib.import_module(module)
@@ -100,40 +87,7 @@ def test_every_name_of_a_part_can_be_imported(module):
 
 
 def test_the_version_is_that_of_the_package():
-    assert lightrainer.__version__ == project()["project"]["version"]
-
-
-def project():
-    return tomllib.loads((ROOT / "pyproject.toml").read_text())
-
-
-def test_every_folder_with_code_is_in_the_package():
-    """And nothing is listed that is not there: a folder that is forgotten works here and is missing in the wheel."""
-    settings = project()["tool"]["setuptools"]
-    assert settings["package-dir"] == CODE
-    found = set()
-    for module, folder in CODE.items():
-        for marker in (ROOT / folder).rglob("__init__.py"):
-            found.add(".".join((module, *marker.parent.relative_to(ROOT / folder).parts)))
-    assert set(settings["packages"]) == found
-    assert len(settings["packages"]) == len(found)
-
-
-def test_every_file_of_code_is_in_a_folder_of_the_package():
-    """A subfolder without `__init__.py` would be left out of the wheel."""
-    for folder in CODE.values():
-        for path in (ROOT / folder).rglob("*.py"):
-            assert (path.parent / "__init__.py").exists(), path
-
-
-def test_every_file_that_is_not_code_is_in_the_package():
-    """The names are read from the stubs at run time, styles and scripts of pages from their own."""
-    data = project()["tool"]["setuptools"]["package-data"]
-    for module, folder in CODE.items():
-        for path in (ROOT / folder).rglob("*"):
-            if path.suffix in (".pyi", ".css", ".js") or path.name == "py.typed":
-                inside = ".".join((module, *path.parent.relative_to(ROOT / folder).parts))
-                assert any(path.match(pattern) for pattern in data.get(inside, [])), path
+    assert lightrainer.__version__ == tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 
 
 LIGHT = {
@@ -149,6 +103,7 @@ LIGHT = {
     "from lightrainer import install; install(); import lightrainer.interception.runner": [
         *("torch", "numpy", "lightning", "datasets", "transformers", "accelerate"),
     ],
+    "from lightrainer.__main__ import main; main(['estimate', '--params', '7e9', '--compare'])": ["torch"],
     "from lightrainer import Trainer": ["lightning", "datasets", "transformers", "accelerate", "matplotlib"],
 }
 

@@ -24,12 +24,8 @@ def main(python: str, servers: dict[str, str]) -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
     # A recorder waits for the import of modules that are there already where names are served.
     served = os.environ.get("LIGHTRAINER_INSTALL") == "1" and "LIGHTRAINER_RECORDER" not in os.environ
-    asked = {
-        "words": words,
-        "environment": dict(os.environ),
-        "cwd": os.getcwd(),
-        "executable": os.path.abspath(__file__),
-    }
+    executable = os.path.abspath(__file__)
+    asked = {"words": words, "environment": dict(os.environ), "cwd": os.getcwd(), "executable": executable}
     with socket.socket(socket.AF_UNIX) as server:
         server.connect(servers["served" if served else "plain"])
         socket.send_fds(server, [b"p"], [0, 1, 2])

@@ -22,25 +22,15 @@ CHILDREN = str(HERE.parents[1] / "package" / "interception" / "children")
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(HERE)}
 # Nothing that looks for transformers, or that is served.
 TORCH = ("torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor", "pandas", "matplotlib.pyplot")
-OURS = (
-    "lightrainer.facade.trainer",
-    "lightrainer.facade.trainer.trainer_module",
-    "lightrainer.facade.trainer.lightning_trainer",
-)
+OURS = tuple(f"lightrainer.facade.trainer{inside}" for inside in ("", ".trainer_module", ".lightning_trainer"))
 REFERENCE = ("transformers.trainer", "transformers.trainer_seq2seq", "accelerate")
 LIBRARIES = ("torch.distributed.checkpoint", "torch.utils.tensorboard", "datasets", "optuna", "accelerate")
 # What scripts import that have to find the Trainer and its arguments as not imported yet.
-FROM_TRANSFORMERS = (
-    "transformers.models.bert.modeling_bert",
-    "transformers.models.gpt2.modeling_gpt2",
-    "transformers.generation",
-)
+FROM_TRANSFORMERS = (*(f"transformers.models.{name}.modeling_{name}" for name in ("bert", "gpt2")),)
+FROM_TRANSFORMERS += ("transformers.generation",)
 # Its optimizers are compiled when the first engine is made: what does that takes seconds to import.
 DEEPSPEED = ("with_deepspeed", "deepspeed", "torch._inductor.compile_fx")
-LIGHTNING = (
-    "lightrainer.lightning_modules.internals.lightning_internals",
-    "lightrainer.lightning_modules.internals.fast_path",
-)
+LIGHTNING = tuple(f"lightrainer.lightning_modules.internals.{name}" for name in ("lightning_internals", "fast_path"))
 IMPORTED: dict[str, tuple[str | None, tuple[str, ...]]] = {
     "torch": (None, TORCH),
     "lightrainer": ("torch", OURS),

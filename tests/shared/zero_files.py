@@ -24,9 +24,8 @@ def flat_parts(group: dict, entry: str, stage: int, processes: int, gap: int) ->
         padded = [torch.cat([whole, torch.zeros(-len(whole) % processes)]).chunk(processes) for whole in wholes]
         return [torch.cat([chunks[process] for chunks in padded]) for process in range(processes)]
     gaps = [gap] * (len(group) - 1) + [0]
-    line = torch.cat(
-        [torch.cat([number(name, entry).flatten(), torch.zeros(g)]) for name, g in zip(group, gaps, strict=True)]
-    )
+    pieces = ((number(name, entry).flatten(), torch.zeros(g)) for name, g in zip(group, gaps, strict=True))
+    line = torch.cat([part for piece in pieces for part in piece])
     return list(torch.cat([line, torch.zeros(-len(line) % (2 * processes))]).chunk(processes))
 
 

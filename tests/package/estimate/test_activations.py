@@ -12,15 +12,9 @@ from lightrainer.tools.estimate.source import model_from_config
 
 BATCH, SEQUENCE, LAYERS = 2, 64, 3
 NO_DROPOUT = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2}
 CONFIGS = {
-    "llama": LlamaConfig(
-        hidden_size=64,
-        num_hidden_layers=LAYERS,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        intermediate_size=176,
-        vocab_size=97,
-    ),
+    "llama": LlamaConfig(hidden_size=64, num_hidden_layers=LAYERS, intermediate_size=176, vocab_size=97, **HEADS),
     "gpt2": GPT2Config(n_embd=64, n_layer=LAYERS, n_head=4, vocab_size=97, n_positions=SEQUENCE, **NO_DROPOUT),
 }
 PRECISIONS = {"fp32": (torch.float32, False), "bf16-mixed": (torch.float32, True), "bf16-true": (torch.bfloat16, False)}
@@ -55,14 +49,8 @@ def kept(family, precision, attention, checkpointing):
 
 def job(family, precision, attention="flash", checkpointing=False):
     config = {**CONFIGS[family].to_dict(), "architectures": ["ForCausalLM"]}
-    return Job(
-        model=model_from_config(config),
-        batch=BATCH,
-        sequence=SEQUENCE,
-        precision=precision,
-        attention=attention,
-        checkpointing=checkpointing,
-    )
+    sizes = {"batch": BATCH, "sequence": SEQUENCE, "precision": precision}
+    return Job(model=model_from_config(config), attention=attention, checkpointing=checkpointing, **sizes)
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
@@ -73,9 +61,8 @@ def test_the_bytes_that_autograd_keeps(family, precision, attention):
     if torch.__version__.startswith("2.8.") and (family, attention) == ("llama", "sdpa"):
         pytest.skip("torch 2.8 keeps more of heads that share keys")
     estimated = activation_bytes(job(family, precision, "flash" if attention == "sdpa" else "eager"))
-    assert estimated == pytest.approx(
-        kept(family, precision, attention, False), rel=0.02 if attention == "sdpa" else 0.15
-    )
+    near = 0.02 if attention == "sdpa" else 0.15
+    assert estimated == pytest.approx(kept(family, precision, attention, False), rel=near)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -91,26 +78,17 @@ def test_the_bytes_that_autograd_keeps_with_checkpointing(family, precision):
 def test_a_layer_of_16_bit_numbers_is_that_of_the_paper():
     """Korthikanti et al., equation 2, without the 2 s b h of dropout's masks: 32 s b h, and 5 a s^2 b of the scores."""
     sizes = {"hidden": 1024, "heads": 16, "kv_heads": 16, "head_size": 64, "intermediate": 4096, "vocabulary": 0}
-    model = ModelShape(
-        layers=1, **sizes, gated=False, norm="layer", activation="gelu", fused_projection=True, head=False
-    )
-    one = Job(model=model, batch=4, sequence=512, precision="bf16-true", checkpointing=True)
+    kinds = {"gated": False, "norm": "layer", "activation": "gelu", "fused_projection": True, "head": False}
+    model = ModelShape(layers=1, **sizes, **kinds)
+    given = {"model": model, "batch": 4, "sequence": 512, "precision": "bf16-true", "checkpointing": True}
+    one = Job(**given)
     statistics = 4 * 16  # FlashAttention keeps one number for each head and token, which the paper leaves out
     assert layer_bytes(one) == 512 * 4 * (32 * 1024 + statistics)
     assert input_bytes(one) == 2 * 512 * 4 * 1024
-    split = Job(model=model, gpus=8, tp=8, batch=4, sequence=512, precision="bf16-true", checkpointing=True)
+    split = Job(**given, gpus=8, tp=8)
     # Equation 4, in the same way: of 34, 10 are not split; 2 of these are masks.
     assert layer_bytes(split) == 512 * 4 * (8 * 1024 + (24 * 1024 + statistics) / 8)
-    both = Job(
-        model=model,
-        gpus=8,
-        tp=8,
-        sequence_parallel=True,
-        batch=4,
-        sequence=512,
-        precision="bf16-true",
-        checkpointing=True,
-    )
+    both = Job(**given, gpus=8, tp=8, sequence_parallel=True)
     assert layer_bytes(both) == layer_bytes(one) / 8
 
 

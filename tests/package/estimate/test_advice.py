@@ -40,28 +40,6 @@ def test_the_table(parameters, devices, memory):
     assert bool(choice.reason) == (choice.best is not None)
 
 
-@pytest.mark.parametrize("speeds", [{}, {"bandwidth": 25e9, "node_bandwidth": 3e9}], ids=["bytes", "seconds"])
-@pytest.mark.parametrize("batch", [1, 8])
-@pytest.mark.parametrize("devices", [1, 2, 4, 8, 16, 64])
-@pytest.mark.parametrize("parameters", [124e6, 1.2e9, 7e9, 70e9])
-def test_what_asks_for_less_goes_first(parameters, devices, batch, speeds):
-    """However little it sends, nothing is taken where something simpler fits."""
-    choice = choose(parameters, devices, 80, batch=batch, **speeds)
-    fitting = [one.job for one in choice.estimates if one.fits]
-    plain = [one for one in fitting if not one.offload and one.tp == one.cp == 1]
-    simplest = [
-        [one for one in plain if not one.checkpointing and not one.fsdp and one.deepspeed is None],
-        [one for one in plain if not one.checkpointing],
-        [one for one in plain if not one.fsdp and one.deepspeed is None],
-        plain,
-        [one for one in fitting if not one.offload and not one.checkpointing],
-        [one for one in fitting if not one.offload],
-        fitting,
-    ]
-    allowed = next((jobs for jobs in simplest if jobs), [])
-    assert choice.best.job in allowed if choice.best else not allowed
-
-
 def test_all_ways_to_shard_that_fit_are_told_apart_by_what_they_send():
     choice = choose(7e9, 16, 80)
     sharded = [one for one in choice.estimates if one.fits and (one.job.fsdp or one.job.deepspeed) and not one.copied]

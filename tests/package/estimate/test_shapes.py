@@ -67,11 +67,6 @@ def test_damaged_files_are_named(text, tmp_path):
         model_from_folder(tmp_path)
 
 
-def test_a_folder_without_a_configuration(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"there is no config\.json"):
-        model_from_folder(tmp_path)
-
-
 @pytest.mark.parametrize("parameters", [1000, 12_345, 10**6, 124_000_000, 10**9, 7 * 10**9, 70 * 10**9, 10**12])
 def test_a_model_of_a_size_has_that_size(parameters):
     shape = model_of_size(parameters)

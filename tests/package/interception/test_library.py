@@ -35,9 +35,8 @@ print(json.dumps(names))
 
 @pytest.fixture(scope="module")
 def theirs(with_either, tmp_path_factory):
-    return said(
-        forked(with_either, "-c", LOOK, json.dumps([*SERVED.keys() - OF_FOUR]), cwd=tmp_path_factory.mktemp("look"))
-    )
+    modules = json.dumps([*SERVED.keys() - OF_FOUR])
+    return said(forked(with_either, "-c", LOOK, modules, cwd=tmp_path_factory.mktemp("look")))
 
 
 def test_every_name_of_every_served_module_is_there_once(theirs, with_either, tmp_path):
@@ -45,10 +44,8 @@ def test_every_name_of_every_served_module_is_there_once(theirs, with_either, tm
     assert sum(map(len, theirs.values())) > 500
     assert "PreTrainedModel" in theirs["trainer"]
     audit = said(forked(with_either, AUDIT, served=True, cwd=tmp_path, input=json.dumps(theirs)))
-    assert audit["missing"] == []
-    assert audit["wrong"] == []
-    assert audit["several"] == []
-    assert [name for name, right in audit["built"].items() if not right] == []
+    assert [name for name, right in audit.pop("built").items() if not right] == []
+    assert audit == {"missing": [], "wrong": [], "several": []}
 
 
 def test_a_process_that_begins_to_serve_later_freezes_nothing(with_either, tmp_path):
@@ -140,8 +137,7 @@ def test_a_model_of_the_library_trains_to_the_same_loss_and_its_messages_have_th
     (kind, loss, names, levels, after, replaced), theirs = said(ours), said(plain)
     assert (kind, theirs[0]) == ("lightrainer", "transformers")
     assert loss == theirs[1]
-    assert "transformers.trainer" in names
-    assert "transformers.trainer" in theirs[2]
+    assert "transformers.trainer" in set(names) & set(theirs[2])
     assert [name for name in names if not name.startswith("transformers.")] == []
     assert "INFO" in levels
     assert after == theirs[4] == 0

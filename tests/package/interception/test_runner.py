@@ -8,7 +8,6 @@ import sys
 import pytest
 from processes import clean_environment, run
 
-import lightrainer
 from lightrainer.__main__ import main
 from lightrainer.interception.runner import python_options
 
@@ -45,10 +44,9 @@ def script(tmp_path):
     return path
 
 
-def both(tmp_path, *words, options=()):
-    plain = run(sys.executable, *options, *words, cwd=tmp_path, input="in\n")
-    served = run(sys.executable, *options, "-m", "lightrainer", *words, cwd=tmp_path, input="in\n")
-    return plain, served
+def both(tmp_path, *words, options=(), input="in\n"):
+    ways = [*options, *words], [*options, "-m", "lightrainer", *words]
+    return [run(sys.executable, *way, cwd=tmp_path, input=input) for way in ways]
 
 
 ENDINGS = {"nothing": 0, "raise": 1, "exit": 7, "kill": -signal.SIGKILL, "interrupt": -signal.SIGINT}
@@ -74,10 +72,7 @@ def test_a_script_cannot_tell(script, tmp_path, ending):
     ids=lambda words: " ".join(words[:2]),
 )
 def test_modules_code_and_the_standard_input(words, tmp_path):
-    plain = run(sys.executable, *words, cwd=tmp_path, input="import sys; print(sys.argv, __name__)")
-    served = run(
-        sys.executable, "-m", "lightrainer", *words, cwd=tmp_path, input="import sys; print(sys.argv, __name__)"
-    )
+    plain, served = both(tmp_path, *words, input="import sys; print(sys.argv, __name__)")
     assert (served.returncode, served.stdout, served.stderr) == (plain.returncode, plain.stdout, plain.stderr)
 
 
@@ -94,27 +89,14 @@ def test_the_console_script_and_words_that_are_commands(tmp_path):
     )
     assert done.stdout == "the script ['plan', 'x'] 0\n", done.stderr
     assert run(sys.executable, "-O", "-m", "lightrainer", "run", "plan", cwd=tmp_path).stdout.endswith(" 1\n")
-    assert (
-        run(sys.executable, "-m", "lightrainer", "other", "run", cwd=tmp_path).stdout == "the other ['other', 'run']\n"
-    )
+    other = run(sys.executable, "-m", "lightrainer", "other", "run", cwd=tmp_path)
+    assert other.stdout == "the other ['other', 'run']\n"
     assert "--gradient_accumulation" in run(sys.executable, "-m", "lightrainer", "plan", "--help", cwd=tmp_path).stdout
-
-
-def test_its_own_options(tmp_path):
-    assert run(sys.executable, "-m", "lightrainer", "--version", cwd=tmp_path).stdout == (
-        f"lightrainer {lightrainer.__version__}\n"
-    )
-    assert "--dry-run" in run(sys.executable, "-m", "lightrainer", "run", "--help", cwd=tmp_path).stdout
 
 
 @pytest.mark.parametrize(
     ("words", "reason"),
-    [
-        (["run"], "no script"),
-        (["-m"], "no script"),
-        (["--dry-run"], "no script"),
-        (["run", "--verbos", "x"], "--verbos"),
-    ],
+    [(["run"], "no script"), (["-m"], "no script"), (["run", "--verbos", "x"], "--verbos")],
 )
 def test_a_wrong_command_line(words, reason, capsys):
     assert main(words) == 2
@@ -147,21 +129,15 @@ def test_options_of_python_are_passed_on(monkeypatch, before, expected):
     assert python_options(words) == expected
 
 
-def test_called_from_within_another_program_there_are_none():
-    assert python_options(["script.py"]) == []
-
-
 def test_verbose_says_at_the_end_what_was_served(without_library, tmp_path):
     code = "from transformers import TrainerCallback; from transformers.trainer_utils import has_length as b"
     done = run(without_library, "-m", "lightrainer", "--verbose", "-c", code, cwd=tmp_path)
     assert done.stdout == ""
-    assert re.search(
-        r"transformers\.trainer_callback\.TrainerCallback +lightrainer\.callbacks\.TrainerCallback", done.stderr
-    )
-    assert re.search(
-        r"transformers\.trainer_utils\.has_length +lightrainer\.lightning_modules\.data\.lengths\.has_length",
-        done.stderr,
-    )
+    for theirs, ours in (
+        ("trainer_callback.TrainerCallback", "callbacks.TrainerCallback"),
+        ("trainer_utils.has_length", "lightning_modules.data.lengths.has_length"),
+    ):
+        assert re.search(rf"transformers\.{theirs} +lightrainer\.{ours}", done.stderr)
     quiet = run(without_library, "-m", "lightrainer", "-c", code, cwd=tmp_path)
     assert quiet.stderr == ""
     nothing = run(without_library, "-m", "lightrainer", "--verbose", "-c", "pass", cwd=tmp_path)

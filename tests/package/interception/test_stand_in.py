@@ -44,6 +44,7 @@ def test_every_name_of_the_table_is_there_and_one_object(without_library, tmp_pa
 
 REFUSALS = """
 import importlib, importlib.metadata, importlib.util, json
+asked = importlib.util.find_spec("transformers") is None
 said = {}
 for statement in (
     "from transformers import BertModel",
@@ -71,6 +72,7 @@ probes = [
     hasattr(transformers, "BertModel"),
     getattr(transformers, "BertModel", 3),
     version,
+    asked,
     importlib.util.find_spec("transformers") is None,
     below,
     importlib.util.find_spec("json") is not None,
@@ -92,7 +94,7 @@ def test_other_names_are_refused_with_a_remedy(without_library, tmp_path):
         assert statement.split()[-1] in text or "models.bert" in text
         if kind == "ModuleNotFoundError":
             assert name == "transformers"  # as if there were no stand-in: who catches that, catches this
-    assert probes == [False, 3, "not found", True, "transformers", True, VERSION, "transformers.trainer_utils"]
+    assert probes == [False, 3, "not found", True, True, "transformers", True, VERSION, "transformers.trainer_utils"]
 
 
 LIBRARIES = """
@@ -111,18 +113,6 @@ print(json.dumps([data["b"][:], bool(accelerate.utils.is_transformers_available(
 def test_libraries_that_look_for_it_work_as_without_it(without_library, tmp_path):
     """They ask whether it is installed, or find it in `sys.modules`; none may break on the stand-in."""
     assert said(forked(without_library, "-c", LIBRARIES, served=True, cwd=tmp_path)) == [[2, 3, 4], False, [1, 2]]
-
-
-FIRST = """
-import importlib.util, json
-asked = importlib.util.find_spec("transformers") is None
-import transformers
-print(json.dumps([asked, importlib.util.find_spec("transformers") is None, transformers.__name__]))
-"""
-
-
-def test_find_spec_before_the_first_import(without_library, tmp_path):
-    assert said(forked(without_library, "-c", FIRST, served=True, cwd=tmp_path)) == [True, True, "transformers"]
 
 
 def test_versions_are_checked():
@@ -183,9 +173,7 @@ def test_messages_go_through_the_loggers_that_scripts_know(without_library, tmp_
     assert level == 30
 
 
-@pytest.mark.parametrize("name", ["send_example_telemetry", "is_torch_tpu_available"])
-def test_names_of_transformers_4(without_library, tmp_path, name):
-    code = f"from transformers.utils import {name}; print({name}({'' if 'tpu' in name else repr('a')}))"
-    done = forked(without_library, "-c", code, served=True, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() in ("None", "False")
+def test_names_of_transformers_4(without_library, tmp_path):
+    code = "from transformers.utils import is_torch_tpu_available as tpu, send_example_telemetry as send\n"
+    code += "print('null' if send('a') is None and not tpu() else 0)"
+    assert said(forked(without_library, "-c", code, served=True, cwd=tmp_path)) is None

@@ -1,0 +1,42 @@
+"""Share what scripts of ranks begin and end with: quiet arguments, a model and its data, the end of the group."""
+
+import gc
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+QUIET: dict[str, Any] = {"report_to": "none", "disable_tqdm": True, "use_cpu": True, "dataloader_pin_memory": False}
+
+
+class Classifier(nn.Module):
+    """Eight features, three classes; dropout only where it is asked for."""
+
+    def __init__(self, width: int = 16, dropout: float = 0.0):
+        super().__init__()
+        self.first, self.dropout, self.second = nn.Linear(8, width), nn.Dropout(dropout), nn.Linear(width, 3)
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+        logits = self.second(self.dropout(torch.tanh(self.first(x))))
+        return {"loss": functional.cross_entropy(logits, labels), "logits": logits}
+
+
+def points(count: int, seed: int = 1) -> list[dict[str, torch.Tensor]]:
+    """The same samples for a seed each time."""
+    features = torch.randn(count, 8, generator=torch.Generator().manual_seed(seed))
+    return [{"x": x, "labels": x[:3].argmax()} for x in features]
+
+
+def timeless(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return a log without what a clock measured and without the summary of the training."""
+    clocks = ("runtime", "per_second", "preparation_time")
+    kept = [{name: value for name, value in entry.items() if not name.endswith(clocks)} for entry in history]
+    return [entry for entry in kept if "train_loss" not in entry]
+
+
+def leave_group(library: str) -> None:
+    """Close the process group that the reference leaves open, which may end in a crash at the exit."""
+    if library == "transformers":
+        gc.collect()
+        torch.distributed.destroy_process_group()
