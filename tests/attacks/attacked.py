@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from lightning.pytorch.callbacks import EarlyStopping
 from tiny import points, tiny, trainer
@@ -28,6 +29,8 @@ from lightrainer.lightning_modules.checkpoints.conversion import convert, file_t
 from lightrainer.lightning_modules.internals import lightning_internals
 from lightrainer.lightning_modules.internals.lightning_import import Trainer as LightningTrainer
 
+LIGHTNINGS = ("LeafSpec:FutureWarning", "does not have many workers", "You defined a `validation_step` but have no")
+WARNINGS = pytest.mark.filterwarnings(*(f"ignore:.*{said}" for said in LIGHTNINGS))
 WEIGHTS = "model.safetensors"
 SHARD, INDEX = "pytorch_model-00001-of-00001.bin", "pytorch_model.bin.index.json"
 MODEL_PARTS, OPTIMIZER_PARTS = "pytorch_model_fsdp_0", "optimizer_0"

@@ -10,7 +10,7 @@ from typing import Any
 import optuna
 import pytest
 import torch
-from attacked import lightning_trainer
+from attacked import WARNINGS, lightning_trainer
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from tiny import At, files, points, tiny, told, trainer
 
@@ -26,9 +26,7 @@ from lightrainer.lightning_modules.common.safe_serialization import from_plain, 
 from lightrainer.lightning_modules.internals import lightning_internals
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),
-    pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`"),
-    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
+    WARNINGS,
     pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty"),
     # It advises modules that optimize by hand.
     pytest.mark.filterwarnings("ignore:Using ModelCheckpoint with manual optimization"),
@@ -183,12 +181,8 @@ def lightning_fit(tmp_path: Path, victim: Path, *, with_plugin: bool) -> None:
     loader = build_loader(points(), batch_size=4)
     with lightning_internals.quiet():
         module = LossModule(tiny())
-        first = lightning_trainer(
-            max_steps=2,
-            callbacks=[Metric(), saver(folder)],
-            enable_checkpointing=True,
-            plugins=[FolderCheckpointIO(module)],
-        )
+        watched = lambda: {"callbacks": [Metric(), saver(folder)], "enable_checkpointing": True}
+        first = lightning_trainer(max_steps=2, plugins=[FolderCheckpointIO(module)], **watched())
         first.fit(module, loader)
         first.save_checkpoint(tmp_path / "run" / "checkpoint-2")
         (tmp_path / "run" / "checkpoint-2" / "_manifest.json").unlink()
@@ -197,13 +191,8 @@ def lightning_fit(tmp_path: Path, victim: Path, *, with_plugin: bool) -> None:
         accuse(content["callbacks"], folder, victim)
         save_torch(to_plain(content), path)
         module = LossModule(tiny())
-        again = lightning_trainer(
-            max_steps=4,
-            max_epochs=9,
-            callbacks=[Metric(), saver(folder)],
-            enable_checkpointing=True,
-            plugins=[FolderCheckpointIO(module)] if with_plugin else [],
-        )
+        plugins = [FolderCheckpointIO(module)] if with_plugin else []
+        again = lightning_trainer(max_steps=4, max_epochs=9, plugins=plugins, **watched())
         again.fit(module, loader, ckpt_path=tmp_path / "run" / "checkpoint-2")
         assert again.global_step == 4
 
@@ -294,13 +283,10 @@ def test_the_best_checkpoint_cannot_be_elsewhere(tmp_path, victim, caplog, elsew
     entries = {"best_model_checkpoint": best, "best_metric": -1.0, "best_global_step": 1}
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "link").symlink_to(victim)
-    made = resumed(
-        tmp_path,
-        entries,
-        [At("on_step_end", lambda of, state, control: read.append(state.best_model_checkpoint))],
-        **{"load_best_model_at_end": True, "save_total_limit": 1, "metric_for_best_model": "loss"},
-        **{"eval_strategy": "steps", "save_strategy": "steps", "eval_steps": 1, "save_steps": 1},
-    )
+    reading = At("on_step_end", lambda of, state, control: read.append(state.best_model_checkpoint))
+    options = {"load_best_model_at_end": True, "save_total_limit": 1, "metric_for_best_model": "loss"}
+    options |= {"eval_strategy": "steps", "save_strategy": "steps", "eval_steps": 1, "save_steps": 1}
+    made = resumed(tmp_path, entries, [reading], **options)
     assert best not in read
     assert "is forgotten" in caplog.text
     assert (victim / "thesis.tex").read_text() == "ten years"

@@ -17,9 +17,8 @@ def test_a_keras_model_learns_and_goes_on(tmp_path):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "KERAS_BACKEND": "torch"}
     command = [forked_python(), "-m", "lightrainer", str(EXAMPLE)]
     for trained in (True, False):
-        done = subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False
-        )
+        pipes = {"capture_output": True, "text": True, "timeout": 300, "check": False}
+        done = subprocess.run(command, cwd=tmp_path, env=environment, **pipes)
         assert done.returncode == 0, done.stderr
         assert float(done.stdout.splitlines()[-1].removeprefix("accuracy: ")) > 0.95
         assert ("'epoch': '1'" in done.stdout) is trained

@@ -43,14 +43,3 @@ def test_bleu_of_a_translation(example):
 
 def test_miou_of_a_segmentation(example):
     assert 0.9 < example.segmentation()["eval_miou"] <= 1
-
-
-def test_the_command_line(example, capsys):
-    example.main(["translation"])
-    lines = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("{")]
-    assert len(lines) == 1
-    assert lines[0].startswith("translation: ")
-    assert "eval_bleu 1.000" in lines[0]
-    with pytest.raises(SystemExit):
-        example.main(["painting"])
-    assert "no task painting; there are classification" in capsys.readouterr().err

@@ -155,22 +155,6 @@ def test_whatever_a_file_holds_the_one_before_is_found(folder, caplog, kind, lis
     assert f"checkpoint-{NEWEST} is passed over, because it is damaged: {name} " in caplog.text
 
 
-def test_shards_are_compared_too(folder):
-    weights = load_file(folder / "model.safetensors")
-    (folder / "model.safetensors").unlink()
-    index = {}
-    for number, (name, tensor) in enumerate(weights.items()):
-        file = f"model-{number:05}.safetensors"
-        save_file({name: tensor}, folder / file, metadata={"format": "pt"})
-        index[name] = file
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": index}))
-    (folder / "_manifest.json").unlink()
-    checkpoints.write_manifest(folder)
-    assert checkpoints.problems(folder) == []
-    flip(folder / "model-00001.safetensors", 8 * (folder / "model-00001.safetensors").stat().st_size - 3)
-    assert [said.split()[0] for said in checkpoints.problems(folder)] == ["model-00001.safetensors"]
-
-
 def test_what_was_changed_on_purpose_is_taken_when_the_list_of_files_is_gone(folder):
     """The error says so."""
     weights = load_file(folder / "model.safetensors")
