@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from datasets_for_parity import class_data, point_data, points, sentence_data, sentences
+from datasets_for_parity import NoisyPoints, class_data, pad, point_data, points, sentence_data, sentences
 from harness import Case
 from models import Classifier, SometimesNotANumber, TokenModel, bert, gpt2
 from torch import nn
@@ -118,10 +118,14 @@ def points_with_more() -> dict[str, Any]:
     return {name: [{**item, "noise": item["x"].flip(0)} for item in items] for name, items in sets.items()}
 
 
+def noisy_data() -> dict[str, Any]:
+    """Noise is drawn in the workers, whose seeds come from the main process."""
+    return {"train_dataset": NoisyPoints(14), "eval_dataset": points(6, seed=11)}
+
+
 def table_of_sentences() -> dict[str, Any]:
     """With the lengths in a column that is not called `length`."""
     import datasets
-    from datasets_for_parity import pad
 
     def table(count: int, seed: int) -> Any:
         rows = [{key: value.tolist() for key, value in item.items()} for item in sentences(count, seed)]
@@ -147,11 +151,8 @@ BEST = {**STEPS, **SAVED, "eval_steps": 2, "learning_rate": 0.2, "num_train_epoc
 ON_TOKENS = {"model": TokenModel, "data": sentence_data}
 ON_GPT2 = {"model": gpt2, "data": sentence_data}
 PREDICTED = {"test": test_points}
-
-
-def schedule(name: str, changes: bool = True, **kwargs: Any) -> Row:
-    arguments = {"lr_scheduler_type": name, **({"lr_scheduler_kwargs": kwargs} if kwargs else {})}
-    return Row(arguments, changes=changes)
+REENTERED = {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": False}}
+BEST_EPOCH = {**EPOCHS, "save_strategy": "epoch", "load_best_model_at_end": True}
 
 
 def optimizer(name: str, args: str | None = None, **more: Any) -> Row:
@@ -164,56 +165,27 @@ OPTIMIZATION = [
     Row({"max_steps": 7}),
     Row({"per_device_train_batch_size": 5}),
     Row({"gradient_accumulation_steps": 3}, **ON_GPT2),
-    schedule("linear", changes=False),
-    schedule("cosine"),
-    schedule("cosine", num_cycles=1.0),
-    schedule("cosine_with_restarts", num_cycles=2),
-    schedule("polynomial", power=2.0, lr_end=1e-4),
-    schedule("constant"),
-    schedule("constant_with_warmup"),
-    schedule("inverse_sqrt"),  # 5.3.0 passes over its lr_scheduler_kwargs, 5.23 and ours do not
-    schedule("cosine_with_min_lr", min_lr=1e-3),
-    schedule("cosine_with_min_lr", min_lr_rate=0.2, num_cycles=0.75),
-    schedule("cosine_warmup_with_min_lr", min_lr_rate=0.1, warmup_lr_rate=0.2),
-    schedule("warmup_stable_decay", num_decay_steps=4, min_lr_ratio=0.1),
+    # All schedules, with warm-up, are in test_checkpoint_exchange.py.
+    Row({"lr_scheduler_type": "linear"}, changes=False),
+    Row({"lr_scheduler_type": "cosine", "lr_scheduler_kwargs": {"num_cycles": 1.0}}),
     Row(
         {"lr_scheduler_type": "reduce_lr_on_plateau", "lr_scheduler_kwargs": {"patience": 0, "factor": 0.5}},
         {**STEPS, "eval_steps": 2, "learning_rate": 0.1, "metric_for_best_model": "loss"},
     ),
-    *(
-        Row({"warmup_steps": 3}, {"lr_scheduler_type": kind, **({"lr_scheduler_kwargs": more} if more else {})})
-        for kind, more in (
-            ("linear", {}),
-            ("cosine", {}),
-            ("constant_with_warmup", {}),
-            ("inverse_sqrt", {}),
-            ("polynomial", {}),
-            ("cosine_with_restarts", {}),
-            ("cosine_with_min_lr", {"min_lr": 1e-3}),
-            ("cosine_warmup_with_min_lr", {"min_lr": 1e-3, "warmup_lr_rate": 0.5}),
-            ("warmup_stable_decay", {"num_decay_steps": 3}),
-        )
-    ),
-    *(Row({"warmup_steps": 0.3}, {"lr_scheduler_type": kind}) for kind in ("linear", "cosine", "constant_with_warmup")),
+    Row({"warmup_steps": 3}),
+    Row({"warmup_steps": 0.3}, {"lr_scheduler_type": "constant_with_warmup"}),
     Row({"warmup_ratio": 0.2}),
-    optimizer("adamw_torch"),
     optimizer("adamw_torch", weight_decay=0.1),
     optimizer("adamw_torch_fused", weight_decay=0.1),
-    optimizer("sgd"),
     optimizer("sgd", "momentum=0.9,nesterov=true", weight_decay=0.1),
-    optimizer("adagrad"),
     optimizer("adagrad", "lr_decay=0.01"),
-    optimizer("rmsprop"),
     optimizer("rmsprop", "momentum=0.5,alpha=0.9,centered=true"),
-    optimizer("adafactor"),
     optimizer("adafactor", weight_decay=0.1),
     Row({"adam_beta1": 0.8}, **ON_TOKENS),
     Row({"adam_beta2": 0.95}, **ON_TOKENS),
     Row({"adam_epsilon": 1e-5}, **ON_TOKENS),
-    *(
-        Row({"max_grad_norm": norm}, {"optim": "sgd", "gradient_accumulation_steps": 2}, **ON_TOKENS)
-        for norm in (0.0, 0.05)
-    ),
+    Row({"max_grad_norm": 0.0}, {"optim": "sgd", "gradient_accumulation_steps": 2}, **ON_TOKENS),
+    Row({"max_grad_norm": 0.05}, {"optim": "sgd", "gradient_accumulation_steps": 2}, **ON_TOKENS),
     Row({"label_smoothing_factor": 0.1}, EPOCHS, model=bert, data=class_data),
     Row({"label_smoothing_factor": 0.2}, EPOCHS, **ON_GPT2),
     Row({"average_tokens_across_devices": False}, changes=False, **ON_TOKENS),
@@ -221,25 +193,12 @@ OPTIMIZATION = [
 
 EXECUTION = [
     Row({"bf16": True}, {"gradient_accumulation_steps": 2, **EPOCHS}, **PREDICTED),
-    Row({"bf16": True}, {"gradient_accumulation_steps": 2, **EPOCHS}, **ON_GPT2),
     Row({"bf16_full_eval": True}, EPOCHS, test=test_sentences, **ON_TOKENS),
     Row({"fp16_full_eval": True}, EPOCHS, test=test_sentences, **ON_TOKENS),
     Row({"gradient_checkpointing": True}, {"gradient_accumulation_steps": 2}, changes=False, **ON_GPT2),
-    *(
-        Row(
-            {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": reentrant}},
-            changes=False,
-            **ON_GPT2,
-        )
-        for reentrant in (True, False)
-    ),
+    Row({"gradient_checkpointing_kwargs": {"use_reentrant": True}}, REENTERED, changes=False, **ON_GPT2),
     Row({"torch_compile": True, "torch_compile_backend": "eager"}, changes=False),
-    Row({"torch_compile_backend": "aot_eager"}, EPOCHS, changes=False),
-    Row(
-        {"torch_compile_backend": "eager"},
-        {**EPOCHS, "save_strategy": "epoch", "load_best_model_at_end": True},
-        changes=False,
-    ),
+    Row({"torch_compile_backend": "aot_eager"}, BEST_EPOCH, changes=False),
     Row({"use_cache": True}, model=Cached),
     Row({"neftune_noise_alpha": 5.0}, {"gradient_accumulation_steps": 2, **EPOCHS}, **ON_GPT2),
     Row({"torch_empty_cache_steps": 2}, changes=False),
@@ -308,16 +267,12 @@ DATA = [
     Row({"dataloader_drop_last": True}, {"gradient_accumulation_steps": 2, **EPOCHS}, **PREDICTED),
     Row({"remove_unused_columns": False}, EPOCHS, model=WithMore, data=points_with_more),
     Row({"accelerator_config": {"use_seedable_sampler": False}}),
-    Row({"accelerator_config": {"even_batches": False}}, changes=False),
-    Row({"accelerator_config": {"split_batches": True}}, changes=False),
 ]
 
 WORKERS = [
-    Row({"dataloader_num_workers": 2}, EPOCHS, changes=False),
-    Row(
-        {"dataloader_persistent_workers": True, "dataloader_prefetch_factor": 3},
-        {"dataloader_num_workers": 1, **EPOCHS},
-    ),
+    Row({"dataloader_num_workers": 2}, EPOCHS, data=noisy_data),
+    Row({"dataloader_persistent_workers": True}, {"dataloader_num_workers": 2, **EPOCHS}, data=noisy_data),
+    Row({"dataloader_prefetch_factor": 3}, {"dataloader_num_workers": 1}, data=noisy_data, changes=False),
 ]
 
 ROWS = [*OPTIMIZATION, *EXECUTION, *LOGGING, *EVALUATION, *SAVING, *DATA, *WORKERS]

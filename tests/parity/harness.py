@@ -15,18 +15,9 @@ from repairs import trainer_class
 from torch import nn
 
 # No accelerator here, nothing to download, nothing on the screen. Pinned memory would only warn on the CPU.
-DEFAULTS: dict[str, Any] = {
-    "per_device_train_batch_size": 4,
-    "per_device_eval_batch_size": 4,
-    "num_train_epochs": 2,
-    "learning_rate": 1e-2,
-    "logging_steps": 1,
-    "save_strategy": "no",
-    "report_to": "none",
-    "disable_tqdm": True,
-    "use_cpu": True,
-    "dataloader_pin_memory": False,
-}
+DEFAULTS: dict[str, Any] = {"report_to": "none", "disable_tqdm": True, "use_cpu": True, "dataloader_pin_memory": False}
+DEFAULTS |= {"per_device_train_batch_size": 4, "per_device_eval_batch_size": 4, "num_train_epochs": 2}
+DEFAULTS |= {"learning_rate": 1e-2, "logging_steps": 1, "save_strategy": "no"}
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from datasets_for_parity import points
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from models import Classifier
+from plain_lightning import QUIET
 from torch.utils.data import RandomSampler, default_collate
 
 from lightrainer.lightning_modules import (
@@ -21,6 +23,10 @@ from lightrainer.lightning_modules import (
 )
 from lightrainer.lightning_modules.internals import lightning_internals
 
+LIGHTNINGS = ("LeafSpec:FutureWarning", "does not have many workers", "You defined a `validation_step` but have no")
+LIGHTNINGS += ("Be aware that when using `ckpt_path`, callbacks used",)  # the run that goes on saves nothing itself
+# torch 2.13 warns of what Lightning 2.6 does with its trees (2025); the others are advice.
+WARNINGS = pytest.mark.filterwarnings(*(f"ignore:.*{said}" for said in LIGHTNINGS))
 STEPS = 12
 """Of two epochs of 22 samples, four at a time."""
 
@@ -77,27 +83,22 @@ class Plain:
     def trainer(self, module: LossModule) -> Trainer:
         callbacks: list[Any] = [self.notes]
         if self.save:
-            saving = ModelCheckpoint(
-                dirpath=self.folder, filename="checkpoint-{step}", auto_insert_metric_name=False, **self.save
-            )
+            names = {"filename": "checkpoint-{step}", "auto_insert_metric_name": False}
+            saving = ModelCheckpoint(dirpath=self.folder, **names, **self.save)
             saving.FILE_EXTENSION = self.extension
             callbacks.append(saving)
         folder_io = self.wrap(FolderCheckpointIO(module))
         with lightning_internals.quiet():
             return Trainer(
-                accelerator="cpu",
                 max_epochs=self.epochs,
                 max_steps=self.max_steps,
                 accumulate_grad_batches=self.accumulation,
                 gradient_clip_val=self.clip,
                 plugins=[] if folder_io is None else [folder_io],
                 callbacks=callbacks,
-                logger=False,
                 enable_checkpointing=bool(self.save),
-                enable_progress_bar=False,
-                enable_model_summary=False,
                 num_sanity_val_steps=0,
-                **self.options,
+                **{**QUIET, **self.options},
             )
 
     def run(self, resume: str | Path | None = None) -> "Plain":

@@ -11,6 +11,8 @@ from lightning.pytorch import Callback, Trainer
 from lightrainer.lightning_modules import DataModule, LossModule, OptimizerConfig, ScheduleConfig, set_seed
 from lightrainer.lightning_modules.internals import lightning_internals
 
+QUIET = {"accelerator": "cpu", "logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+
 
 class Steps(Callback):
     """The loss of each optimizer step, and its learning rate."""
@@ -81,18 +83,14 @@ def plain_run(case: Case, folder: Path, kind: type = LossModule, **options: Any)
     steps, evaluations = Steps(), Evaluations()
     with lightning_internals.quiet():
         trainer = Trainer(
-            accelerator="cpu",
             default_root_dir=folder,
             max_epochs=-1 if "max_steps" in arguments else arguments["num_train_epochs"],
             max_steps=arguments.get("max_steps", -1),
             accumulate_grad_batches=arguments.get("gradient_accumulation_steps", 1),
             gradient_clip_val=arguments.get("max_grad_norm", 1.0),
             callbacks=[steps, evaluations],
-            logger=False,
             enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            **options,
+            **{**QUIET, **options},
         )
         set_seed(42)
         trainer.fit(module, datamodule)

@@ -7,13 +7,7 @@ from harness import Case, run
 from models import Classifier, TokenModel, gpt2
 
 # Whole batches give the same items in the same order to 4 x 3 and to 1 x 12.
-ARGUMENTS = {
-    "optim": "sgd",
-    "learning_rate": 0.1,
-    "max_grad_norm": 0.0,
-    "num_train_epochs": 2,
-    "train_sampling_strategy": "sequential",
-}
+ARGUMENTS = {"optim": "sgd", "learning_rate": 0.1, "max_grad_norm": 0.0, "train_sampling_strategy": "sequential"}
 
 
 def token_case(model) -> Case:

@@ -10,7 +10,6 @@ from comparison import differences
 from harness import Run, assert_same, run
 
 from lightrainer.lightning_modules.common import seeding
-from lightrainer.lightning_modules.common.suggestions import SchedulerType
 
 NOT_COMPARED = {
     "output_dir, run_name, project, trackio_space_id, report_to, logging_dir": "where results go, and to whom",
@@ -114,9 +113,3 @@ def test_every_argument_is_in_the_table_or_has_a_reason(reference):
 
 def fields(api) -> set[str]:
     return {item.name for item in dataclasses.fields(api.TrainingArguments)}
-
-
-def test_every_schedule_is_in_the_table():
-    later = {"greedy"}  # test_added_later.py
-    shown = {row.arguments.get("lr_scheduler_type") for row in ROWS} - {None}
-    assert shown | later == {kind.value for kind in SchedulerType}

@@ -3,6 +3,8 @@
 import pytest
 import torch
 import transformers
+from comparison import without_clock
+from harness import DEFAULTS
 from repairs import trainer_class
 from torch import nn
 
@@ -49,18 +51,13 @@ def seen_by_callbacks(api):
 
 
 def train(api, folder, limit=32, batch_size=64, resume=None, **changes):
-    options = {"num_train_epochs": 2, "logging_steps": 1, "learning_rate": 0.05, "report_to": "none"}
-    options |= {"use_cpu": True, "disable_tqdm": True, "save_strategy": "no", "dataloader_pin_memory": False}
-    options |= {"per_device_train_batch_size": batch_size, "auto_find_batch_size": True, **changes}
+    options = {**DEFAULTS, "per_device_train_batch_size": batch_size, "auto_find_batch_size": True, **changes}
     model, seen = Limited(limit), seen_by_callbacks(api)
     args = api.TrainingArguments(str(folder), **options)
     trainer = trainer_class(api)(model, args, train_dataset=points(200), eval_dataset=points(9), callbacks=[seen])
     result = trainer.train(resume_from_checkpoint=resume)
-    clocks = ("runtime", "per_second", "total_flos")
-    kept = [
-        {name: value for name, value in entry.items() if not name.endswith(clocks)}
-        for entry in trainer.state.log_history
-    ]
+    kept = [without_clock(entry) for entry in trainer.state.log_history]
+    kept[-1].pop("total_flos")
     return {
         "tried": model.tried,
         "callbacks": seen.rows,

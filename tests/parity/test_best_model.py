@@ -1,61 +1,41 @@
 """The best checkpoint, its retention, and its state after a resumption equal the reference."""
 
-import json
 import logging
 from pathlib import Path
 
 import pytest
 from comparison import differences
 from datasets_for_parity import point_data, points
-from harness import Case, assert_parity, assert_same, checkpoint_state, run
+from harness import Case, assert_parity, assert_same, run
 from interrupted_runs import folders, interrupted
 from models import Classifier
 from safetensors.torch import load_file
+from test_checkpoints import assert_same_checkpoint
 
 BY_STEPS = {"eval_strategy": "steps", "save_strategy": "steps"}
 BEST = {"load_best_model_at_end": True, "learning_rate": 0.2, "num_train_epochs": 3}
 
+NOT_LOADED = {"load_best_model_at_end": False, "metric_for_best_model": "loss"}
+
+
+def by_steps(evaluated, saved, **more):
+    return {**BY_STEPS, "eval_steps": evaluated, "save_steps": saved, **BEST, **more}
+
+
 ARRANGEMENTS = {
-    "saved at every second evaluation": {**BY_STEPS, "eval_steps": 1, "save_steps": 2, **BEST},
-    "saved at every third, worst is best": {
-        **BY_STEPS,
-        "eval_steps": 2,
-        "save_steps": 6,
-        **BEST,
-        "greater_is_better": True,
-    },
-    "at most 1, saved at every second": {**BY_STEPS, "eval_steps": 1, "save_steps": 2, **BEST, "save_total_limit": 1},
-    "at most 2, saved at every second": {**BY_STEPS, "eval_steps": 1, "save_steps": 2, **BEST, "save_total_limit": 2},
-    "shares of the training": {**BY_STEPS, "eval_steps": 0.1, "save_steps": 0.2, **BEST},
-    "of no common measure, not loaded": {
-        **BY_STEPS,
-        "eval_steps": 2,
-        "save_steps": 3,
-        **BEST,
-        "load_best_model_at_end": False,
-        "metric_for_best_model": "loss",
-        "save_total_limit": 2,
-    },
-    "evaluated by steps, saved by epochs, not loaded": {
-        "eval_strategy": "steps",
-        "eval_steps": 3,
-        "save_strategy": "epoch",
-        **BEST,
-        "load_best_model_at_end": False,
-        "metric_for_best_model": "eval_loss",
-        "save_total_limit": 1,
-    },
+    "saved at every second evaluation": by_steps(1, 2),
+    "saved at every third, worst is best": by_steps(2, 6, greater_is_better=True),
+    "at most 1, saved at every second": by_steps(1, 2, save_total_limit=1),
+    "at most 2, saved at every second": by_steps(1, 2, save_total_limit=2),
+    "shares of the training": by_steps(0.1, 0.2),
+    "of no common measure, not loaded": by_steps(2, 3, save_total_limit=2, **NOT_LOADED),
+    "saved by epochs, not loaded": by_steps(3, 2, save_total_limit=1, save_strategy="epoch", **NOT_LOADED),
+    "by epochs": {"eval_strategy": "epoch", "save_strategy": "epoch", **BEST},
     "best, evaluated by epochs": {"eval_strategy": "epoch", "save_strategy": "best", **BEST},
-    "best, at most 1": {
-        "eval_strategy": "steps",
-        "eval_steps": 2,
-        "save_strategy": "best",
-        **BEST,
-        "save_total_limit": 1,
-    },
-    "only the model": {**BY_STEPS, "eval_steps": 2, "save_steps": 2, **BEST, "save_only_model": True},
-    "evaluated late": {**BY_STEPS, "eval_steps": 2, "save_steps": 2, **BEST, "eval_delay": 5},
-    "evaluated at the start too": {**BY_STEPS, "eval_steps": 2, "save_steps": 2, **BEST, "eval_on_start": True},
+    "best, at most 1": by_steps(2, 2, save_strategy="best", save_total_limit=1),
+    "only the model": by_steps(2, 2, save_only_model=True),
+    "evaluated late": by_steps(2, 2, eval_delay=5),
+    "evaluated at the start too, with accumulation": by_steps(2, 2, eval_on_start=True, gradient_accumulation_steps=2),
 }
 
 
@@ -65,7 +45,7 @@ def test_saving_and_evaluating_need_not_line_up(reference, ours, tmp_path, name)
     expected, actual = assert_parity(reference, ours, Case(Classifier, point_data, ARRANGEMENTS[name]), tmp_path)
     assert folders(expected) == folders(actual)
     for folder in folders(expected):
-        assert not differences(checkpoint_state(expected.folder / folder), checkpoint_state(actual.folder / folder))
+        assert_same_checkpoint(expected.folder / folder, actual.folder / folder)
     assert actual.state["best_metric"] is not None
 
 
@@ -89,7 +69,7 @@ def test_the_metric_of_any_dataset(reference, ours, tmp_path, metric, strategy):
 @pytest.mark.parametrize("metric", ["loss", "third_loss"])
 def test_a_metric_that_no_dataset_has(reference, ours, tmp_path, metric):
     """The error is of the same kind, and names the metrics that exist."""
-    arguments = {**BY_STEPS, "eval_steps": 2, "save_steps": 2, **BEST, "metric_for_best_model": metric}
+    arguments = by_steps(2, 2, metric_for_best_model=metric)
     for api in (reference, ours):
         with pytest.raises(KeyError, match=r"eval_first_loss.*eval_second_loss"):
             run(api, Case(Classifier, two_datasets, arguments), tmp_path / api.__name__)
@@ -98,7 +78,7 @@ def test_a_metric_that_no_dataset_has(reference, ours, tmp_path, metric):
 def test_the_best_of_before_the_interruption_is_still_the_best(reference, ours, tmp_path):
     """The best checkpoint of an earlier process is kept, and loaded at the end."""
     goodness = [0.1, 0.9, 0.2, 0.3, 0.4, 0.5]
-    arguments = {**BY_STEPS, "eval_steps": 2, "save_steps": 2, **BEST, "num_train_epochs": 2, "save_total_limit": 2}
+    arguments = by_steps(2, 2, num_train_epochs=2, save_total_limit=2, metric_for_best_model="good")
     runs = []
     for api, name in ((reference, "theirs"), (ours, "ours")):
         values = iter(goodness)
@@ -106,7 +86,7 @@ def test_the_best_of_before_the_interruption_is_still_the_best(reference, ours, 
         case = Case(
             Classifier,
             point_data,
-            {**arguments, "metric_for_best_model": "good"},
+            arguments,
             extras=lambda api, compute=compute: {"compute_metrics": compute},
         )
         interrupted(api, case, 8, tmp_path / name)
@@ -126,11 +106,10 @@ def folders_in(folder: Path) -> list[str]:
 def test_a_best_step_that_was_not_saved_is_said(ours, tmp_path, caplog):
     """As in the reference the last weights stay, but not in silence."""
     values = iter([0.9, 0.1, 0.2, 0.1, 0.1, 0.1])
-    arguments = {**BY_STEPS, "eval_steps": 2, "save_steps": 4, **BEST, "num_train_epochs": 2}
     case = Case(
         Classifier,
         point_data,
-        {**arguments, "metric_for_best_model": "good"},
+        by_steps(2, 4, num_train_epochs=2, metric_for_best_model="good"),
         extras=lambda api: {"compute_metrics": lambda prediction: {"good": next(values)}},
     )
     with caplog.at_level(logging.WARNING):
@@ -158,13 +137,12 @@ def test_the_state_goes_through_json_and_through_the_other_library(reference, ou
     assert (tmp_path / "nan.json").read_bytes() == (tmp_path / "again.json").read_bytes()
 
 
-def counter(api):
-    """A callback whose progress belongs into the checkpoint; there are two of it, with other steps."""
+def test_two_callbacks_of_a_class_get_their_states_back_in_their_order(ours, tmp_path):
+    """The reference appends states with every save; argument_effects.py compares a single one."""
 
-    class Counter(api.TrainerCallback, api.trainer_callback.ExportableState):
+    class Counter(ours.TrainerCallback, ours.ExportableState):
         def __init__(self, stride=1):
-            self.stride = stride
-            self.total = 0
+            self.stride, self.total = stride, 0
 
         def on_step_end(self, args, state, control, **kwargs):
             self.total += self.stride
@@ -172,38 +150,8 @@ def counter(api):
         def state(self):
             return {"args": {"stride": self.stride}, "attributes": {"total": self.total}}
 
-    return Counter
-
-
-@pytest.mark.parametrize("restore", [True, False])
-@pytest.mark.parametrize("copies", [1, 2])
-def test_callbacks_with_a_state(reference, ours, tmp_path, restore, copies):
-    """Restored where it is asked for, by class and in their order; the switches of the control too."""
-    found = {}
-    for api, names in ((reference, reference), (ours, _with_callbacks(ours))):
-        kind = counter(names)
-        given = [kind(stride) for stride in (1, 10)[:copies]]
-        extras = {"callbacks": given}
-        arguments = {"restore_callback_states_from_checkpoint": restore}
-        case = Case(Classifier, point_data, arguments, extras=lambda api, extras=extras: dict(extras))
-        folder = tmp_path / api.__name__
-        interrupted(api, case, 4, folder)
-        stored = json.loads((folder / "checkpoint-4" / "trainer_state.json").read_text())["stateful_callbacks"]
-        extras["callbacks"] = [kind(stride) for stride in (1, 10)[:copies]]
-        resumed = run(api, case, folder, resume=True)
-        present = resumed.trainer.callback_handler.callbacks
-        totals = sorted(one.total for one in present if type(one).__name__ == "Counter")
-        found[api.__name__] = (stored, totals)
-    (_, theirs), (_, mine) = found.values()
-    assert mine == sorted([12, 120][:copies] if restore else [8, 80][:copies])
-    if copies == 1:  # of several the reference appends states with every save, to those that were there at the start
-        assert found["transformers"] == found["lightrainer"]
-    else:
-        assert theirs != mine or not restore
-
-
-def _with_callbacks(ours):
-    """The library's names where the reference has a module for them."""
-    ours_names = type("Names", (), {})
-    ours_names.TrainerCallback, ours_names.trainer_callback = ours.TrainerCallback, ours
-    return ours_names
+    arguments = {"restore_callback_states_from_checkpoint": True}
+    case = Case(Classifier, point_data, arguments, lambda api: {"callbacks": [Counter(1), Counter(10)]})
+    interrupted(ours, case, 4, tmp_path)
+    present = run(ours, case, tmp_path, resume=True).trainer.callback_handler.callbacks
+    assert [one.total for one in present if isinstance(one, Counter)] == [12, 120]

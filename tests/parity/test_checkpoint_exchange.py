@@ -1,6 +1,5 @@
 """Schedules, optimizers, shards, adapters, encoder-decoders: written by one library, read by the other."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -10,9 +9,7 @@ from datasets_for_parity import point_data, sentence_data
 from harness import Case, assert_same, run
 from interrupted_runs import folders, interrupted, interruption
 from models import Classifier, gpt2, t5
-from safetensors.torch import load_file, save_file
 from seq2seq_trainings import build as build_seq2seq
-from torch import nn
 
 DIRECTIONS = ["theirs resumed by ours", "ours resumed by theirs", "ours resumed by ours"]
 EVALUATED = {"eval_strategy": "steps", "eval_steps": 1, "metric_for_best_model": "loss"}
@@ -112,88 +109,6 @@ def test_the_default_size_of_a_shard_is_the_references():
     assert inspect.signature(save_weights).parameters["max_shard_size"].default == theirs
 
 
-# --- adapters
-
-
-class Adapted(nn.Module):
-    """As a model of PEFT: its base stays as it is, `save_pretrained` writes only what is trained."""
-
-    def __init__(self):
-        super().__init__()
-        self.base = Classifier()
-        self.base.requires_grad_(False)
-        self.adapter = nn.Linear(8, 8)
-        self.active_adapters = ["default"]
-
-    def forward(self, x, labels=None):
-        return self.base(x + torch.tanh(self.adapter(x)), labels)
-
-    def save_pretrained(self, folder, state_dict=None):
-        state_dict = self.state_dict() if state_dict is None else state_dict
-        own = {name: value.clone() for name, value in state_dict.items() if name.startswith("adapter.")}
-        save_file(own, Path(folder) / "adapter_model.safetensors")
-        (Path(folder) / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA"}))
-
-    def load_adapter(self, folder, name, is_trainable=False):
-        assert name in self.active_adapters
-        self.load_state_dict(load_file(Path(folder) / "adapter_model.safetensors"), strict=False)
-        self.adapter.requires_grad_(is_trainable or self.adapter.weight.requires_grad)
-
-    def set_adapter(self, name):
-        self.active_adapters = [name]
-
-    def get_base_model(self):
-        return self  # it is asked for the arguments of its `forward`
-
-
-@pytest.fixture
-def adapters_known(reference, monkeypatch):
-    """The reference asks for classes of the library, which is not there."""
-    from transformers import trainer
-
-    monkeypatch.setattr(trainer, "_is_peft_model", lambda model: hasattr(model, "load_adapter"))
-
-
-def adapted(seed=3):
-    """The base comes from elsewhere and is always the same; what is drawn for the adapter differs from run to run."""
-    made = Adapted()
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        made.base = Classifier().requires_grad_(False)
-    return made
-
-
-@pytest.mark.usefixtures("adapters_known")
-@pytest.mark.parametrize("reader", ["ours", "reference"])
-def test_adapters(request, ours, tmp_path, reader):
-    """Only the adapter is in the folder; both libraries go on from it."""
-    case = Case(adapted, point_data)
-    straight = run(ours, case, tmp_path / "straight")
-    interrupted(ours, case, 3, tmp_path / "stopped")
-    checkpoint = tmp_path / "stopped" / "checkpoint-3"
-    assert {"adapter_model.safetensors", "adapter_config.json"} <= {path.name for path in checkpoint.iterdir()}
-    assert not (checkpoint / "model.safetensors").exists()
-    resumed = run(request.getfixturevalue(reader), case.but(model_seed=99), tmp_path / "new", resume=str(checkpoint))
-    assert not differences(straight.weights, resumed.weights)
-    control = run(ours, case.but(model_seed=99), tmp_path / "control")
-    assert differences(straight.weights, control.weights)
-
-
-def test_the_best_adapter_is_back_at_the_end(ours, tmp_path):
-    goodness = iter([0.5, 0.9, 0.1])
-    best = {"eval_strategy": "steps", "save_strategy": "steps", "eval_steps": 4, "save_steps": 4}
-    case = Case(
-        adapted,
-        point_data,
-        {**best, "load_best_model_at_end": True, "metric_for_best_model": "good"},
-        extras=lambda api: {"compute_metrics": lambda prediction: {"good": next(goodness)}},
-    )
-    made = run(ours, case, tmp_path)
-    stored = load_file(tmp_path / made.state["best_model_checkpoint"] / "adapter_model.safetensors")
-    assert made.state["best_global_step"] == 8
-    assert not differences(stored, {name: value for name, value in made.weights.items() if name in stored})
-
-
 # --- encoder-decoders
 
 
@@ -251,19 +166,3 @@ def test_the_same_files(reference, ours, tmp_path, model, only_model):
     assert names[0] <= names[1]
     assert texts[0] == texts[1]
     assert {"config.json", "generation_config.json", "words.json", "trainer_state.json"} <= names[1]
-
-
-@pytest.mark.parametrize(
-    ("each_node", "local", "rank", "saves"),
-    [(False, 0, 0, True), (False, 0, 2, False), (True, 0, 2, True), (True, 1, 3, False), (False, 1, 1, False)],
-)
-def test_who_saves(reference, ours, tmp_path, monkeypatch, each_node, local, rank, saves):
-    """`save_on_each_node`: the first process of every machine, otherwise the first of all."""
-    found = []
-    for api in (reference, ours):
-        args = api.TrainingArguments(str(tmp_path), save_on_each_node=each_node, use_cpu=True, report_to="none")
-        kind = type(args)
-        for name, value in (("local_process_index", local), ("process_index", rank)):
-            monkeypatch.setattr(kind, name, property(lambda _, value=value: value))
-        found.append(args.should_save)
-    assert found == [saves, saves]

@@ -10,7 +10,7 @@ from datasets_for_parity import points
 from harness import run
 from interrupted_runs import interrupted
 from lightning.pytorch.callbacks import ModelCheckpoint
-from lightning_side import Plain
+from lightning_side import WARNINGS, Plain
 from models import Classifier
 from test_lightning_folders import CASE, EVERY_STEP
 from torch.utils.data import DataLoader
@@ -20,16 +20,7 @@ from lightrainer.lightning_modules import LossModule
 from lightrainer.lightning_modules.checkpoints import problems
 from lightrainer.lightning_modules.checkpoints.conversion import convert
 
-pytestmark = [
-    # torch 2.13 warns of what Lightning 2.6 does with its trees (2025).
-    pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),
-    # It says so where a module could validate and is not asked to.
-    pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`"),
-    # The run that goes on saves nothing itself.
-    pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`, callbacks used"),
-    # Lightning advises more workers on machines with many cores.
-    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
-]
+pytestmark = WARNINGS
 
 
 def in_files(folder, **options):

@@ -9,46 +9,20 @@ from datasets_for_parity import (
     pad,
     point_data,
     points,
-    sentence_data,
     sentences,
 )
 from harness import Case, assert_parity, build
 from models import Classifier, TokenModel, gpt2
 
-# Starting worker processes from a process with threads is what the loader does; Python 3.12 and later warn about it.
-forking = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+LENGTHS = [*({"num_train_epochs": epochs} for epochs in (1, 2.5, 0.4)), *({"max_steps": steps} for steps in (1, 4, 9))]
 
 
-@pytest.mark.parametrize("epochs", [1, 2.5, 0.4])
-@pytest.mark.parametrize("accumulation", [1, 3])
-def test_whole_and_fractional_epochs(reference, ours, tmp_path, epochs, accumulation):
-    arguments = {"num_train_epochs": epochs, "gradient_accumulation_steps": accumulation}
+@pytest.mark.parametrize("length", LENGTHS, ids=str)
+@pytest.mark.parametrize("accumulation", [1, 4, 50])
+def test_trainings_of_any_length(reference, ours, tmp_path, length, accumulation):
+    """Within and after an epoch of six batches, with windows that have a remainder or are longer than an epoch."""
+    arguments = {**length, "gradient_accumulation_steps": accumulation}
     assert_parity(reference, ours, Case(Classifier, point_data, arguments), tmp_path)
-
-
-@pytest.mark.parametrize("max_steps", [1, 4, 9])
-@pytest.mark.parametrize("accumulation", [1, 4])
-def test_max_steps_ends_within_and_after_an_epoch(reference, ours, tmp_path, max_steps, accumulation):
-    arguments = {"max_steps": max_steps, "gradient_accumulation_steps": accumulation}
-    assert_parity(reference, ours, Case(Classifier, point_data, arguments), tmp_path)
-
-
-def test_accumulation_over_more_batches_than_an_epoch_has(reference, ours, tmp_path):
-    arguments = {"gradient_accumulation_steps": 50, "num_train_epochs": 3}
-    _, actual = assert_parity(reference, ours, Case(TokenModel, sentence_data, arguments), tmp_path)
-    assert actual.state["global_step"] == 3
-
-
-@forking
-@pytest.mark.parametrize("persistent", [False, True])
-def test_worker_processes(reference, ours, tmp_path, persistent):
-    """The dataset draws noise in the workers, whose seeds come from the main process."""
-
-    def data():
-        return {"train_dataset": NoisyPoints(14), "eval_dataset": points(6, seed=11)}
-
-    arguments = {"dataloader_num_workers": 2, "dataloader_persistent_workers": persistent, "eval_strategy": "epoch"}
-    assert_parity(reference, ours, Case(Classifier, data, arguments), tmp_path)
 
 
 @pytest.mark.parametrize("accumulation", [1, 3])

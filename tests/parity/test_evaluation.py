@@ -1,36 +1,17 @@
 """Evaluation gives the same metrics and disturbs the training no more; see argument_effects.py for when it is due."""
 
-import numpy as np
 import pytest
 import torch
-from comparison import differences, without_clock
+from comparison import differences
 from datasets_for_parity import (
     NoisyPoints,
-    class_data,
-    labelled_sentences,
     point_data,
     points,
     sentence_data,
     sentences,
 )
-from harness import Case, assert_parity, build
-from models import Classifier, TokenModel, bert, gpt2
-
-
-def accuracy(prediction) -> dict[str, float]:
-    return {"accuracy": float((np.argmax(prediction.predictions, axis=-1) == prediction.label_ids).mean())}
-
-
-def test_metrics_of_a_classifier(reference, ours, tmp_path):
-    case = Case(
-        bert,
-        class_data,
-        {"eval_strategy": "steps", "eval_steps": 3},
-        extras=lambda api: {"compute_metrics": accuracy},
-        test=lambda: labelled_sentences(7),
-    )
-    _, actual = assert_parity(reference, ours, case, tmp_path)
-    assert any("eval_accuracy" in entry for entry in actual.history)
+from harness import Case, assert_parity
+from models import Classifier, gpt2
 
 
 def test_logits_are_prepared_for_the_metrics(reference, ours, tmp_path):
@@ -53,40 +34,6 @@ def test_logits_are_prepared_for_the_metrics(reference, ours, tmp_path):
     assert_parity(reference, ours, case, tmp_path)
     assert len(shapes) == 6
     assert shapes[:3] == shapes[3:]
-
-
-def test_several_evaluation_sets(reference, ours, tmp_path):
-    """A dict of sets gives `eval_<name>_loss` for each."""
-
-    def data():
-        sets = {"near": points(6, seed=11), "far": points(9, seed=12)}
-        return {"train_dataset": points(22), "eval_dataset": sets}
-
-    arguments = {
-        "eval_strategy": "steps",
-        "eval_steps": 2,
-        "eval_on_start": True,
-        "metric_for_best_model": "eval_far_loss",
-        "greater_is_better": False,
-    }
-    _, actual = assert_parity(reference, ours, Case(Classifier, data, arguments), tmp_path)
-    assert {"eval_near_loss", "eval_far_loss"} <= {key for entry in actual.history for key in entry}
-
-
-@pytest.mark.parametrize("model", [Classifier, gpt2, TokenModel], ids=["plain", "gpt2", "number of items"])
-def test_evaluate_and_predict_without_training(reference, ours, tmp_path, model):
-    data = point_data if model is Classifier else sentence_data
-    more = points(9, seed=31) if model is Classifier else sentences(9, seed=31)
-    results = []
-    for api in (reference, ours):
-        trainer = build(api, Case(model, data), tmp_path / api.__name__)
-        first = without_clock(trainer.evaluate())
-        second = without_clock(trainer.evaluate(more, metric_key_prefix="again"))
-        prediction = trainer.predict(more)
-        history = [without_clock(entry) for entry in trainer.state.log_history]
-        predicted = [prediction.predictions, prediction.label_ids, without_clock(prediction.metrics)]
-        results.append([first, second, *predicted, history])
-    assert not differences(*results)
 
 
 @pytest.mark.parametrize("event", ["on_step_end", "on_substep_end", "on_epoch_begin", "on_pre_optimizer_step"])

@@ -11,7 +11,7 @@ from harness import Case, assert_parity, build
 from models import Classifier
 from torch import nn
 from torch.nn import functional
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 
 class Layers(nn.Module):
@@ -79,57 +79,33 @@ def without_labels(count: int, seed: int) -> list[dict[str, torch.Tensor]]:
     return [{"x": item["x"]} for item in points(count, seed)]
 
 
-class Counted(Dataset):
-    """A dataset that is no list."""
-
-    def __init__(self, items: list[Any]) -> None:
-        self.items = items
-
-    def __len__(self) -> int:
-        return len(self.items)
-
-    def __getitem__(self, index: int) -> Any:
-        return self.items[index]
-
-
 TOKENS = {"data_collator": pad}
-NO_CHANGE: dict[str, Any] = {}
+NO: dict[str, Any] = {}
+APART, IN_TWOS = {"eval_do_concat_batches": False}, {"eval_accumulation_steps": 2}
+WITH_BOTH = {"include_for_metrics": ["inputs", "loss"]}
 CASES: dict[str, tuple[type[nn.Module], Any, dict[str, Any], dict[str, Any]]] = {
-    "different lengths, nested": (Layers, lambda: sentences(11, 5), NO_CHANGE, TOKENS),
-    "one batch": (Layers, lambda: sentences(3, 5), NO_CHANGE, TOKENS),
-    "one sample in the last batch": (Layers, lambda: sentences(9, 5), NO_CHANGE, TOKENS),
-    "moved to the host now and then": (Layers, lambda: sentences(18, 5), {"eval_accumulation_steps": 2}, TOKENS),
+    "different lengths, nested": (Layers, lambda: sentences(11, 5), NO, TOKENS),
+    "one sample in the last batch": (Layers, lambda: sentences(9, 5), NO, TOKENS),
+    "moved to the host now and then": (Layers, lambda: sentences(18, 5), IN_TWOS, TOKENS),
     "moved to the host at each batch": (Layers, lambda: sentences(11, 5), {"eval_accumulation_steps": 1}, TOKENS),
-    "batches apart": (Layers, lambda: sentences(11, 5), {"eval_do_concat_batches": False}, TOKENS),
-    "batches apart, moved to the host": (
-        Layers,
-        lambda: sentences(18, 5),
-        {"eval_do_concat_batches": False, "eval_accumulation_steps": 2},
-        TOKENS,
-    ),
-    "several columns of labels": (Two, lambda: two_columns(7, 3), {"label_names": ["kind", "span"]}, NO_CHANGE),
+    "batches apart": (Layers, lambda: sentences(11, 5), APART, TOKENS),
+    "batches apart, moved to the host": (Layers, lambda: sentences(18, 5), {**APART, **IN_TWOS}, TOKENS),
+    "several columns of labels": (Two, lambda: two_columns(7, 3), {"label_names": ["kind", "span"]}, NO),
     "columns of labels in another order": (Two, lambda: two_columns(7, 3), {"label_names": ["span", "kind"]}, {}),
-    "one column of two": (Two, lambda: two_columns(7, 3), {"label_names": ["kind"]}, NO_CHANGE),
-    "names that are not in the data": (Classifier, lambda: points(7, 3), {"label_names": ["target"]}, NO_CHANGE),
-    "no names": (Classifier, lambda: points(7, 3), {"label_names": []}, NO_CHANGE),
-    "no labels": (Classifier, lambda: without_labels(7, 3), NO_CHANGE, NO_CHANGE),
-    "a model that knows no labels": (OnlyLogits, lambda: without_labels(7, 3), NO_CHANGE, NO_CHANGE),
-    "a loss without labels": (Own, lambda: without_labels(7, 3), NO_CHANGE, NO_CHANGE),
+    "one column of two": (Two, lambda: two_columns(7, 3), {"label_names": ["kind"]}, NO),
+    "names that are not in the data": (Classifier, lambda: points(7, 3), {"label_names": ["target"]}, NO),
+    "no names": (Classifier, lambda: points(7, 3), {"label_names": []}, NO),
+    "no labels": (Classifier, lambda: without_labels(7, 3), NO, NO),
+    "a model that knows no labels": (OnlyLogits, lambda: without_labels(7, 3), NO, NO),
+    "a loss without labels": (Own, lambda: without_labels(7, 3), NO, NO),
     "only the loss": (Layers, lambda: sentences(7, 3), {"prediction_loss_only": True}, TOKENS),
     "with losses": (Layers, lambda: sentences(11, 5), {"include_for_metrics": ["loss"]}, TOKENS),
     "with inputs": (Layers, lambda: sentences(11, 5), {"include_for_metrics": ["inputs"]}, TOKENS),
-    "with both, batches apart": (
-        Layers,
-        lambda: sentences(11, 5),
-        {"include_for_metrics": ["inputs", "loss"], "eval_do_concat_batches": False},
-        TOKENS,
-    ),
+    "with both, batches apart": (Layers, lambda: sentences(11, 5), {**APART, **WITH_BOTH}, TOKENS),
     "dropping the last": (Layers, lambda: sentences(11, 5), {"dataloader_drop_last": True}, TOKENS),
-    "a stream": (Classifier, lambda: Stream(points(11, 5)), NO_CHANGE, NO_CHANGE),
-    "a stream in full batches": (Classifier, lambda: Stream(points(8, 5)), NO_CHANGE, NO_CHANGE),
-    "a stream of different lengths": (Layers, lambda: Stream(sentences(11, 5)), NO_CHANGE, TOKENS),
-    "a stream that knows its length": (Classifier, lambda: MeasuredStream(points(11, 5)), NO_CHANGE, NO_CHANGE),
-    "a dataset of one's own": (Classifier, lambda: Counted(points(11, 5)), NO_CHANGE, NO_CHANGE),
+    "a stream": (Classifier, lambda: Stream(points(11, 5)), NO, NO),
+    "a stream of different lengths": (Layers, lambda: Stream(sentences(11, 5)), NO, TOKENS),
+    "a stream that knows its length": (Classifier, lambda: MeasuredStream(points(11, 5)), NO, NO),
     "batches of one": (Layers, lambda: sentences(4, 5), {"per_device_eval_batch_size": 1}, TOKENS),
 }
 
@@ -215,27 +191,15 @@ def test_metrics_batch_by_batch(reference, ours, tmp_path, inputs, count):
             return {"batches": len(given)} if compute_result else {}
 
         arguments = {"batch_eval_metrics": True, "include_for_metrics": inputs}
-        case = Case(
-            Classifier,
-            lambda: {"eval_dataset": points(count, 5)},
-            arguments,
-            lambda api: {"compute_metrics": compute},
-            subclass=lambda base: type("T", (base,), {}),
-        )
+        data = lambda: {"eval_dataset": points(count, 5)}
+        case = Case(Classifier, data, arguments, lambda api: {"compute_metrics": compute})
         trainer = build(api, case, tmp_path / api.__name__)
         trainer.model.main_input_name = "x"
         metrics = without_clock(trainer.evaluate())
         prediction = trainer.predict(points(count, 5))
         loop = trainer.evaluation_loop(trainer.get_eval_dataloader(), "Evaluation")
-        return [
-            metrics,
-            prediction.predictions,
-            prediction.label_ids,
-            without_clock(prediction.metrics),
-            loop.predictions,
-            loop.label_ids,
-            given,
-        ]
+        predicted = [prediction.predictions, prediction.label_ids, without_clock(prediction.metrics)]
+        return [metrics, *predicted, loop.predictions, loop.label_ids, given]
 
     expected, actual = outcome_of(reference), outcome_of(ours)
     assert not differences(expected, actual)
@@ -329,19 +293,12 @@ def test_what_people_override(reference, ours, tmp_path):
             def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None):
                 self.note("step", sorted(inputs), prediction_loss_only, ignore_keys, model.training)
                 loss, logits, labels = super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
-                return (
-                    loss,
-                    None if logits is None else logits * 2,
-                    None if labels is None else labels + 1,
-                )
+                return loss, None if logits is None else logits * 2, None if labels is None else labels + 1
 
             def note(self, *what):
-                seen[reference.__name__ if api_of(base) else ours.__name__].append(what)
+                seen[reference.__name__ if issubclass(base, reference.Trainer) else ours.__name__].append(what)
 
         return Own
-
-    def api_of(base):
-        return issubclass(base, reference.Trainer)
 
     arguments = {"eval_strategy": "steps", "eval_steps": 2, "metric_for_best_model": "own"}
     data = {"train_dataset": points(14), "eval_dataset": points(6, seed=11)}

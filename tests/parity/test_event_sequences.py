@@ -21,13 +21,8 @@ EVENTS = [
     *("on_pre_optimizer_step", "on_optimizer_step", "on_substep_end", "on_step_end", "on_evaluate", "on_predict"),
     *("on_save", "on_log", "on_prediction_step"),
 ]
-FLAGS = {
-    "should_training_stop": "T",
-    "should_epoch_stop": "E",
-    "should_save": "S",
-    "should_evaluate": "V",
-    "should_log": "L",
-}
+FLAGS = {"should_training_stop": "T", "should_epoch_stop": "E"}
+FLAGS |= {"should_save": "S", "should_evaluate": "V", "should_log": "L"}
 
 
 def flags(control) -> str:
@@ -143,14 +138,8 @@ def introduce(trainer):
 
 BY_STEPS = {"eval_strategy": "steps", "save_strategy": "steps", "eval_steps": 2, "save_steps": 2}
 BY_EPOCH = {"eval_strategy": "epoch", "save_strategy": "epoch", "logging_strategy": "epoch"}
-WORSENING = {
-    **BY_STEPS,
-    "load_best_model_at_end": True,
-    "metric_for_best_model": "eval_loss",
-    "greater_is_better": False,
-    "num_train_epochs": 6,
-    "learning_rate": 0.3,
-}
+WORSENING = {**BY_STEPS, "load_best_model_at_end": True, "metric_for_best_model": "eval_loss"}
+WORSENING |= {"greater_is_better": False, "num_train_epochs": 6, "learning_rate": 0.3}
 SITUATIONS = {
     "bare": Situation(),
     "accumulation": Situation({"gradient_accumulation_steps": 2}),
@@ -206,12 +195,8 @@ SITUATIONS = {
 
 def sequence(api, situation, folder) -> list[str]:
     """All events of a situation, one a line."""
-    case = Case(
-        Classifier,
-        situation.data,
-        situation.arguments,
-        extras=lambda api: {"callbacks": situation.callbacks(api)},
-    )
+    extras = lambda api: {"callbacks": situation.callbacks(api)}
+    case = Case(Classifier, situation.data, situation.arguments, extras=extras)
     with Listening(api)() as lines:
         trainer = build(api, case, folder)
         situation.before(trainer)

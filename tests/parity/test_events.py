@@ -5,25 +5,7 @@ from comparison import differences, without_clock
 from datasets_for_parity import point_data, points
 from harness import Case, assert_parity
 from models import Classifier
-
-EVENTS = [
-    "on_init_end",
-    "on_train_begin",
-    "on_train_end",
-    "on_epoch_begin",
-    "on_epoch_end",
-    "on_step_begin",
-    "on_pre_optimizer_step",
-    "on_optimizer_step",
-    "on_substep_end",
-    "on_step_end",
-    "on_evaluate",
-    "on_predict",
-    "on_save",
-    "on_log",
-    "on_prediction_step",
-]
-FLAGS = ("should_training_stop", "should_epoch_stop", "should_save", "should_evaluate", "should_log")
+from test_event_sequences import BY_EPOCH, BY_STEPS, EVENTS, FLAGS
 
 
 def recorder(api, entries: list):
@@ -49,20 +31,9 @@ def recorder(api, entries: list):
 
 
 SITUATIONS = {
-    "bare": {},
-    "accumulation": {"gradient_accumulation_steps": 2},
     "accumulation with a remainder": {"gradient_accumulation_steps": 4},
-    "evaluation": {"eval_strategy": "steps", "eval_steps": 2, "logging_steps": 3},
-    "evaluation and saving": {
-        "eval_strategy": "steps",
-        "save_strategy": "steps",
-        "eval_steps": 2,
-        "save_steps": 4,
-        "gradient_accumulation_steps": 2,
-        "eval_on_start": True,
-    },
-    "everything by epoch": {"eval_strategy": "epoch", "save_strategy": "epoch", "logging_strategy": "epoch"},
-    "max_steps": {"max_steps": 4, "save_strategy": "steps", "save_steps": 3},
+    "evaluation and saving": {**BY_STEPS, "save_steps": 4, "gradient_accumulation_steps": 2, "eval_on_start": True},
+    "everything by epoch": BY_EPOCH,
 }
 
 

@@ -3,31 +3,21 @@
 import math
 
 import pytest
-from datasets_for_parity import point_data, points, sentence_data
+from datasets_for_parity import point_data, points
 from harness import Case, assert_parity
-from models import Classifier, SometimesNotANumber, gpt2
+from models import Classifier, SometimesNotANumber
 
 
 @pytest.mark.parametrize("filtered", [True, False])
-@pytest.mark.parametrize("logging_steps", [1, 4])
-def test_losses_that_are_not_numbers(reference, ours, tmp_path, filtered, logging_steps):
+@pytest.mark.parametrize(("accumulation", "logging_steps"), [(1, 1), (1, 4), (3, 2)])
+def test_losses_that_are_not_numbers(reference, ours, tmp_path, filtered, accumulation, logging_steps):
     """With the filter such a loss counts as the mean of those since the last log; without it NaN is shown."""
     arguments = {"logging_nan_inf_filter": filtered, "logging_steps": logging_steps, "num_train_epochs": 3}
+    arguments["gradient_accumulation_steps"] = accumulation
     _, actual = assert_parity(reference, ours, Case(SometimesNotANumber, point_data, arguments), tmp_path)
     losses = [entry["loss"] for entry in actual.history if "loss" in entry]
     assert any(math.isnan(loss) for loss in losses) is not filtered
     assert all(item["x"].isfinite().all() for item in points(22))
-
-
-@pytest.mark.parametrize("filtered", [True, False])
-def test_losses_that_are_not_numbers_under_accumulation(reference, ours, tmp_path, filtered):
-    arguments = {"logging_nan_inf_filter": filtered, "logging_steps": 2, "gradient_accumulation_steps": 3}
-    assert_parity(reference, ours, Case(SometimesNotANumber, point_data, arguments), tmp_path)
-
-
-def test_operations_are_counted(reference, ours, tmp_path):
-    _, actual = assert_parity(reference, ours, Case(gpt2, sentence_data, {"logging_steps": 2}), tmp_path)
-    assert actual.state["total_flos"] > 0
 
 
 def test_a_log_of_the_user_is_kept(reference, ours, tmp_path):

@@ -34,22 +34,13 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("accumulation", [1, 3])
+@pytest.mark.parametrize("accumulation", [1, 4])
 def test_a_model_gives_the_same_bits(reference, ours, tmp_path, name, accumulation):
-    """22 samples in batches of 4 are 6 batches, the last of 2; two epochs, shuffled, dropout on."""
+    """22 samples are 6 batches, the last of 2, and windows of 4 and 2; two epochs, shuffled, dropout on."""
     case = CASES[name].but(arguments={"gradient_accumulation_steps": accumulation})
     expected, actual = assert_parity(reference, ours, case, tmp_path)
     assert expected.predictions is not None
     assert actual.state["global_step"] == (12 if accumulation == 1 else 4)
-
-
-@pytest.mark.parametrize("name", ["plain module, dict", "gpt2", "number of items"])
-def test_accumulation_with_a_remainder(reference, ours, tmp_path, name):
-    """18 samples are 5 batches: windows of 3 and 2, in each epoch."""
-    data = (lambda: point_data(18)) if name.startswith("plain") else (lambda: sentence_data(18))
-    case = CASES[name].but(data=data, arguments={"gradient_accumulation_steps": 3})
-    _, actual = assert_parity(reference, ours, case, tmp_path)
-    assert actual.state["global_step"] == 4
 
 
 def test_tied_weights_stay_tied(ours, tmp_path):

@@ -12,17 +12,8 @@ from starting import SERVERS
 HERE = Path(__file__).parent
 NEWEST = Path(sys.prefix) / "newest"
 """Folder in which `make` installs it."""
-FILES = (
-    "adapters",
-    "added_later",
-    "accumulation",
-    "events",
-    "logging",
-    "evaluation",
-    "evaluation_options",
-    "optimization",
-    "data",
-)
+FILES = ("adapters", "added_later", "accumulation", "events", "logging", "evaluation", "evaluation_options")
+FILES += ("optimization", "data")
 SWITCHED = "label_smoothing_factor or full_eval or group_by_length or eval_steps or reduce_lr_on_plateau"
 """Rows of the table of arguments whose numbers depend on the version."""
 

@@ -47,18 +47,13 @@ def own_loop(api):
             self.accelerator = Accelerator(cpu=True)
             self.model = PolicyAndValue(policy, value)
             self.create_optimizer_and_scheduler(num_training_steps=4)
-            self.callback_handler = names_of(api).CallbackHandler(
-                [names_of(api).DefaultFlowCallback, *(callbacks or [])],
-                self.model,
-                None,
-                self.optimizer,
-                self.lr_scheduler,
-            )
+            given = [names_of(api).DefaultFlowCallback, *(callbacks or [])]
+            handler = names_of(api).CallbackHandler
+            self.callback_handler = handler(given, self.model, None, self.optimizer, self.lr_scheduler)
             self.add_callback(api.PrinterCallback)
             self.control = api.TrainerControl()
-            exported = [
-                one for one in (*self.callback_handler.callbacks, self.control) if isinstance(one, self.exportable)
-            ]
+            known = *self.callback_handler.callbacks, self.control
+            exported = [one for one in known if isinstance(one, self.exportable)]
             self.state = api.TrainerState(
                 is_local_process_zero=self.is_local_process_zero(),
                 is_world_process_zero=self.is_world_process_zero(),
@@ -69,9 +64,8 @@ def own_loop(api):
             self.is_deepspeed_enabled = self.is_fsdp_enabled = False
             self.hub_model_id = None
             self.dataloader = DataLoader(train_dataset, batch_size=4, drop_last=True)
-            self.model, self.optimizer, self.dataloader = self.accelerator.prepare(
-                self.model, self.optimizer, self.dataloader
-            )
+            prepared = self.accelerator.prepare(self.model, self.optimizer, self.dataloader)
+            self.model, self.optimizer, self.dataloader = prepared
 
         exportable = names_of(api).ExportableState
 
@@ -120,9 +114,7 @@ def trained(api, folder, **arguments):
             return {"args": {}, "attributes": {"saved": self.saved}}
 
     torch.manual_seed(3)
-    args = api.TrainingArguments(
-        str(folder), **{**DEFAULTS, "save_strategy": "steps", "save_steps": 2, "disable_tqdm": True, **arguments}
-    )
+    args = api.TrainingArguments(str(folder), **{**DEFAULTS, "save_strategy": "steps", "save_steps": 2, **arguments})
     trainer = own_loop(api)(args, Classifier(), nn.Linear(8, 1), points(16), callbacks=[Counting()])
     trainer.train()
     trainer.save_model()

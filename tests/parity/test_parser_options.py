@@ -105,12 +105,3 @@ def test_every_attribute_is_that_of_the_reference(reference, ours, kind):
     assert all(name.removeprefix("--no_").removeprefix("--").startswith(LATER) for name, *_ in more), more
     expected = {names: {**attributes, **BETTER.get(names, {})} for names, attributes in wanted.items()}
     assert {names: found.get(names) for names in wanted} == expected
-
-
-def test_the_help_says_more_than_the_options_do(ours):
-    """The names of values and what the opposite of a truth value does are in the help alone."""
-    shown = ours.HfArgumentParser(Defaults).format_help()
-    assert "--whole INT" in shown
-    assert "--named N" in shown
-    assert "Turns --on off." in shown
-    assert "--accelerator_config JSON|FILE" in ours.HfArgumentParser(ours.TrainingArguments).format_help()

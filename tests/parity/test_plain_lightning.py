@@ -5,6 +5,7 @@ import torch
 from comparison import differences
 from datasets_for_parity import class_data, point_data, sentence_data
 from harness import Case, run
+from lightning_side import WARNINGS
 from models import Classifier, bert, gpt2, t5
 from plain_lightning import plain_run
 
@@ -16,22 +17,11 @@ from lightrainer.lightning_modules import (
 )
 from lightrainer.lightning_modules.common.followed import followed
 
-pytestmark = [
-    # torch 2.13 warns of what Lightning 2.6 does with its trees (2025).
-    pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),
-    # Lightning advises more workers on machines with many cores.
-    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
-    pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`"),
-]
+pytestmark = WARNINGS
 
 # Dropout is on in all of them. Clipping, warm-up and decay all have an effect here; evaluations draw numbers as well.
-FULL = {
-    "max_grad_norm": 0.5,
-    "warmup_steps": 3,
-    "weight_decay": 0.1,
-    "lr_scheduler_type": "cosine",
-    "eval_strategy": "epoch",
-}
+FULL = {"max_grad_norm": 0.5, "warmup_steps": 3, "weight_decay": 0.1, "lr_scheduler_type": "cosine"}
+FULL |= {"eval_strategy": "epoch"}
 SMOOTH = {**FULL, "label_smoothing_factor": 0.1}
 BY_LENGTH = {**SMOOTH, "neftune_noise_alpha": 5.0, "train_sampling_strategy": "group_by_length"}
 CASES = {

@@ -128,49 +128,6 @@ def test_steps_with_infinite_gradients(reference, ours, tmp_path, optimizer, cli
         assert rates(actual)[skipped + 1] < rates(actual)[skipped]
 
 
-def by_hand(case, steps):
-    """The case's first steps in a plain loop of torch, in the order of the data; with or without a scaler."""
-    torch.manual_seed(case.model_seed)
-    model = case.model().train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.0)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0 - step / steps)
-    scaler = torch.amp.GradScaler("cpu")
-    data, losses = case.data()["train_dataset"], []
-    torch.manual_seed(42)
-    torch.empty((), dtype=torch.int64).random_()  # what the iteration of a loader draws
-    for step in range(steps):
-        batch = {key: torch.stack([item[key] for item in data[4 * step : 4 * step + 4]]) for key in data[0]}
-        with torch.autocast("cpu", dtype=torch.float16):
-            loss = model(**batch)["loss"]
-        losses.append(loss.item())
-        scaler.scale(loss).backward()
-        scaler.unscale_(optimizer)
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        before = scaler.get_scale()
-        scaler.step(optimizer)
-        scaler.update()
-        if scaler.get_scale() >= before:
-            schedule.step()
-        optimizer.zero_grad()
-    return losses, dict(model.state_dict()), scaler.state_dict()
-
-
-@pytest.mark.parametrize("model", [Shared, Steep])
-def test_a_plain_loop_of_torch(ours, tmp_path, model):
-    """Autocast and `GradScaler` written out by hand, no library: the same losses, weights and scale."""
-    if model is Steep:
-        model = lambda: Steep(dropout=0.0)
-    arguments = {"fp16": True, "optim": "adamw_torch", "max_steps": 5, "train_sampling_strategy": "sequential"}
-    case = Case(model, point_data, arguments)
-    losses, weights, scale = by_hand(case, 5)
-    actual = run(ours, case, tmp_path)
-    assert [entry["loss"] for entry in actual.history if "loss" in entry] == losses
-    assert not differences(weights, actual.weights)
-    assert scale == actual.trainer.accelerator.scaler.state_dict()
-    plain = run(ours, case.but(arguments={"fp16": False}), tmp_path / "float32")
-    assert differences(weights, plain.weights)
-
-
 @pytest.mark.parametrize(("argument", "full"), [("bf16", "bf16_full_eval"), ("fp16", "fp16_full_eval")])
 def test_a_full_evaluation_after_mixed_precision(reference, ours, tmp_path, argument, full):
     """Evaluations in between are mixed; after the training the weights themselves are cast."""
@@ -243,6 +200,21 @@ def test_scales_are_exchanged_with_the_reference(reference, ours, tmp_path, name
     own = resumed(ours, case, expected.folder / checkpoint, tmp_path / "own")
     assert_same(theirs, own)
     assert not differences(expected.weights, own.weights)
+
+
+def test_a_compiled_model_is_compiled(ours, tmp_path):
+    """Negative control of the cases above: the compiler really was given the model."""
+    torch._dynamo.reset()
+    compiled = []
+
+    def backend(graph, example_inputs):
+        compiled.append(graph)
+        return graph.forward
+
+    torch._dynamo.register_backend(backend, name="counting_for_a_test")
+    arguments = {"torch_compile_backend": "counting_for_a_test", "num_train_epochs": 1}
+    run(ours, Case(Classifier, point_data, arguments), tmp_path)
+    assert compiled
 
 
 @pytest.mark.gpu

@@ -2,7 +2,8 @@
 
 import optuna
 import pytest
-import torch
+from datasets_for_parity import points
+from harness import DEFAULTS
 from models import Classifier
 
 
@@ -12,11 +13,6 @@ def _quiet():
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     yield
     optuna.logging.set_verbosity(before)
-
-
-def points(count, seed):
-    features = torch.randn(count, 8, generator=torch.Generator().manual_seed(seed))
-    return [{"x": x, "labels": x[:3].argmax()} for x in features]
 
 
 def space(trial):
@@ -33,16 +29,8 @@ def model(trial):
 
 
 def search(api, folder, **changes):
-    arguments = api.TrainingArguments(
-        output_dir=str(folder),
-        per_device_train_batch_size=4,
-        eval_strategy="steps",
-        eval_steps=3,
-        report_to="none",
-        save_strategy="no",
-        use_cpu=True,
-        disable_tqdm=False,
-    )
+    given = {**DEFAULTS, "eval_strategy": "steps", "eval_steps": 3, "disable_tqdm": False}
+    arguments = api.TrainingArguments(output_dir=str(folder), **given)
     trainer = api.Trainer(model_init=model, args=arguments, train_dataset=points(16, 1), eval_dataset=points(6, 2))
     for callback in list(trainer.callback_handler.callbacks):
         if "Progress" in type(callback).__name__:
@@ -53,19 +41,11 @@ def search(api, folder, **changes):
         "pruner": optuna.pruners.MedianPruner(n_startup_trials=2),
         **changes,
     }
-    study = {}
-    make = optuna.create_study
-
-    def create_study(**keywords):
-        study["it"] = make(**keywords)
-        return study["it"]
-
-    optuna.create_study = create_study
-    try:
+    studies, make = [], optuna.create_study
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(optuna, "create_study", lambda **keywords: studies.append(make(**keywords)) or studies[0])
         best = trainer.hyperparameter_search(space, **options)
-    finally:
-        optuna.create_study = make
-    return best, study["it"].trials
+    return best, studies[0].trials
 
 
 def facts(trial):

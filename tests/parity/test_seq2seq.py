@@ -101,9 +101,8 @@ def test_generation_config_from_a_path(reference, ours, tmp_path, as_folder):
 
 def test_a_dict_of_settings_is_the_object_with_them(ours, reference, tmp_path):
     settings = {"max_length": 9, "num_beams": 2, **special(t5)}
-    expected = everything(
-        reference, t5, tmp_path / "a", train=False, generation_config=reference.GenerationConfig(**settings)
-    )
+    given = reference.GenerationConfig(**settings)
+    expected = everything(reference, t5, tmp_path / "a", train=False, generation_config=given)
     actual = everything(ours, t5, tmp_path / "b", train=False, generation_config=settings)
     assert not differences(expected, actual)
 
@@ -131,11 +130,8 @@ def test_data_without_labels(reference, ours, tmp_path):
 @pytest.mark.parametrize(
     "arguments",
     [
-        {"predict_with_generate": False},
-        {"prediction_loss_only": True},
-        {"label_smoothing_factor": 0.1},
-        {"eval_do_concat_batches": False},
-        {"include_for_metrics": ["inputs", "loss"]},
+        *({"predict_with_generate": False}, {"prediction_loss_only": True}, {"label_smoothing_factor": 0.1}),
+        *({"eval_do_concat_batches": False}, {"include_for_metrics": ["inputs", "loss"]}),
         {"eval_accumulation_steps": 1},
     ],
     ids=str,
@@ -182,9 +178,8 @@ def test_a_step_of_a_users_own_gets_and_gives_the_same(reference, ours, tmp_path
     def subclass(base):
         class Own(base):
             def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None, **gen_kwargs):
-                loss, tokens, labels = super().prediction_step(
-                    model, inputs, prediction_loss_only, ignore_keys, max_length=self._gen_kwargs["max_length"] + 2
-                )
+                step, length = super().prediction_step, self._gen_kwargs["max_length"] + 2
+                loss, tokens, labels = step(model, inputs, prediction_loss_only, ignore_keys, max_length=length)
                 return loss, None if tokens is None else tokens + 1, labels
 
         return Own
@@ -213,20 +208,9 @@ def test_question_answering_trainer(reference, ours, tmp_path):
 
         return Answering
 
-    actual = assert_same(
-        reference, ours, t5, tmp_path, subclass=subclass, generation_max_length=6, eval_strategy="epoch"
-    )
+    given = {"subclass": subclass, "generation_max_length": 6, "eval_strategy": "epoch"}
+    actual = assert_same(reference, ours, t5, tmp_path, **given)
     assert "eval_width" in actual["history"][-1]
-
-
-def test_a_dataset_of_the_hubs_library(reference, ours, tmp_path):
-    from datasets import Dataset
-
-    def sets():
-        columns = {name: [pair[name] for pair in pairs(9)] for name in ("input_ids", "labels")}
-        return {"eval_dataset": Dataset.from_dict({**columns, "id": list(range(9))})}
-
-    assert_same(reference, ours, t5, tmp_path, train=False, trainer=sets(), generation_max_length=6)
 
 
 def test_checkpoints_hold_the_same_generation_config(reference, ours, tmp_path):

@@ -148,9 +148,3 @@ def test_without_the_argument_there_are_no_hooks(ours, tmp_path, monkeypatch):
     trainer = build(ours, Case(gpt2, sentence_data, {"debug": ["underflow_overflow"]}), tmp_path / "on")
     with pytest.raises(pytest.fail.Exception, match="it watches"):
         trainer.train()
-
-
-@pytest.mark.parametrize("debug", ["tpu_metrics_debug", "underflow_overflow tpu_metrics_debug"])
-def test_there_are_no_tpus(ours, tmp_path, debug):
-    with pytest.raises(NotImplementedError, match=r"debug='tpu_metrics_debug'.*TPU"):
-        ours.TrainingArguments(output_dir=str(tmp_path), debug=debug)

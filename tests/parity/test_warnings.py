@@ -32,9 +32,8 @@ def a_state_without_its_callback(api, folder):
     saving = {"eval_strategy": "epoch", "save_strategy": "epoch", "metric_for_best_model": "loss"}
     saving["load_best_model_at_end"] = True
     trainer(api, folder, callbacks=[stop], **saving)
-    restored = trainer(
-        api, folder, train=False, restore_callback_states_from_checkpoint=True, **saving, num_train_epochs=3
-    )
+    saving |= {"restore_callback_states_from_checkpoint": True, "num_train_epochs": 3}
+    restored = trainer(api, folder, train=False, **saving)
     restored.train(resume_from_checkpoint=str(folder / "checkpoint-2"))
 
 
@@ -55,32 +54,6 @@ def tokens_of_an_unknown_input(api, folder):
     trainer(api, folder, include_num_input_tokens_seen="all")
 
 
-def nothing_to_resume_from(api, folder):
-    trainer(api, folder, train=False).train(resume_from_checkpoint=True)
-
-
-def a_class_as_configuration(api, folder):
-    kind = type(api.TrainingArguments(output_dir=str(folder)).accelerator_config)
-    trainer(api, folder, train=False, accelerator_config=kind)
-
-
-def a_metric_that_is_not_there(api, folder):
-    best = {"metric_for_best_model": "absent", "load_best_model_at_end": True}
-    trainer(api, folder, eval_strategy="epoch", save_strategy="epoch", **best)
-
-
-def caches_emptied_every_no_steps(api, folder):
-    trainer(api, folder, train=False, torch_empty_cache_steps=0)
-
-
-def settings_that_contradict(api, folder):
-    from transformers import GenerationConfig
-
-    settings = GenerationConfig(do_sample=False, temperature=0.9)
-    args = api.Seq2SeqTrainingArguments(output_dir=str(folder), generation_config=settings, **DEFAULTS)
-    api.Seq2SeqTrainer(gpt2(), args, train_dataset=points(8))
-
-
 SAID = {
     a_callback_twice: ["already one", "PrinterCallback"],
     no_flow: ["DefaultFlowCallback"],
@@ -92,13 +65,6 @@ SAID = {
     ],
     smoothing_with_several_labels: ["Label smoothing", "multi-label classification"],
     tokens_of_an_unknown_input: ["main_input_name"],
-}
-RAISED = {
-    nothing_to_resume_from: (ValueError, ["No valid checkpoint found in output"]),
-    a_class_as_configuration: (NotImplementedError, ["accelerator_config", "AcceleratorConfig"]),
-    a_metric_that_is_not_there: (KeyError, ["metric_for_best_model", "eval_absent"]),
-    caches_emptied_every_no_steps: (ValueError, ["torch_empty_cache_steps", "0"]),
-    settings_that_contradict: (ValueError, ["do_sample", "temperature"]),
 }
 
 
@@ -138,10 +104,9 @@ def test_warnings_are_those_of_the_reference(reference, ours, tmp_path, cause):
     assert found == expected, said
 
 
-@pytest.mark.parametrize("cause", RAISED, ids=lambda one: one.__name__)
-def test_errors_are_of_the_kinds_of_the_reference(reference, ours, tmp_path, cause):
-    kind, words = RAISED[cause]
+def test_settings_of_generation_that_contradict_are_an_error(reference, ours, tmp_path):
+    settings = reference.GenerationConfig(do_sample=False, temperature=0.9)
     for api in (reference, ours):
-        with pytest.raises(kind) as error:
-            cause(api, tmp_path / api.__name__)
-        assert all(word in str(error.value) for word in words), str(error.value)
+        args = api.Seq2SeqTrainingArguments(output_dir=str(tmp_path), generation_config=settings, **DEFAULTS)
+        with pytest.raises(ValueError, match=r"(?s)do_sample.*temperature|temperature.*do_sample"):
+            api.Seq2SeqTrainer(gpt2(), args, train_dataset=points(8))
