@@ -24,9 +24,8 @@ import torch
 from attacked import Evil
 from tiny import trainer
 
-AUTO = dict.fromkeys(
-    ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "gradient_clipping"), "auto"
-)
+FILLED = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "gradient_clipping")
+AUTO = dict.fromkeys(FILLED, "auto")
 OUT = Path(sys.argv[1])
 PERSISTENT = {0: {}, 2: {}, 3: {"stage3_param_persistence_threshold": 0}}  # small parameters would stay whole
 MODEL, OPTIMIZER = "*mp_rank_00_model_states.pt", "*zero_pp_rank_0_mp_rank_00_optim_states.pt"
@@ -72,9 +71,8 @@ def small(checkpoint: Path, evil: Evil) -> None:
 
     def shrink(value: Any) -> Any:
         if isinstance(value, dict):
-            return {
-                key: torch.zeros(1) if key in ("exp_avg", "exp_avg_sq") else shrink(one) for key, one in value.items()
-            }
+            small = ("exp_avg", "exp_avg_sq")
+            return {key: torch.zeros(1) if key in small else shrink(one) for key, one in value.items()}
         return [shrink(one) for one in value] if isinstance(value, list) else value
 
     torch.save(shrink(content), path)

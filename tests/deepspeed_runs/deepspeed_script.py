@@ -23,6 +23,7 @@ if ON_CPU:
 warnings.filterwarnings("ignore")
 
 import torch
+from ranks import QUIET
 from shard_script import Block, Model
 from short_runs import samples
 from torch import nn
@@ -43,6 +44,8 @@ def zero(stage: int, more: Any = None, **section: Any) -> dict[str, Any]:
     return {**dict.fromkeys(FILLED, "auto"), "zero_optimization": {"stage": stage, **section}, **(more or {})}
 
 
+# They agree with the arguments; with one process a step has to take twice as many batches.
+STATED = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 3}
 LOW_SCALE = {"enabled": "auto", "initial_scale_power": 4}  # at which nothing overflows
 SECTIONS = {"optimizer": ADAM, "scheduler": SCHEDULE}
 WAYS: dict[str, dict[str, Any]] = {
@@ -55,11 +58,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "offload3": {"deepspeed": zero(3, offload_optimizer=CPU, offload_param=CPU)},
     "silent": {"deepspeed": {"zero_optimization": {"stage": 1}}},
     "parts": {"deepspeed": zero(3, **{GATHER: False})},
-    "numbers": {  # agree with the arguments; with one process a step has to take twice as many batches
-        "deepspeed": {"zero_optimization": {"stage": 2}, "train_micro_batch_size_per_gpu": 2}
-        | {"gradient_accumulation_steps": 3},
-        "per_device_train_batch_size": 2,
-    },
+    "numbers": {"deepspeed": {"zero_optimization": {"stage": 2}, **STATED}, "per_device_train_batch_size": 2},
     "sections": {"deepspeed": zero(2, SECTIONS)},
     "its_schedule": {"deepspeed": zero(3, {"scheduler": SCHEDULE})},
     "its_optimizer": {"deepspeed": zero(2, {"optimizer": ADAM})},
@@ -122,34 +121,16 @@ def trainer_of(
     library: Any, folder: Path, way: str, *, seed: int = 7, stop: int | None = None, model: Any = None, **changes: Any
 ) -> Any:
     """20 samples in batches of 4, three of them a step, so that a pass has a shorter second step."""
-    given = {
-        "output_dir": str(folder),
-        "per_device_train_batch_size": 4 // PROCESSES,
-        "per_device_eval_batch_size": 2,
-        "gradient_accumulation_steps": 3,
-        "max_grad_norm": 0.5,
-        "weight_decay": 0.1,
-        "num_train_epochs": 3,
-        "learning_rate": 3e-2,
-        "warmup_steps": 2,
-        "logging_steps": 1,
-        "eval_strategy": "epoch",
-        "save_strategy": "epoch",
-        "save_total_limit": 2,
-        "load_best_model_at_end": stop is None,
-        "metric_for_best_model": "loss",
-        "greater_is_better": True,  # so that the best is the first, not the last
-        "report_to": "none",
-        "disable_tqdm": True,
-        "use_cpu": ON_CPU,
-        "ddp_timeout": 60,
-        **copy.deepcopy(WAYS[way]),
-        **changes,
-    }
+    given = {"per_device_train_batch_size": 4 // PROCESSES, "per_device_eval_batch_size": 2, "learning_rate": 3e-2}
+    given |= {"gradient_accumulation_steps": 3, "max_grad_norm": 0.5, "weight_decay": 0.1, "num_train_epochs": 3}
+    given |= {"warmup_steps": 2, "logging_steps": 1, "eval_strategy": "epoch", "save_strategy": "epoch"}
+    given |= {"save_total_limit": 2, "load_best_model_at_end": stop is None, "metric_for_best_model": "loss"}
+    given["greater_is_better"] = True  # so that the best is the first, not the last
+    given |= {**QUIET, "use_cpu": ON_CPU, "ddp_timeout": 60, **copy.deepcopy(WAYS[way]), **changes}
     torch.manual_seed(seed)
     made = library.Trainer(
         model=Counted() if model is None else model(),
-        args=library.TrainingArguments(**given),
+        args=library.TrainingArguments(str(folder), **given),
         train_dataset=samples(20, 1),
         eval_dataset=samples(12, 2),
         callbacks=[watcher(library, stop)],
@@ -256,9 +237,8 @@ def refusals(library: Any, folder: Path) -> dict[str, str]:
     fp16 = trainer_of(library, folder / "refused", "plain", deepspeed=zero(2, {"fp16": {"enabled": "auto"}}), fp16=True)
     open_keys = trainer_of(library, folder / "refused", "plain", deepspeed=zero(2, reduce_bucket_size="auto"))
     free = trainer_of(library, folder / "refused", "stage2", optim="lomo")
-    evil = shutil.copytree(
-        folder / "mine" / "checkpoint-3", folder / "evil", ignore=shutil.ignore_patterns("_manifest*")
-    )
+    bare = shutil.ignore_patterns("_manifest*")
+    evil = shutil.copytree(folder / "mine" / "checkpoint-3", folder / "evil", ignore=bare)
     torch.save({"optimizer_state_dict": Evil()}, next(evil.glob("global_step3/*optim_states.pt")))
     written = str(folder / "2" / "stage2" / "checkpoint-6")
     return {
@@ -288,7 +268,7 @@ def pretrained(folder: Path) -> dict[str, Any]:
     more = {"reduce_bucket_size": "auto", "stage3_prefetch_bucket_size": "auto"}
     for name, deepspeed in (("plain", None), ("stage3", zero(3, **more))):
         common = {"per_device_train_batch_size": 2, "num_train_epochs": 2, "logging_steps": 1, "save_strategy": "no"}
-        common |= {"use_cpu": True, "report_to": "none", "disable_tqdm": True}
+        common |= QUIET
         args = transformers.TrainingArguments(output_dir=str(folder / name), deepspeed=deepspeed, **common)
         if PROCESSES > 1:
             torch.distributed.barrier()
@@ -335,22 +315,18 @@ def main(name: str, folder: Path, ways: list[str]) -> None:
         elif way.count("-") == 2:
             write(folder, way, dealt_out(library, folder, way))
         elif way.startswith("from_reference-"):
-            start = folder / f"reference-{way.removeprefix('from_reference-')}" / "checkpoint-5"
+            inner = way.removeprefix("from_reference-")
             options = {"gradient_accumulation_steps": 1, "load_best_model_at_end": False, "save_strategy": "no"}
-            trainer = trainer_of(library, folder / way, start.parent.name.removeprefix("reference-"), **options)
-            trainer.train(resume_from_checkpoint=str(start))
+            trainer = trainer_of(library, folder / way, inner, **options)
+            trainer.train(resume_from_checkpoint=str(folder / f"reference-{inner}" / "checkpoint-5"))
             write(folder, way, history(trainer))
         elif way.startswith("dropout-"):
             write(folder, way, with_dropout(library, folder, way.removeprefix("dropout-")))
-        elif name == "transformers":
-            trainer = trainer_of(library, folder / f"reference-{way}", way, gradient_accumulation_steps=1)
+        elif name == "transformers" or way.startswith("single_batch-"):
+            kind, inner = "reference" if name == "transformers" else "single_batch", way.removeprefix("single_batch-")
+            trainer = trainer_of(library, folder / f"{kind}-{inner}", inner, gradient_accumulation_steps=1)
             trainer.train()
-            write(folder, f"reference-{way}", history(trainer))
-        elif way.startswith("single_batch-"):
-            inner = way.removeprefix("single_batch-")
-            trainer = trainer_of(library, folder / way, inner, gradient_accumulation_steps=1)
-            trainer.train()
-            write(folder, way, history(trainer))
+            write(folder, f"{kind}-{inner}", history(trainer))
         else:
             write(folder, way, of_way(library, folder, way))
 

@@ -118,20 +118,13 @@ def test_steps_whose_gradients_overflow_are_left_out(results):
 
 
 @pytest.mark.parametrize("way", [*EXACT, *HALF])
-def test_only_stage_3_takes_parameters_apart(results, way):
-    assert results(way)["numel"] == (0 if way in STAGE3 else PARAMETERS)
-
-
-@pytest.mark.parametrize("way", [*EXACT, *HALF])
-def test_every_sample_is_predicted_once_and_in_order(results, way):
+def test_every_rank_predicts_all_in_order_and_its_callbacks_hear_everything(results, way):
+    """Only stage 3 takes parameters apart."""
     for rank in (0, 1):
-        assert results(way, rank=rank)["predicted"] == list(range(12))
-
-
-@pytest.mark.parametrize("way", EXACT)
-def test_callbacks_hear_everything_on_every_rank(results, way):
-    assert results(way)["heard"] == results(way, rank=1)["heard"]
-    assert results(way)["heard"] == {"steps": 6, "saves": 3}
+        found = results(way, rank=rank)
+        assert found["numel"] == (0 if way in STAGE3 else PARAMETERS)
+        assert found["predicted"] == list(range(12))
+        assert found["heard"] == {"steps": 6, "saves": 3}
 
 
 @pytest.mark.parametrize("way", [way for way in (*EXACT, *HALF) if way != "parts"])

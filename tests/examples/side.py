@@ -17,16 +17,9 @@ LOG = "log.txt"
 LIBRARIES = ("accelerate", "datasets", "PIL.ImageDraw", "pandas", "transformers.testing_utils")
 # In the order in which they are imported: those of interception have begun by then.
 FROM_TRANSFORMERS = (
-    "AlbertForMultipleChoice",
-    "BertForQuestionAnswering",
-    "BertForSequenceClassification",
-    "DistilBertForTokenClassification",
-    "GPT2LMHeadModel",
-    "RobertaForMaskedLM",
-    "Seq2SeqTrainer",
-    "T5ForConditionalGeneration",
-    "ViTForImageClassification",
-    "ViTImageProcessor",
+    *("AlbertForMultipleChoice", "BertForQuestionAnswering", "BertForSequenceClassification", "GPT2LMHeadModel"),
+    *("DistilBertForTokenClassification", "RobertaForMaskedLM", "Seq2SeqTrainer", "T5ForConditionalGeneration"),
+    *("ViTForImageClassification", "ViTImageProcessor"),
 )
 
 

@@ -90,9 +90,8 @@ def put_data_into(folder: Path) -> None:
             rows.writerow(["text", "label"])
             kinds = ["sour", "sweet", "salty"]
             rows.writerows([f"number {n * n} tastes {kinds[n % 3]}, as {n} does", kinds[n % 3]] for n in range(count))
-    (folder / "text.txt").write_text(
-        "".join(f"{n} bottles hang there, and {n - 1} are left.\n" for n in range(60, 0, -1))
-    )
+    song = (f"{n} bottles hang there, and {n - 1} are left.\n" for n in range(60, 0, -1))
+    (folder / "text.txt").write_text("".join(song))
 
 
 def options_in_a_file(folder: Path, words: list[str]) -> list[str]:
@@ -164,10 +163,9 @@ def test_each_script_is_tried_and_names_nothing_of_ours():
     page = (HERE.parents[1] / "docs" / "user" / "migrate.md").read_text()
     assert {path.stem for path in SCRIPTS.glob("*.py")} == set(WORDS)
     for path in SCRIPTS.glob("*.py"):
-        imported = {
-            node.names[0].name for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Import)
-        }
-        imported |= {node.module for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)}
+        nodes = list(ast.walk(ast.parse(path.read_text())))
+        imported = {node.names[0].name for node in nodes if isinstance(node, ast.Import)}
+        imported |= {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
         assert "transformers" in imported
         assert not {name for name in imported if "lightrainer" in name or name in WORDS}
         assert f"`{path.name}`" in page
@@ -264,16 +262,10 @@ def test_without_transformers(sides, without_library, tmp_path):
     program = [without_library, *OURS, SCRIPTS / "own_model.py", *words, "--max_steps", 3]
     (said,) = said_by([program], [tmp_path])
     assert "***** eval metrics *****" in said
-    expected = [
-        without_clock(entry)
-        for entry in read(sides[0] / "own_model" / "out" / "checkpoint-3" / "trainer_state.json")["log_history"]
-    ]
-    actual = [without_clock(entry) for entry in read(tmp_path / "out" / "trainer_state.json")["log_history"]]
-    assert_same(expected, actual[: len(expected)])
-    weights = (
-        folder / "model.safetensors" for folder in (sides[0] / "own_model" / "out" / "checkpoint-3", tmp_path / "out")
-    )
-    assert_same(*map(load_file, weights))
+    folders = sides[0] / "own_model" / "out" / "checkpoint-3", tmp_path / "out"
+    expected, actual = (read(folder / "trainer_state.json")["log_history"] for folder in folders)
+    assert_same([without_clock(entry) for entry in expected], [without_clock(one) for one in actual[: len(expected)]])
+    assert_same(*(load_file(folder / "model.safetensors") for folder in folders))
 
 
 def test_two_processes(tmp_path):

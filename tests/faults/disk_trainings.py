@@ -6,14 +6,13 @@ Prints one JSON object, with an entry for each case.
 """
 
 import ctypes
-import errno
 import json
 import os
 import random
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -23,9 +22,8 @@ from typing import Any, NamedTuple
 import torch
 from forking import Ended, forked
 from kill_trainings import found, warm_up
-from moments import writes
 from tiny import At
-from trainings import BEST, EVALUATED, EVERY_STEP, Case, end, train
+from trainings import BEST, EVALUATED, EVERY_STEP, Case, end, refuse, train
 
 from lightrainer.lightning_modules import checkpoints
 from lightrainer.lightning_modules.checkpoints import disk
@@ -44,28 +42,6 @@ SIZES = (60, 140, 220)  # kilobytes of a file system; a checkpoint takes about f
 
 class Free(NamedTuple):
     free: int
-
-
-def refuse(folder: Path, when: Callable[[], bool], rank: int = 0) -> None:
-    """Let some of the writes below a folder fail in one process, as if the disk were full."""
-    if rank != int(os.environ.get("RANK", "0")):
-        return
-    inner = torch.save
-
-    def write(path: Any) -> None:
-        if str(path).startswith(f"{folder}{os.sep}") and when():
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-
-    def watch(event: str, args: tuple[Any, ...]) -> None:
-        if event == "os.mkdir" or (event == "open" and writes(args)):
-            write(args[0])
-
-    def save(obj: Any, path: Any) -> None:
-        write(path)
-        inner(obj, path)
-
-    torch.save = save
-    sys.addaudithook(watch)
 
 
 def promised() -> None:
@@ -211,13 +187,7 @@ def no_more_writable(case: Case, whole: Path, folder: Path) -> dict[str, Any]:
     left, bad = names(out), damaged(folder)
     out.chmod(0o755)
     again = ended_as(case, whole, folder, forked(partial(train, case, folder), case.processes, log=folder / "2.txt"))
-    return {
-        "codes": ended.codes,
-        "said": ended.said,
-        "left": left,
-        "damaged": bad,
-        "again": again,
-    }
+    return {"codes": ended.codes, "said": ended.said, "left": left, "damaged": bad, "again": again}
 
 
 def main() -> None:

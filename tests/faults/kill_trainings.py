@@ -71,13 +71,8 @@ def found(folder: Path) -> list[Path]:
 
 def run_until(case: Case, folder: Path, moment: Moment, attempt: int) -> Ended:
     (folder / "out").mkdir(exist_ok=True)
-    return forked(
-        partial(train, case, folder, moment),
-        case.processes,
-        log=folder / f"log{attempt}.txt",
-        killed_after=moment.from_outside,
-        victims=moment.ranks,
-    )
+    when = {"killed_after": moment.from_outside, "victims": moment.ranks}
+    return forked(partial(train, case, folder, moment), case.processes, log=folder / f"log{attempt}.txt", **when)
 
 
 def was_meant(ended: Ended, moment: Moment) -> bool:

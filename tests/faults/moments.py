@@ -80,9 +80,7 @@ class Counter:
 
 def writes(args: tuple[Any, ...]) -> bool:
     """Whether the arguments of an "open" are those of a file to be written."""
-    return bool(args[2] & (os.O_WRONLY | os.O_RDWR)) or (
-        isinstance(args[1], str) and set(args[1]) & set("wax") != set()
-    )
+    return bool(args[2] & (os.O_WRONLY | os.O_RDWR) or (isinstance(args[1], str) and set(args[1]) & set("wax")))
 
 
 def drawn(what: str, draw: random.Random, seen: list[dict[str, float]], part: float, number: int) -> Moment:

@@ -1,14 +1,19 @@
 """The trainings that are killed, and what a script does that may be killed at any time."""
 
+import errno
 import os
 import pickle
+import random
 import signal
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import resuming
-from moments import Counter, Moment
+import torch
+from moments import Counter, Moment, writes
 from tiny import tiny
 
 from lightrainer import Trainer, get_last_checkpoint
@@ -18,6 +23,9 @@ EVERY_STEP = {"save_strategy": "steps", "save_steps": 1, "save_total_limit": 3}
 WORKERS = {"dataloader_num_workers": 2, "dataloader_multiprocessing_context": "fork"}
 BEST = {"metric_for_best_model": "loss", "greater_is_better": True, "load_best_model_at_end": True}
 EVALUATED = {"eval_strategy": "steps", "eval_steps": 1}
+KEPT = {**EVERY_STEP, **EVALUATED, **BEST}
+ASKED = {"enable_jit_checkpoint": True}
+OF_TWO = {**EVERY_STEP, "per_device_train_batch_size": 1}
 
 
 @dataclass(frozen=True)
@@ -35,6 +43,8 @@ class Case:
     """How far a training may get, at most, before it is killed once more."""
     number: int = signal.SIGKILL
     """Or SIGTERM, upon which a training saves and ends."""
+    full: float = 0.0
+    """How likely a write below the output folder is to fail in one process of a training that is to be killed."""
 
     @property
     def limit(self) -> int | None:
@@ -51,10 +61,8 @@ CASES = {
         arguments={"save_strategy": "epoch", "save_total_limit": 1}, moments=("change", "byte", "pass"), part=0.7
     ),
     "samples with workers": Case(arguments={**EVERY_STEP, **WORKERS}, moments=(*ANYTIME, "sample")),
-    "the best is kept": Case(arguments={**EVERY_STEP, **EVALUATED, **BEST, "save_total_limit": 1}),
-    "the best is kept, in the background": Case(
-        arguments={**EVERY_STEP, **EVALUATED, **BEST, "save_total_limit": 2}, in_background=True
-    ),
+    "the best is kept": Case(arguments={**KEPT, "save_total_limit": 1}),
+    "the best is kept, in the background": Case(arguments={**KEPT, "save_total_limit": 2}, in_background=True),
     "only the best is saved": Case(arguments={**EVALUATED, **BEST, "save_strategy": "best", "save_total_limit": 2}),
     "by length": Case("a table by length", EVERY_STEP),
     "by length, with workers that stay": Case(
@@ -66,32 +74,40 @@ CASES = {
     "a stream with a state and workers": Case("a stream with a state", {**EVERY_STEP, **WORKERS}),
     "a shuffled stream of rows": Case("a shuffled stream of rows", in_background=True),
     "a StatefulDataLoader": Case("a StatefulDataLoader"),
-    "asked to end": Case(
-        arguments={**EVERY_STEP, "enable_jit_checkpoint": True}, moments=("pass", "change"), number=signal.SIGTERM
-    ),
+    "asked to end": Case(arguments={**EVERY_STEP, **ASKED}, moments=("pass", "change"), number=signal.SIGTERM),
     "asked to end, otherwise never saved": Case(
-        arguments={"save_strategy": "no", "enable_jit_checkpoint": True, **WORKERS},
-        moments=("pass",),
-        in_background=True,
-        number=signal.SIGTERM,
+        "samples", {"save_strategy": "no", **ASKED, **WORKERS}, ("pass",), in_background=True, number=signal.SIGTERM
     ),
-    "two processes": Case(arguments={**EVERY_STEP, "per_device_train_batch_size": 1}, moments=("change",), processes=2),
-    "two processes, in the background": Case(
-        arguments={**EVERY_STEP, "per_device_train_batch_size": 1}, processes=2, in_background=True
-    ),
-    "two processes, by length, with workers": Case(
-        "a table by length", {**EVERY_STEP, **WORKERS, "per_device_train_batch_size": 1}, processes=2
-    ),
-    "two processes, a stream with a state": Case(
-        "a stream with a state", {**EVERY_STEP, "per_device_train_batch_size": 1, "max_steps": 6}, processes=2
-    ),
+    "two processes": Case("samples", OF_TWO, ("change",), processes=2),
+    "two processes, in the background": Case("samples", OF_TWO, processes=2, in_background=True),
+    "two processes, by length, with workers": Case("a table by length", {**OF_TWO, **WORKERS}, processes=2),
+    "two processes, a stream with a state": Case("a stream with a state", {**OF_TWO, "max_steps": 6}, processes=2),
     "two processes, one asked to end": Case(
-        arguments={**EVERY_STEP, "per_device_train_batch_size": 1, "enable_jit_checkpoint": True},
-        moments=("pass",),
-        processes=2,
-        number=signal.SIGTERM,
+        "samples", {**OF_TWO, **ASKED}, ("pass",), processes=2, number=signal.SIGTERM
     ),
 }
+
+
+def refuse(folder: Path, when: Callable[[], bool], rank: int = 0) -> None:
+    """Let some of the writes below a folder fail in one process, as if the disk were full."""
+    if rank != int(os.environ.get("RANK", "0")):
+        return
+    inner = torch.save
+
+    def write(path: Any) -> None:
+        if str(path).startswith(f"{folder}{os.sep}") and when():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    def watch(event: str, args: tuple[Any, ...]) -> None:
+        if event == "os.mkdir" or (event == "open" and writes(args)):
+            write(args[0])
+
+    def save(obj: Any, path: Any) -> None:
+        write(path)
+        inner(obj, path)
+
+    torch.save = save
+    sys.addaudithook(watch)
 
 
 def train(case: Case, folder: Path, moment: Moment | None = None, **changes: Any) -> None:
@@ -99,6 +115,10 @@ def train(case: Case, folder: Path, moment: Moment | None = None, **changes: Any
     rank, output = int(os.environ.get("RANK", "0")), folder / "out"
     kind = resuming.KINDS[case.reads]
     Trainer.background_checkpoints = 0 if case.in_background else None
+    if case.full and moment is not None:
+        draw = random.Random(str(moment))
+        starved = draw.randrange(case.processes)
+        refuse(output, lambda: draw.random() < case.full, starved)
     begin = get_last_checkpoint(output) if output.is_dir() else None
     with (folder / "begins.txt").open("a") as file:
         file.write(f"{Path(begin).name if begin else 'nothing'}\n" if rank == 0 else "")
