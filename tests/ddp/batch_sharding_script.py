@@ -5,7 +5,6 @@ Each rank writes down which samples it read and saw.
     torchrun --nproc_per_node=2 batch_sharding_script.py LIBRARY SCENARIO OUTPUT_FOLDER
 """
 
-import gc
 import hashlib
 import importlib
 import json
@@ -18,6 +17,7 @@ from typing import Any
 
 import numpy
 import torch
+from ranks import QUIET, Classifier, leave_group
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import Dataset, IterableDataset
@@ -25,6 +25,8 @@ from torch.utils.data import Dataset, IterableDataset
 RANK = int(os.environ.get("RANK", "0"))
 TRAINED, EVALUATED = 22, 13
 
+EACH = {"sync_each_batch": True, "num_steps": 2}
+GROUPED = {"train_sampling_strategy": "group_by_length", "remove_unused_columns": False}
 CASES: dict[str, dict[str, Any]] = {
     "default": {},
     "stream": {"stream": True},
@@ -42,12 +44,9 @@ CASES: dict[str, dict[str, Any]] = {
     "global order": {"config": {"use_seedable_sampler": False}},
     "global order, apart": {"config": {"use_seedable_sampler": False}, "apart": True},
     "global order, dispatched": {"config": {"use_seedable_sampler": False, "dispatch_batches": True}},
-    "grouped": {"train_sampling_strategy": "group_by_length", "remove_unused_columns": False},
-    "grouped, apart": {"train_sampling_strategy": "group_by_length", "remove_unused_columns": False, "apart": True},
-    "exchanged each time": {
-        "config": {"gradient_accumulation_kwargs": {"sync_each_batch": True, "num_steps": 2}},
-        "gradient_accumulation_steps": 1,
-    },
+    "grouped": GROUPED,
+    "grouped, apart": {**GROUPED, "apart": True},
+    "exchanged each time": {"config": {"gradient_accumulation_kwargs": EACH}, "gradient_accumulation_steps": 1},
     "static graph": {"ddp_static_graph": True, "ddp_find_unused_parameters": False},
     "DDP": {"ddp_find_unused_parameters": False, "ddp_bucket_cap_mb": 3, "ddp_broadcast_buffers": False},
     "tokens": {"counted": True},
@@ -93,27 +92,27 @@ class Stream(IterableDataset):
         return (self.data[index] for index in range(len(self.data)))
 
 
-class Seeing(nn.Module):
+class Seeing(Classifier):
     """A classifier with dropout that notes which samples it saw."""
 
     def __init__(self):
-        super().__init__()
-        self.first, self.dropout, self.second = nn.Linear(8, 16), nn.Dropout(0.2), nn.Linear(16, 3)
+        super().__init__(dropout=0.2)
         self.trained: list[list[int]] = []
         self.evaluated: list[list[int]] = []
 
-    def forward(self, x, labels, index):
+    def noted(self, x, labels, index):
         (self.trained if self.training else self.evaluated).append(index.tolist())
-        logits = self.second(self.dropout(torch.tanh(self.first(x))))
-        return {"loss": functional.cross_entropy(logits, labels), "index": index}
+        return Classifier.forward(self, x, labels)
+
+    def forward(self, x, labels, index):
+        return {"loss": self.noted(x, labels, index)["loss"], "index": index}
 
 
 class Counting(Seeing):
     """Divides by the number of labels in the whole window, when it is told."""
 
     def forward(self, x, labels, index, num_items_in_batch=None, **kwargs):
-        (self.trained if self.training else self.evaluated).append(index.tolist())
-        logits = self.second(self.dropout(torch.tanh(self.first(x))))
+        logits = self.noted(x, labels, index)["logits"]
         total = functional.cross_entropy(logits, labels, reduction="sum")
         count = (labels != -100).sum() if num_items_in_batch is None else num_items_in_batch
         return {"loss": total / count, "index": index}
@@ -153,30 +152,16 @@ def seen_in(api: Any, name: str, case: dict[str, Any], folder: Path) -> dict[str
         def on_step_end(self, args, state, control, **kwargs):
             wrapped.update(wrapper(trainer))
 
-    keywords: dict[str, Any] = {
-        "output_dir": str(folder / name),
-        "per_device_train_batch_size": 4,
-        "per_device_eval_batch_size": 2,
-        "gradient_accumulation_steps": 2,
-        "max_steps": 5,
-        "learning_rate": 1e-2,
-        "logging_steps": 1,
-        "eval_strategy": "steps",
-        "eval_steps": 3,
-        "save_strategy": "no",
-        "report_to": "none",
-        "disable_tqdm": True,
-        "use_cpu": True,
-        "ddp_timeout": 60,
-        "accelerator_config": config,
-        **case,
-    }
+    keywords: dict[str, Any] = {"per_device_train_batch_size": 4, "per_device_eval_batch_size": 2, "max_steps": 5}
+    keywords |= {"gradient_accumulation_steps": 2, "learning_rate": 1e-2, "logging_steps": 1, "save_strategy": "no"}
+    keywords |= {"eval_strategy": "steps", "eval_steps": 3, "ddp_timeout": 60, "accelerator_config": config}
+    keywords |= {**QUIET, **case}
     if api.__name__ == "transformers":
         keywords.pop("ddp_static_graph", None)
     torch.manual_seed(7)
     trainer = api.Trainer(
         model=Counting() if counted else Seeing(),
-        args=api.TrainingArguments(**keywords),
+        args=api.TrainingArguments(str(folder / name), **keywords),
         train_dataset=Stream(data[0]) if stream else data[0],
         eval_dataset=Stream(data[1]) if stream else data[1],
         data_collator=collate,
@@ -241,17 +226,9 @@ def plain(value: Any) -> Any:
 
 def objects_in(api: Any, folder: Path, *, concatenate: bool, texts: bool = False) -> dict[str, Any]:
     """Predict once: the reference forgets the argument after that."""
-    arguments = api.TrainingArguments(
-        output_dir=str(folder / "objects"),
-        per_device_eval_batch_size=2,
-        eval_use_gather_object=True,
-        eval_do_concat_batches=concatenate,
-        remove_unused_columns=False,
-        label_names=["labels"],
-        report_to="none",
-        disable_tqdm=True,
-        use_cpu=True,
-    )
+    options = {"eval_use_gather_object": True, "eval_do_concat_batches": concatenate, "remove_unused_columns": False}
+    options |= {"per_device_eval_batch_size": 2, "label_names": ["labels"]}
+    arguments = api.TrainingArguments(str(folder / "objects"), **options, **QUIET)
     trainer = api.Trainer(model=Finder(texts), args=arguments, data_collator=targets)
     prediction = trainer.predict(Indexed(EVALUATED))
     seen = {"predictions": plain(prediction.predictions), "labels": plain(prediction.label_ids)}
@@ -268,44 +245,23 @@ def sent() -> dict[str, Any]:
         return {"matrix": matrix, "pair": pair, "texts": [f"sample {i}" for i in indices], "whole": None}
 
     seen: dict[str, Any] = {}
+    options = {"batch_size": 2, "rank": RANK, "world_size": 2, "dispatch_batches": True}
     for name, count in (("even", 8), ("filled", 7)):
-        loader = build_loader(
-            range(count), batch_size=2, collate_fn=ragged, rank=RANK, world_size=2, dispatch_batches=True
-        )
+        loader = build_loader(range(count), collate_fn=ragged, **options)
         seen[name] = [plain({**batch, "matrix": list(batch["matrix"].shape)}) for batch in loader]
         seen[f"{name} types"] = [str(batch["matrix"].dtype) for batch in loader]
         loader.skip(1)
         seen[f"{name} skipped"] = len(list(loader)) == len(seen[name]) - 1
-    loader = build_loader(Broken(), batch_size=2, rank=RANK, world_size=2, dispatch_batches=True)
-    try:
-        list(loader)
-    except Exception as error:
-        seen["error"] = f"{type(error).__name__}: {error}"
-    stream = Stream(Indexed(7))
-    loader = build_loader(
-        stream,
-        batch_size=2,
-        collate_fn=lambda items: ragged([int(i["index"]) for i in items]),
-        rank=RANK,
-        world_size=2,
-        dispatch_batches=True,
-    )
-    try:
-        list(loader)
-    except Exception as error:
-        seen["ragged end"] = f"{type(error).__name__}: {error}"
-    calling = build_loader(
-        range(8),
-        batch_size=2,
-        collate_fn=lambda indices: {"x": torch.tensor(indices), "f": lambda: 0},
-        rank=RANK,
-        world_size=2,
-        dispatch_batches=True,
-    )
-    try:
-        list(calling)
-    except Exception as error:
-        seen["unsendable"] = f"{type(error).__name__}: {error}"
+    failing: dict[str, tuple[Any, Any]] = {
+        "error": (Broken(), None),
+        "ragged end": (Stream(Indexed(7)), lambda items: ragged([int(i["index"]) for i in items])),
+        "unsendable": (range(8), lambda indices: {"x": torch.tensor(indices), "f": lambda: 0}),
+    }
+    for name, (data, collate_fn) in failing.items():
+        try:
+            list(build_loader(data, collate_fn=collate_fn, **options))
+        except Exception as error:
+            seen[name] = f"{type(error).__name__}: {error}"
     return seen
 
 
@@ -323,15 +279,8 @@ def resumed_in(api: Any, name: str, folder: Path) -> dict[str, Any]:
     """Train to the end, and once more with a stop in the middle of the second epoch; what rank and weights were."""
     case = dict(CASES[name])
     data = Indexed(TRAINED)
-    keywords: dict[str, Any] = {
-        "per_device_train_batch_size": 4,
-        "max_steps": 7,
-        "save_steps": 5,
-        "report_to": "none",
-        "disable_tqdm": True,
-        "use_cpu": True,
-        "accelerator_config": case.pop("config", {}),
-    }
+    keywords = {"per_device_train_batch_size": 4, "max_steps": 7, "save_steps": 5, **QUIET}
+    keywords["accelerator_config"] = case.pop("config", {})
 
     class Stop(api.TrainerCallback):
         def on_step_end(self, args, state, control, **kwargs):
@@ -366,9 +315,7 @@ def main(library: str, scenario: str, folder: Path) -> None:
         seen["sent"] = sent()
         seen["resumed"] = {name: resumed_in(api, name, folder) for name in RESUMED}
     (folder / f"{scenario}-rank{RANK}.json").write_text(json.dumps(seen))
-    if library == "transformers":
-        gc.collect()
-        torch.distributed.destroy_process_group()
+    leave_group(library)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ OTHER_SCRIPTS["batch_sharding"] = SCRIPT.with_name("batch_sharding_script.py")
 OTHER_SCRIPTS["folders"] = SCRIPT.with_name("folder_script.py")
 OTHER_SCRIPTS["modules"] = SCRIPT.with_name("module_script.py")
 OTHER_SCRIPTS["estimates"] = SCRIPT.with_name("estimate_script.py")
-PROCESSES = {"evaluation1": 1, "evaluation3": 3, "evaluation4": 4}  # two in all other scenarios
+PROCESSES = {"evaluation3": 3}  # two in all other scenarios
 OTHER_SCRIPTS |= dict.fromkeys(("evaluation2", *PROCESSES), SCRIPT.with_name("evaluation_script.py"))
 TOGETHER = {"lightrainer": ("tokens", "half", "half_compiled"), "transformers": ("points", "tokens", "half")}
 """Scenarios of the training script that share a program."""

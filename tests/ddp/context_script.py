@@ -21,6 +21,7 @@ import lightrainer
 
 TWO, GRID = {"cp_size": 2}, {"cp_size": 2, "dp_shard_size": 2}
 HEADS = {"sp_size": 2}
+PARTS = {"version": 2, "transformer_layer_cls_to_wrap": ["Block"], "state_dict_type": "SHARDED_STATE_DICT"}
 BY_NEIGHBOURS = {"cp_handler": {"cp_comm_strategy": "alltoall"}}
 CASES: dict[str, dict[str, Any]] = {
     "mean": {"parallelism_config": TWO | BY_NEIGHBOURS},
@@ -31,20 +32,9 @@ CASES: dict[str, dict[str, Any]] = {
     "bf16": {"parallelism_config": TWO, "bf16": True},
     "no_ring": {"parallelism_config": TWO},
     "late_shift": {"parallelism_config": TWO},
-    "grid_items": {
-        "parallelism_config": GRID,
-        "fsdp": "full_shard",
-        "fsdp_config": {
-            "version": 2,
-            "transformer_layer_cls_to_wrap": ["Block"],
-            "state_dict_type": "SHARDED_STATE_DICT",
-        },
-    },
+    "grid_items": {"parallelism_config": GRID, "fsdp": "full_shard", "fsdp_config": PARTS},
     "wide_mean": {"parallelism_config": {"cp_size": 4} | BY_NEIGHBOURS},
-    "split_items": {
-        "parallelism_config": {"cp_size": 2, "tp_size": 2},
-        "accelerator_config": {"dispatch_batches": True},
-    },
+    "split_items": {"parallelism_config": TWO | {"tp_size": 2}, "accelerator_config": {"dispatch_batches": True}},
     "heads_mean": {"parallelism_config": HEADS},
     "heads_items": {"parallelism_config": HEADS},
     "heads_llama": {"parallelism_config": HEADS, "gradient_checkpointing": True},
@@ -203,14 +193,9 @@ def trainer_of(
         groups = {}
         options = {name: value for name, value in options.items() if name == "label_smoothing_factor"}
         options["label_names"] = ["labels"]
-    arguments = short_arguments(
-        folder,
-        shares=groups.get("dp_shard_size", 1),
-        num_train_epochs=2,
-        save_strategy="no" if stop or case not in RESUMED else "epoch",
-        include_num_input_tokens_seen="all",
-        **options,
-    )
+    options["save_strategy"] = "no" if stop or case not in RESUMED else "epoch"
+    options |= {"num_train_epochs": 2, "include_num_input_tokens_seen": "all"}
+    arguments = short_arguments(folder, shares=groups.get("dp_shard_size", 1), **options)
     torch.manual_seed(seed)
     given = {"train_dataset": samples(case, 16, 1), "eval_dataset": samples(case, 8, 2), **changes}
     return lightrainer.Trainer(**{"model": model_of(case), **given}, args=arguments, callbacks=[StopAt(stop)])
@@ -238,14 +223,8 @@ def seen(trainer: lightrainer.Trainer, folder: Path) -> dict[str, Any]:
 
 
 def main(folder: Path, cases: list[str]) -> None:
-    train_cases(
-        folder,
-        [case for case in cases if case in CASES and case not in WRONG],
-        trainer_of,
-        seen,
-        resumed=RESUMED,
-        evaluates=False,
-    )
+    right = [case for case in cases if case in CASES and case not in WRONG]
+    train_cases(folder, right, trainer_of, seen, resumed=RESUMED, evaluates=False)
     for case in cases:
         if case.startswith("refused"):
             write(folder, case, refused(folder / case, HEADS if "heads" in case else TWO))

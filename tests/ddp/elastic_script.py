@@ -16,8 +16,7 @@ from typing import Any
 
 import torch
 from forking import forked
-from torch import nn
-from torch.nn import functional
+from ranks import QUIET, Classifier, points
 from torch.utils.data import IterableDataset, default_collate
 
 from lightrainer import Trainer, TrainerCallback, TrainingArguments
@@ -27,20 +26,18 @@ assert lightning_internals
 SAMPLES = 48
 
 
-class Model(nn.Module):
+class Model(Classifier):
     """Notes which samples it is trained with. No dropout: that draws other numbers with other batches."""
 
     def __init__(self) -> None:
-        super().__init__()
         torch.manual_seed(7)
-        self.first, self.second = nn.Linear(8, 6), nn.Linear(6, 3)
+        super().__init__()
         self.seen: list[list[int]] = []
 
     def forward(self, x: torch.Tensor, labels: torch.Tensor, index: torch.Tensor) -> dict[str, torch.Tensor]:
         if self.training:
             self.seen.append(index.tolist())
-        logits = self.second(torch.tanh(self.first(x)))
-        return {"loss": functional.cross_entropy(logits, labels), "logits": logits}
+        return super().forward(x, labels)
 
 
 class Steps(TrainerCallback):
@@ -65,10 +62,7 @@ class Stream(IterableDataset):
 
 
 def items() -> list[dict[str, Any]]:
-    features = torch.randn(SAMPLES, 8, generator=torch.Generator().manual_seed(1))
-    return [
-        {"x": x, "labels": x[:3].argmax(), "index": i, "input_ids": [0] * (i * 7 % 11)} for i, x in enumerate(features)
-    ]
+    return [{**one, "index": i, "input_ids": [0] * (i * 7 % 11)} for i, one in enumerate(points(SAMPLES))]
 
 
 def collate(samples: list[dict[str, Any]]) -> dict[str, Any]:
@@ -92,10 +86,7 @@ CASES: dict[str, dict[str, Any]] = {
 # By case: processes, step of the checkpoint, changed arguments.
 RESUMED: dict[str, list[tuple[int, int, dict[str, int]]]] = {
     "shuffled": [
-        (1, 3, {}),
-        (4, 3, {}),
-        (1, 6, {}),
-        (4, 8, {}),
+        *((1, 3, {}), (4, 3, {}), (1, 6, {}), (4, 8, {})),
         (1, 4, {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1}),
         (4, 4, {"per_device_train_batch_size": 1}),
         (2, 4, {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 1}),
@@ -119,23 +110,10 @@ CHAIN = ((2, 3), (1, 5), (4, 8), (2, None))
 
 def train(folder: Path, output: Path, resume: Path | None, stop: int | None, **changes: Any) -> None:
     """Train to the end, or to a step, and write down how it went in this process."""
-    options = {
-        "per_device_train_batch_size": 2,
-        "gradient_accumulation_steps": 2,
-        "num_train_epochs": 2,
-        "learning_rate": 1e-2,
-        "logging_steps": 2,
-        "save_strategy": "steps",
-        "save_steps": 1,
-        "report_to": "none",
-        "disable_tqdm": True,
-        "use_cpu": True,
-        "dataloader_pin_memory": False,
-        "remove_unused_columns": False,
-        "ddp_timeout": 60,
-        "ddp_find_unused_parameters": False,
-        "optim": "adamw_torch",
-    }
+    options = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "num_train_epochs": 2, **QUIET}
+    options |= {"learning_rate": 1e-2, "logging_steps": 2, "save_strategy": "steps", "save_steps": 1}
+    options |= {"remove_unused_columns": False, "ddp_timeout": 60, "ddp_find_unused_parameters": False}
+    options["optim"] = "adamw_torch"
     model, data = Model(), items()
     steps = Steps(model, stop)
     if resume is not None and stop is None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from ranks import QUIET
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -22,36 +23,23 @@ from transformers import LlamaConfig, LlamaForCausalLM
 import lightrainer
 from lightrainer.lightning_modules.distributed.sharding import own_part
 
-CONFIG = {
-    "hidden_size": 32,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "intermediate_size": 64,
-    "vocab_size": 96,
-    "max_position_embeddings": 32,
-    "use_cache": False,
-}
+CONFIG = {"hidden_size": 32, "num_hidden_layers": 3, "intermediate_size": 64, "vocab_size": 96, "use_cache": False}
+CONFIG |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 32}
 BATCH, SEQUENCE = 2, 16
-WRAPPED = {"fsdp_config": {"version": 2}}
+FULL_SHARD, GRAD_OP = (
+    {"fsdp": f"{kind} auto_wrap", "fsdp_config": {"version": 2}} for kind in ("full_shard", "shard_grad_op")
+)
+EACH_BATCH = {"gradient_accumulation_kwargs": {"sync_each_batch": True}}
 CASES: dict[str, dict[str, Any]] = {
     "ddp": {},
     "ddp accumulated": {"gradient_accumulation_steps": 3},
     "ddp bf16": {"bf16": True},
-    "full_shard": {"fsdp": "full_shard auto_wrap", **WRAPPED},
-    "full_shard accumulated": {"fsdp": "full_shard auto_wrap", **WRAPPED, "gradient_accumulation_steps": 3},
-    "full_shard bf16": {"fsdp": "full_shard auto_wrap", **WRAPPED, "bf16": True},
-    "shard_grad_op": {"fsdp": "shard_grad_op auto_wrap", **WRAPPED},
-    "shard_grad_op, each batch": {
-        "fsdp": "shard_grad_op auto_wrap",
-        **WRAPPED,
-        "gradient_accumulation_steps": 2,
-        "accelerator_config": {"gradient_accumulation_kwargs": {"sync_each_batch": True}},
-    },
-    "full_shard, version 1": {
-        "fsdp": "full_shard auto_wrap",
-        "fsdp_config": {"transformer_layer_cls_to_wrap": ["LlamaDecoderLayer"]},
-    },
+    "full_shard": FULL_SHARD,
+    "full_shard accumulated": {**FULL_SHARD, "gradient_accumulation_steps": 3},
+    "full_shard bf16": {**FULL_SHARD, "bf16": True},
+    "shard_grad_op": GRAD_OP,
+    "shard_grad_op, each batch": {**GRAD_OP, "gradient_accumulation_steps": 2, "accelerator_config": EACH_BATCH},
+    "full_shard, version 1": {**FULL_SHARD, "fsdp_config": {"transformer_layer_cls_to_wrap": ["LlamaDecoderLayer"]}},
 }
 COLLECTIVES = {
     "c10d::allreduce_": "all-reduce",
@@ -117,18 +105,9 @@ class Record(lightrainer.TrainerCallback):
 
 
 def train(folder: Path, case: str) -> dict[str, Any]:
-    args = lightrainer.TrainingArguments(
-        output_dir=str(folder / "out"),
-        per_device_train_batch_size=BATCH,
-        max_steps=3,
-        save_strategy="no",
-        report_to="none",
-        disable_tqdm=True,
-        use_cpu=True,
-        ddp_timeout=100,
-        ddp_find_unused_parameters=False,
-        **CASES[case],
-    )
+    options = {"per_device_train_batch_size": BATCH, "max_steps": 3, "save_strategy": "no", **QUIET}
+    options |= {"ddp_timeout": 100, "ddp_find_unused_parameters": False, **CASES[case]}
+    args = lightrainer.TrainingArguments(str(folder / "out"), **options)
     torch.manual_seed(0)
     record = Record()
     rows = torch.randint(CONFIG["vocab_size"], (64, SEQUENCE))

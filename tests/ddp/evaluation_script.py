@@ -5,7 +5,6 @@
 Every rank writes what it saw to `OUTPUT_FOLDER/SCENARIO-rank<rank>.json`.
 """
 
-import gc
 import importlib
 import json
 import os
@@ -15,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from ranks import QUIET, leave_group
 from torch import nn
 from torch.nn import functional
+from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import IterableDataset
 
 BATCH = 2
@@ -61,16 +62,11 @@ def samples(count: int) -> list[dict[str, torch.Tensor]]:
 
 
 def pad(items: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
-    longest = max(len(item["labels"]) for item in items)
     batch = {
-        "input_ids": torch.zeros(len(items), longest, dtype=torch.long),
-        "labels": torch.full((len(items), longest), -100),
-        "index": torch.stack([item["index"] for item in items]),
+        name: pad_sequence([item[name] for item in items], batch_first=True, padding_value=filler)
+        for name, filler in (("input_ids", 0), ("labels", -100))
     }
-    for row, item in enumerate(items):
-        for name in ("input_ids", "labels"):
-            batch[name][row, : len(item[name])] = item[name]
-    return batch
+    return {**batch, "index": torch.stack([item["index"] for item in items])}
 
 
 class Stream(IterableDataset):
@@ -132,15 +128,8 @@ def outcome(trainer: Any, dataset: Any, metrics: dict[str, Any], seen: list[Any]
 def main(library: str, scenario: str, folder: Path) -> None:
     warnings.filterwarnings("ignore")
     api = importlib.import_module(library)
-    arguments = api.TrainingArguments(
-        output_dir=str(folder / scenario),
-        per_device_eval_batch_size=BATCH,
-        report_to="none",
-        disable_tqdm=True,
-        use_cpu=True,
-        dataloader_pin_memory=False,
-        ddp_timeout=60,
-    )
+    options = {"per_device_eval_batch_size": BATCH, "ddp_timeout": 60, **QUIET}
+    arguments = api.TrainingArguments(str(folder / scenario), **options)
     trainer = api.Trainer(model=Tokens(), args=arguments, data_collator=pad)
     rank, processes = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     seen: list[Any] = []
@@ -156,10 +145,8 @@ def main(library: str, scenario: str, folder: Path) -> None:
         for count in lengths(processes, "stream by a worker"):
             results[f"stream by a worker of {count}"] = outcome(trainer, Stream(samples(count)), metrics, seen)
     (folder / f"{scenario}-rank{rank}.json").write_text(json.dumps(results))
-    if library == "transformers":
-        del trainer
-        gc.collect()
-        torch.distributed.destroy_process_group()
+    del trainer
+    leave_group(library)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from ranks import QUIET
 from torch import nn
 from torch.nn import functional
 
@@ -63,19 +64,9 @@ class AtStep(TrainerCallback):
 
 
 def trainer(folder: Path, model: nn.Module | None = None, data: Any = None, callback: Any = None, **changes: Any):
-    options = {
-        "per_device_train_batch_size": 2,
-        "per_device_eval_batch_size": 2,
-        "num_train_epochs": 1,
-        "save_strategy": "no",
-        "logging_steps": 1,
-        "report_to": "none",
-        "disable_tqdm": True,
-        "log_level": "warning",
-        "log_level_replica": "warning",
-        "use_cpu": True,
-        "ddp_timeout": 60,
-    }
+    options = {"per_device_train_batch_size": 2, "per_device_eval_batch_size": 2, "num_train_epochs": 1, **QUIET}
+    options |= {"log_level": "warning", "log_level_replica": "warning", "save_strategy": "no", "logging_steps": 1}
+    options["ddp_timeout"] = 60
     arguments = TrainingArguments(output_dir=str(folder), **{**options, **changes})
     torch.manual_seed(7)
     given = [] if callback is None else [callback]
@@ -164,19 +155,5 @@ def absent(folder: Path) -> None:
     trainer(folder, ddp_timeout=2).train()
 
 
-ACTIONS = {
-    action.__name__: action
-    for action in (
-        raises,
-        third_of_three,
-        killed,
-        first_killed,
-        leaves,
-        worker_dies,
-        hangs,
-        before_training,
-        catches,
-        in_evaluation,
-        absent,
-    )
-}
+HAPPENING = raises, third_of_three, killed, first_killed, leaves, worker_dies, hangs, before_training, catches
+ACTIONS = {action.__name__: action for action in (*HAPPENING, in_evaluation, absent)}

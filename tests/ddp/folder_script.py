@@ -11,8 +11,7 @@ import warnings
 from pathlib import Path
 
 import torch
-from torch import nn
-from torch.nn import functional
+from ranks import QUIET, Classifier, points
 from torch.utils.data import RandomSampler, default_collate
 
 import lightrainer
@@ -29,22 +28,10 @@ from lightrainer.lightning_modules.internals import lightning_internals
 RANK = int(os.environ["RANK"])
 
 
-class Model(nn.Module):
-    """With dropout, so that the generators of both processes matter."""
-
-    def __init__(self, seed: int):
-        super().__init__()
-        torch.manual_seed(seed)
-        self.first, self.second = nn.Linear(8, 6), nn.Linear(6, 3)
-
-    def forward(self, x, labels=None):
-        logits = self.second(functional.dropout(torch.tanh(self.first(x)), 0.2, self.training))
-        return {"loss": functional.cross_entropy(logits, labels), "logits": logits}
-
-
-def data():
-    features = torch.randn(22, 8, generator=torch.Generator().manual_seed(1))
-    return [{"x": x, "labels": x[:3].argmax()} for x in features]
+def seeded(seed: int) -> Classifier:
+    """A model with dropout, so that the generators of both processes matter."""
+    torch.manual_seed(seed)
+    return Classifier(dropout=0.2)
 
 
 def digest(model) -> str:
@@ -57,60 +44,27 @@ def by_lightning(folder: Path, seed: int = 7, resume: Path | None = None) -> str
     from lightning.pytorch.callbacks import ModelCheckpoint
 
     optimizer, schedule = OptimizerConfig(learning_rate=0.01), ScheduleConfig(name="linear", total_steps=6)
-    module = LossModule(Model(seed), optimizer=optimizer, schedule=schedule)
-    saving = ModelCheckpoint(
-        dirpath=folder,
-        filename="checkpoint-{step}",
-        auto_insert_metric_name=False,
-        every_n_train_steps=1,
-        save_top_k=-1,
-    )
+    module = LossModule(seeded(seed), optimizer=optimizer, schedule=schedule)
+    names = {"filename": "checkpoint-{step}", "auto_insert_metric_name": False}
+    saving = ModelCheckpoint(dirpath=folder, every_n_train_steps=1, save_top_k=-1, **names)
     saving.FILE_EXTENSION = ""
     with lightning_internals.quiet():
-        trainer = Trainer(
-            accelerator="cpu",
-            devices=2,
-            strategy="ddp",
-            max_epochs=2,
-            plugins=[FolderCheckpointIO(module)],
-            callbacks=[saving],
-            logger=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            use_distributed_sampler=False,
-            num_sanity_val_steps=0,
-        )
-        items = data()
-        loader = build_loader(
-            items,
-            batch_size=4,
-            collate_fn=default_collate,
-            sampler=RandomSampler(items),
-            seed=42,
-            rank=RANK,
-            world_size=2,
-        )
+        quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+        ddp = {"accelerator": "cpu", "devices": 2, "strategy": "ddp", "use_distributed_sampler": False, **quiet}
+        trainer = Trainer(max_epochs=2, plugins=[FolderCheckpointIO(module)], callbacks=[saving], **ddp)
+        items = points(22)
+        given = {"collate_fn": default_collate, "sampler": RandomSampler(items), "seed": 42}
+        loader = build_loader(items, batch_size=4, rank=RANK, world_size=2, **given)
         set_seed(42 + RANK)
         trainer.fit(module, loader, ckpt_path=resume)
     return digest(module.model)
 
 
 def by_the_facade(folder: Path, seed: int = 7, resume: Path | None = None) -> str:
-    arguments = lightrainer.TrainingArguments(
-        str(folder),
-        per_device_train_batch_size=4,
-        num_train_epochs=2,
-        learning_rate=0.01,
-        max_grad_norm=0.0,
-        report_to="none",
-        disable_tqdm=True,
-        use_cpu=True,
-        save_strategy="steps",
-        save_steps=1,
-        data_seed=42,
-        dataloader_pin_memory=False,
-    )
-    trainer = lightrainer.Trainer(Model(seed), arguments, train_dataset=data())
+    options = {"per_device_train_batch_size": 4, "num_train_epochs": 2, "learning_rate": 0.01, "max_grad_norm": 0.0}
+    options |= {"save_strategy": "steps", "save_steps": 1, "data_seed": 42, **QUIET}
+    arguments = lightrainer.TrainingArguments(str(folder), **options)
+    trainer = lightrainer.Trainer(seeded(seed), arguments, train_dataset=points(22))
     set_seed(42 + RANK)
     trainer.train(resume_from_checkpoint=None if resume is None else str(resume))
     return digest(trainer.model)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from ranks import QUIET, points, timeless
 from torch import nn
 from torch.nn import functional
 
@@ -79,38 +80,18 @@ class Model(nn.Module):
         return {"loss": functional.cross_entropy(logits, labels), "logits": logits}
 
 
-def points(count: int, seed: int) -> list[dict[str, torch.Tensor]]:
-    generator = torch.Generator().manual_seed(seed)
-    features = torch.randn(count, 8, generator=generator)
-    return [{"x": x, "labels": x[:3].argmax()} for x in features]
-
-
 def trained(folder: Path, model: dict[str, Any], resume: bool = False, **changes: Any) -> dict[str, Any]:
     """Train, and say how it ended."""
-    options = {
-        "per_device_train_batch_size": 4,
-        "per_device_eval_batch_size": 2,
-        "num_train_epochs": 2,
-        "learning_rate": 1e-2,
-        "logging_steps": 1,
-        "eval_strategy": "steps",
-        "eval_steps": 3,
-        "save_strategy": "no",
-        "report_to": "none",
-        "disable_tqdm": True,
-        "use_cpu": True,
-        "dataloader_pin_memory": False,
-        "ddp_timeout": 60,
-    }
+    options = {"per_device_train_batch_size": 4, "per_device_eval_batch_size": 2, "num_train_epochs": 2, **QUIET}
+    options |= {"learning_rate": 1e-2, "logging_steps": 1, "eval_strategy": "steps", "eval_steps": 3}
+    options |= {"save_strategy": "no", "ddp_timeout": 60}
     arguments = TrainingArguments(output_dir=str(folder), **{**options, **changes})
     torch.manual_seed(7)
     trainer = Trainer(Model(**model), arguments, train_dataset=points(44, 1), eval_dataset=points(9, 2))
     trainer.train(resume_from_checkpoint=resume or None)
-    clocks = ("runtime", "per_second", "preparation_time")
-    history = [{k: v for k, v in entry.items() if not k.endswith(clocks)} for entry in trainer.state.log_history]
     return {
         "weights": {name: tensor.tolist() for name, tensor in trainer.model.state_dict().items()},
-        "history": [entry for entry in history if "train_loss" not in entry],
+        "history": timeless(trainer.state.log_history),
         "batch": trainer.state.train_batch_size,
         "passes": trainer.model.passes,
     }
@@ -135,8 +116,8 @@ class Bad(nn.Module):
 def guarded(folder: Path) -> dict[str, Any]:
     """Rank 1 alone meets a NaN."""
     guard = NaNGuardCallback("skip")
-    options = {"output_dir": str(folder / "guarded"), "per_device_train_batch_size": 2, "num_train_epochs": 1}
-    arguments = TrainingArguments(**options, save_strategy="no", report_to="none", disable_tqdm=True, use_cpu=True)
+    options = {"per_device_train_batch_size": 2, "num_train_epochs": 1, "save_strategy": "no"}
+    arguments = TrainingArguments(str(folder / "guarded"), **options, **QUIET)
     torch.manual_seed(7)
     trainer = Trainer(Bad(), arguments, train_dataset=points(16, 1), callbacks=[guard])
     trainer.train()
@@ -149,13 +130,11 @@ def faults(folder: Path) -> dict[str, Any]:
     half = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
     smaller = trained(folder / "smaller", {"memory": "forward", "limit": 2}, auto_find_batch_size=True)
     Trainer.keep_effective_batch_size = True
-    found = {
-        place: trained(folder / place, {"memory": place, "limit": 2}, auto_find_batch_size=True)
-        for place in ("forward", "backward")
-    }
+    tried = lambda place: trained(folder / place, {"memory": place, "limit": 2}, auto_find_batch_size=True)
     return {
+        "forward": tried("forward"),
+        "backward": tried("backward"),
         "given": trained(folder / "given", {}, **half),
-        **found,
         "large": trained(folder / "large", {}),
         "smaller": smaller,
         "small": trained(folder / "small", {}, per_device_train_batch_size=2),

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 from fault_actions import Classifier, Points, fail, kill, rank
+from ranks import QUIET, timeless
 from torch import nn
 
 from lightrainer import Trainer, TrainerCallback, TrainingArguments
@@ -46,17 +47,10 @@ class Faulty(TrainerCallback):
             if (who, when, at) == (rank(), event, step):
                 what()
 
-    def on_step_begin(self, args, state, control, **kwargs):
-        self.happen("on_step_begin", state.global_step)
 
-    def on_step_end(self, args, state, control, **kwargs):
-        self.happen("on_step_end", state.global_step)
-
-    def on_save(self, args, state, control, **kwargs):
-        self.happen("on_save", state.global_step)
-
-    def on_evaluate(self, args, state, control, **kwargs):
-        self.happen("on_evaluate", state.global_step)
+for event in ("on_step_begin", "on_step_end", "on_save", "on_evaluate"):
+    happen = lambda self, args, state, control, event=event, **kwargs: self.happen(event, state.global_step)
+    setattr(Faulty, event, happen)
 
 
 class Dropping(Classifier):
@@ -71,25 +65,12 @@ class Dropping(Classifier):
 
 
 def trained(folder: Path, callbacks: list[TrainerCallback]) -> Trainer:
-    arguments = TrainingArguments(
-        output_dir=str(folder),
-        per_device_train_batch_size=2,
-        num_train_epochs=3,
-        learning_rate=1e-2,
-        logging_steps=1,
-        eval_strategy="steps",
-        eval_steps=5,
-        save_strategy="steps",
-        save_steps=2,
-        report_to="none",
-        disable_tqdm=True,
-        use_cpu=True,
-        ddp_timeout=60,
-    )
+    options = {"per_device_train_batch_size": 2, "num_train_epochs": 3, "learning_rate": 1e-2, "logging_steps": 1}
+    options |= {"eval_strategy": "steps", "eval_steps": 5, "save_strategy": "steps", "save_steps": 2}
+    arguments = TrainingArguments(str(folder), ddp_timeout=60, **options, **QUIET)
     torch.manual_seed(7)
-    trainer = Trainer(
-        Dropping(), arguments, train_dataset=Points(count=16), eval_dataset=Points(count=5), callbacks=callbacks
-    )
+    data = {"train_dataset": Points(count=16), "eval_dataset": Points(count=5)}
+    trainer = Trainer(Dropping(), arguments, **data, callbacks=callbacks)
     trainer.train()
     return trainer
 
@@ -106,12 +87,8 @@ def leave_trap(whole: Path, folder: Path) -> None:
 
 
 def seen(trainer: Trainer) -> dict[str, object]:
-    clocks = ("runtime", "per_second", "preparation_time")
-    history = [{k: v for k, v in entry.items() if not k.endswith(clocks)} for entry in trainer.state.log_history]
-    return {
-        "weights": {name: tensor.tolist() for name, tensor in trainer.model.state_dict().items()},
-        "history": [entry for entry in history if "train_loss" not in entry],
-    }
+    weights = {name: tensor.tolist() for name, tensor in trainer.model.state_dict().items()}
+    return {"weights": weights, "history": timeless(trainer.state.log_history)}
 
 
 def main(folder: Path) -> None:

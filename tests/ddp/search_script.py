@@ -13,28 +13,12 @@ from pathlib import Path
 
 import optuna
 import torch
-from torch import nn
-from torch.nn import functional
+from ranks import QUIET, Classifier, points
 
 from lightrainer import Trainer, TrainingArguments
 from lightrainer.lightning_modules import optimize_together
 
 RANK = int(os.environ["RANK"])
-
-
-class Model(nn.Module):
-    def __init__(self, width=6):
-        super().__init__()
-        self.first, self.second = nn.Linear(8, width), nn.Linear(width, 3)
-
-    def forward(self, x, labels=None):
-        logits = self.second(torch.tanh(self.first(x)))
-        return {"loss": functional.cross_entropy(logits, labels), "logits": logits}
-
-
-def points(count, seed):
-    features = torch.randn(count, 8, generator=torch.Generator().manual_seed(seed))
-    return [{"x": x, "labels": x[:3].argmax()} for x in features]
 
 
 class EverySecond(optuna.pruners.BasePruner):
@@ -57,13 +41,13 @@ def second_is_best(trial):
 def model_of(trial):
     """The width is drawn while the model is made, in both processes."""
     width = 6 if trial is None else trial.suggest_categorical("width", [4, 8])
-    return Model(width)
+    return Classifier(width)
 
 
 def trainer(folder, **changes):
     options = {"per_device_train_batch_size": 4, "num_train_epochs": 1, "learning_rate": 1e-2, "eval_strategy": "steps"}
-    options |= {"eval_steps": 1, "save_strategy": "steps", "save_steps": 1, "report_to": "none", "disable_tqdm": True}
-    arguments = TrainingArguments(str(folder), use_cpu=True, ddp_timeout=60, dataloader_pin_memory=False, **options)
+    options |= {"eval_steps": 1, "save_strategy": "steps", "save_steps": 1, "ddp_timeout": 60, **QUIET}
+    arguments = TrainingArguments(str(folder), **options)
     data = {"train_dataset": points(24, 1), "eval_dataset": points(8, 2)}
     return Trainer(args=arguments, **{"model_init": model_of, **data, **changes})
 
@@ -114,18 +98,17 @@ def stopped(folder):
     caught = fragile.hyperparameter_search(second_is_best, n_trials=3, catch=ArithmeticError, sampler=sampler)
     held = parameters(fragile.model)
     states = None if fragile.study is None else [trial.state.name for trial in fragile.study.trials]
-    try:
-        fragile.hyperparameter_search(space, n_trials=3)
-        error = None
-    except Exception as raised:
-        error = f"{type(raised).__name__}: {raised}"
-    try:
-        trainer(folder / "nowhere").hyperparameter_search(space, n_trials=2, storage="sqlite:////nowhere/at/all.db")
-        unreachable = None
-    except Exception as raised:
-        unreachable = f"{type(raised).__name__}: {raised}"
+    error = error_of(fragile, n_trials=3)
+    unreachable = error_of(trainer(folder / "nowhere"), n_trials=2, storage="sqlite:////nowhere/at/all.db")
     said = {"error": error, "unreachable": unreachable}
     return {"late": best, "caught": caught, "held": held, "states": states, **said}
+
+
+def error_of(one, **options):
+    try:
+        one.hyperparameter_search(space, **options)
+    except Exception as raised:
+        return f"{type(raised).__name__}: {raised}"
 
 
 def by_hand():

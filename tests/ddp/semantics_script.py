@@ -21,6 +21,7 @@ import torch.distributed as dist
 import torch.distributed.nn.functional  # before there is a group, see facade/distributed/process_group.py
 import transformers
 from forking import forked
+from ranks import QUIET
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import IterableDataset, get_worker_info
@@ -80,9 +81,8 @@ def collate(samples: list[dict]) -> dict[str, torch.Tensor]:
 
 
 def arguments(api: Any, folder: Path, **changes: Any) -> Any:
-    options: dict[str, Any] = {"per_device_train_batch_size": 2, "max_steps": 4, "learning_rate": 0.1}
-    options |= {"report_to": "none", "disable_tqdm": True, "use_cpu": True, "save_strategy": "no", "ddp_timeout": 55}
-    options |= {"logging_steps": 1, "remove_unused_columns": False, "dataloader_pin_memory": False}
+    options: dict[str, Any] = {"per_device_train_batch_size": 2, "max_steps": 4, "learning_rate": 0.1, **QUIET}
+    options |= {"save_strategy": "no", "ddp_timeout": 55, "logging_steps": 1, "remove_unused_columns": False}
     return api.TrainingArguments(str(folder / api.__name__), **{**options, **changes})
 
 
@@ -198,7 +198,7 @@ def pair(what: Any, library: str, folder: Path, local: int) -> None:
 
 
 def whole(folder: Path, processes: int) -> dict[str, Any]:
-    """Train, go on from the middle, evaluate and predict; the batch of a step is that of any number of processes."""
+    """Train and evaluate; the batch of a step is that of any number of processes."""
     warnings.filterwarnings("ignore")
     events = []
     rank = int(os.environ.get("RANK", "0"))
@@ -210,35 +210,31 @@ def whole(folder: Path, processes: int) -> dict[str, Any]:
 
     for name in ("train_begin", "epoch_begin", "step_end", "substep_end", "log", "evaluate", "save", "train_end"):
         setattr(Events, f"on_{name}", lambda self, args, state, control, name=name, **_: events.append(name))
-    found: dict[str, Any] = {}
-    for part in ("straight", "resumed"):
-        model = Showing()
-        torch.manual_seed(7 if part == "straight" else 8)
-        for tensor in model.parameters():
-            nn.init.normal_(tensor, std=0.5)
-        options: dict[str, Any] = {"per_device_train_batch_size": 4 // processes, "gradient_accumulation_steps": 3}
-        options |= {"per_device_eval_batch_size": 1, "num_train_epochs": 2, "max_steps": -1}
-        options |= {"learning_rate": 0.3, "max_grad_norm": 0.1, "optim": "sgd", "lr_scheduler_type": "cosine"}
-        options |= {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2}
-        options |= {"load_best_model_at_end": True, "metric_for_best_model": "seen", "greater_is_better": False}
-        args = arguments(lightrainer, folder / part, **options)
-        trainer = lightrainer.Trainer(
-            model,
-            args,
-            train_dataset=tokens(44, 1),  # of 11 rounds: windows of 3, 3, 3 and 2
-            eval_dataset=labelled,
-            compute_metrics=lambda given: {"seen": abs(trainer.state.global_step - 4)},  # noqa: B023 - called within the loop; 4 is best
-            callbacks=[Events()],
-        )
-        checkpoint = folder / "straight" / "lightrainer" / "checkpoint-4"
-        trainer.train(resume_from_checkpoint=str(checkpoint) if part == "resumed" else None)
-        trainer.save_model(str(folder / f"{part} model"))
-        found[part] = {
-            "history": trainer.state.log_history,
-            "best": Path(trainer.state.best_model_checkpoint or "").name,
-            "weights": {name: tensor.flatten().tolist() for name, tensor in model.state_dict().items()},
-        }
-    found["events"] = events
+    model = Showing()
+    torch.manual_seed(7)
+    for tensor in model.parameters():
+        nn.init.normal_(tensor, std=0.5)
+    options: dict[str, Any] = {"per_device_train_batch_size": 4 // processes, "gradient_accumulation_steps": 3}
+    options |= {"per_device_eval_batch_size": 1, "num_train_epochs": 2, "max_steps": -1}
+    options |= {"learning_rate": 0.3, "max_grad_norm": 0.1, "optim": "sgd", "lr_scheduler_type": "cosine"}
+    options |= {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2}
+    options |= {"load_best_model_at_end": True, "metric_for_best_model": "seen", "greater_is_better": False}
+    trainer = lightrainer.Trainer(
+        model,
+        arguments(lightrainer, folder, **options),
+        train_dataset=tokens(44, 1),  # of 11 rounds: windows of 3, 3, 3 and 2
+        eval_dataset=labelled,
+        compute_metrics=lambda given: {"seen": abs(trainer.state.global_step - 4)},  # 4 is best
+        callbacks=[Events()],
+    )
+    trainer.train()
+    trainer.save_model(str(folder / "model"))
+    found = {
+        "history": trainer.state.log_history,
+        "best": Path(trainer.state.best_model_checkpoint or "").name,
+        "weights": {name: tensor.flatten().tolist() for name, tensor in model.state_dict().items()},
+        "events": events,
+    }
     (folder / (f"four-rank{rank}.json" if processes > 1 else "alone.json")).write_text(json.dumps(found))
     return found
 

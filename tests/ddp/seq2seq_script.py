@@ -5,7 +5,6 @@
 Every rank writes what it saw to `OUTPUT_FOLDER/SCENARIO-rank<rank>.json`.
 """
 
-import gc
 import importlib
 import json
 import os
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from ranks import QUIET, leave_group
 from torch.nn.utils.rnn import pad_sequence
 
 VOCABULARY = 23
@@ -50,21 +50,10 @@ def collate(samples: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
 def main(library: str, scenario: str, folder: Path) -> None:
     warnings.filterwarnings("ignore")
     api = importlib.import_module(library)
-    arguments = api.Seq2SeqTrainingArguments(
-        output_dir=str(folder / scenario),
-        per_device_train_batch_size=3,
-        per_device_eval_batch_size=2,
-        max_steps=2,
-        learning_rate=1e-2,
-        save_strategy="no",
-        report_to="none",
-        disable_tqdm=True,
-        use_cpu=True,
-        dataloader_pin_memory=False,
-        ddp_timeout=60,
-        predict_with_generate=True,
-        **(SHARDED if scenario == "seq2seq_sharded" else {}),
-    )
+    options = {"per_device_train_batch_size": 3, "per_device_eval_batch_size": 2, "max_steps": 2, "learning_rate": 1e-2}
+    options |= {"save_strategy": "no", "ddp_timeout": 60, "predict_with_generate": True, **QUIET}
+    options |= SHARDED if scenario == "seq2seq_sharded" else {}
+    arguments = api.Seq2SeqTrainingArguments(str(folder / scenario), **options)
     trainer = api.Seq2SeqTrainer(
         model=model(),
         args=arguments,
@@ -88,10 +77,8 @@ def main(library: str, scenario: str, folder: Path) -> None:
         "alone": alone(trainer.model),
     }
     (folder / f"{scenario}-rank{rank}.json").write_text(json.dumps(seen))
-    if library == "transformers":  # it leaves the process group open, which may end in a crash at the exit
-        del trainer
-        gc.collect()
-        torch.distributed.destroy_process_group()
+    del trainer
+    leave_group(library)
 
 
 def alone(trained: Any) -> list[list[int]]:

@@ -22,31 +22,22 @@ import lightrainer
 STEPS = 6
 PARTS = {"state_dict_type": "SHARDED_STATE_DICT"}
 LAYERS = {"transformer_layer_cls_to_wrap": ["Block"]}
+CHECKPOINTED = {"min_num_params": 50, "activation_checkpointing": True}
+OTHER = {"limit_all_gathers": False, "sync_module_states": False, "forward_prefetch": True}
+OTHER |= {"backward_prefetch": "backward_post"}
 STRATEGIES: dict[str, dict[str, Any]] = {
     "single": {},
     "ddp": {},
     "fsdp1": {"fsdp": "full_shard", "fsdp_config": LAYERS},
-    "fsdp1_hybrid": {
-        "fsdp": "hybrid_shard",
-        "fsdp_config": {"min_num_params": 50, "activation_checkpointing": True, "backward_prefetch": "backward_pre"},
-    },
+    "fsdp1_hybrid": {"fsdp": "hybrid_shard", "fsdp_config": {**CHECKPOINTED, "backward_prefetch": "backward_pre"}},
     "fsdp2": {"fsdp": True, "fsdp_config": {"reshard_after_forward": True, "activation_checkpointing": True}},
     "fsdp2_grad": {
         "fsdp": "shard_grad_op offload",
-        "fsdp_config": {"version": 2, "min_num_params": 50, "activation_checkpointing": True, "forward_prefetch": True},
+        "fsdp_config": {"version": 2, **CHECKPOINTED, "forward_prefetch": True},
     },
     "groups": {"parallelism_config": {"dp_shard_size": 2}},
     "fsdp1_flat": {"fsdp": "shard_grad_op", "fsdp_config": {**LAYERS, "use_orig_params": False}},
-    "fsdp1_other": {
-        "fsdp": "hybrid_shard_zero2 offload",
-        "fsdp_config": {
-            **LAYERS,
-            "limit_all_gathers": False,
-            "sync_module_states": False,
-            "forward_prefetch": True,
-            "backward_prefetch": "backward_post",
-        },
-    },
+    "fsdp1_other": {"fsdp": "hybrid_shard_zero2 offload", "fsdp_config": {**LAYERS, **OTHER}},
     "fsdp2_hybrid": {"fsdp": "hybrid_shard", "fsdp_config": {"version": 2, **LAYERS, "reshard_after_forward": False}},
     "fsdp1_parts": {"fsdp": "full_shard", "fsdp_config": {**LAYERS, **PARTS}},
     "fsdp2_parts": {"fsdp": "full_shard", "fsdp_config": {"version": 2, **LAYERS, **PARTS}},

@@ -35,23 +35,10 @@ def samples(count: int, seed: int) -> list[dict[str, torch.Tensor]]:
 
 def short_arguments(folder: Path, *, shares: int, **options: Any) -> lightrainer.TrainingArguments:
     """Batches of 4 over all processes that have samples of their own, two of them a step; see `short_trainer`."""
-    return lightrainer.TrainingArguments(
-        output_dir=str(folder),
-        per_device_train_batch_size=4 // shares,
-        per_device_eval_batch_size=4,
-        gradient_accumulation_steps=2,
-        max_grad_norm=0.5,
-        weight_decay=0.1,
-        learning_rate=3e-2,
-        logging_steps=1,
-        eval_strategy="epoch",
-        save_total_limit=2,
-        report_to="none",
-        disable_tqdm=True,
-        use_cpu=ON_CPU,
-        ddp_timeout=60,
-        **options,
-    )
+    given = {"per_device_train_batch_size": 4 // shares, "per_device_eval_batch_size": 4, "weight_decay": 0.1}
+    given |= {"gradient_accumulation_steps": 2, "max_grad_norm": 0.5, "learning_rate": 3e-2, "logging_steps": 1}
+    given |= {"eval_strategy": "epoch", "save_total_limit": 2, "report_to": "none", "disable_tqdm": True}
+    return lightrainer.TrainingArguments(str(folder), use_cpu=ON_CPU, ddp_timeout=60, **given, **options)
 
 
 def short_trainer(

@@ -21,14 +21,11 @@ from torch.nn import functional
 import lightrainer
 
 TWO, GRID = {"tp_size": 2}, {"tp_size": 2, "dp_shard_size": 2}
+DISPATCHED = {"accelerator_config": {"dispatch_batches": True}}
 CASES: dict[str, dict[str, Any]] = {
     "dropout": {"parallelism_config": TWO, "model": {"dropout": 0.3}},
     "sequence": {"parallelism_config": TWO, "model": {"norm": "sequence_parallel"}},
-    "method": {
-        "parallelism_config": TWO,
-        "model": {"by_method": True},
-        "accelerator_config": {"dispatch_batches": True},
-    },
+    "method": {"parallelism_config": TWO, "model": {"by_method": True}, **DISPATCHED},
     "qwen": {"parallelism_config": TWO},
     "grid": {"parallelism_config": GRID},
     "grid_fsdp": {
@@ -40,8 +37,8 @@ CASES: dict[str, dict[str, Any]] = {
         "parallelism_config": GRID,
         "fsdp": "full_shard auto_wrap",
         "fsdp_config": {"version": 2, "state_dict_type": "SHARDED_STATE_DICT"},
-        "accelerator_config": {"dispatch_batches": True},
         "model": {"norm": "sequence_parallel"},
+        **DISPATCHED,
     },
     "grid_qwen": {"parallelism_config": GRID},
     "grid_fp16": {"parallelism_config": GRID, "fp16": True},

@@ -4,6 +4,7 @@ In each of the folders `<case>` and `single-<model>`: losses and norms, the whol
 """
 
 import json
+import math
 import os
 import sys
 from importlib import import_module
@@ -16,6 +17,7 @@ import peft
 import torch
 import transformers
 from forking import forked
+from ranks import QUIET
 
 from lightrainer import Trainer, TrainingArguments
 
@@ -28,16 +30,9 @@ CASES: dict[str, tuple[str, dict[str, int]]] = {
     "fsdp_tp": ("llama", {"fsdp_size": 2, "tp_size": 2}),
     "ep_tp": ("moe", {"fsdp_size": 2, "tp_size": 2, "ep_size": 2}),
 }
-SMALL: dict[str, Any] = {
-    "vocab_size": 64,
-    "hidden_size": 16,
-    "intermediate_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 32,
-    "tie_word_embeddings": False,
-}
+SMALL: dict[str, Any] = {"vocab_size": 64, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
+SMALL |= {"num_attention_heads": 4, "num_key_value_heads": 2, "tie_word_embeddings": False}
+SMALL["max_position_embeddings"] = 32
 EXPERTS: dict[str, Any] = {"moe_intermediate_size": 16, "head_dim": 4, "num_experts": 4, "num_experts_per_tok": 2}
 
 
@@ -55,27 +50,15 @@ def train(folder: Path, case: str, model: str, sizes: dict[str, int]) -> None:
     data = torch.randint(0, 64, (64, 8), generator=torch.Generator().manual_seed(3))
     for out, resume in ((folder / case, None), (folder / f"{case}-resumed", str(folder / case / "checkpoint-2"))):
         spread = {"distributed_config": config(**sizes)} if sizes else {}
-        args = TrainingArguments(
-            str(out),
-            max_steps=4,
-            per_device_train_batch_size=4 // copies,
-            gradient_accumulation_steps=2,
-            save_steps=2,
-            logging_steps=1,
-            max_grad_norm=0.1,
-            learning_rate=1e-2,
-            adam_epsilon=1e-3,  # otherwise the sign of rounding errors moves weights without a gradient
-            use_cpu=True,
-            report_to="none",
-            disable_tqdm=True,
-        )
+        options = {"max_steps": 4, "per_device_train_batch_size": 4 // copies, "gradient_accumulation_steps": 2}
+        options |= {"save_steps": 2, "logging_steps": 1, "max_grad_norm": 0.1, "learning_rate": 1e-2, **QUIET}
+        # With a smaller epsilon the sign of rounding errors moves weights without a gradient.
+        args = TrainingArguments(str(out), adam_epsilon=1e-3, **options)
         made = transformers.AutoModelForCausalLM.from_pretrained(folder / model.replace("lora", "llama"), **spread)
         if model == "lora":
             torch.manual_seed(int(os.environ.get("RANK", "0")))  # those of the first process count
-            adapter = peft.LoraConfig(
-                r=2, target_modules=["q_proj", "down_proj"], lora_alpha=128, init_lora_weights=False
-            )
-            made = peft.get_peft_model(made, adapter)
+            options = {"target_modules": ["q_proj", "down_proj"], "lora_alpha": 128, "init_lora_weights": False}
+            made = peft.get_peft_model(made, peft.LoraConfig(r=2, **options))
         trainer = Trainer(made, args, train_dataset=[{"input_ids": row, "labels": row} for row in data])
         trainer.train(resume_from_checkpoint=resume)
         trainer.save_model()
@@ -89,12 +72,8 @@ def main(folder: Path) -> None:
     make_models(folder)
     for processes in (1, 2, 4):
         cases = {f"single-{model}": (model, {}) for model in ("llama", "lora", "moe")} if processes == 1 else CASES
-        own = {
-            case: (model, sizes)
-            for case, (model, sizes) in cases.items()
-            if not sizes
-            or processes == sizes.get("fsdp_size", 1) * sizes.get("dp_replicate_size", 1) * sizes.get("tp_size", 1)
-        }
+        needed = lambda sizes: math.prod(sizes.get(name, 1) for name in ("fsdp_size", "dp_replicate_size", "tp_size"))
+        own = {case: (model, sizes) for case, (model, sizes) in cases.items() if needed(sizes) == processes}
 
         def act(own: dict[str, Any] = own) -> None:
             for case, (model, sizes) in own.items():

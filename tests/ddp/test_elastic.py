@@ -64,20 +64,13 @@ def test_where_halves_are_added_up_the_bits_are_the_same(report):
 def test_where_it_cannot_be_kept_it_is_said(report, kind):
     """No sample of the epoch is left out, and none seen twice but those that are named."""
     whole, resumed = report["shuffled"]["whole"], report["shuffled"]["resumed"][OTHERS[kind]]
-    said = {
-        "of three processes": "world_size=3 instead of 2: a step takes 12 samples instead of 8",
-        "of another batch": "32",
-    }
-    assert said[kind] in resumed["warned"][0]
+    assert ("world_size=3 instead of 2" if kind == "of three processes" else "32") in resumed["warned"][0]
     assert "24 of this epoch are seen" in resumed["warned"][0]
-    seen = [index for step in ("1", "2", "3") for index in whole["steps"][step]]
+    seen = [index for step in "123" for index in whole["steps"][step]]
     again = "the last 24 of which are seen again" in resumed["warned"][0]
     assert again == (kind == "of another batch")
-    first = resumed["steps"]["4"]
-    rest = [index for key in ("1", "2", "3", "4", "5", "6") for index in whole["steps"][key]][
-        0 if again else len(seen) :
-    ]
-    assert first == rest[: len(first)]
+    first, epoch = resumed["steps"]["4"], [index for key in "123456" for index in whole["steps"][key]]
+    assert first == epoch[0 if again else len(seen) :][: len(first)]
     assert resumed["weights"] != whole["weights"]
 
 

@@ -35,6 +35,7 @@ def test_the_numbers_are_those_of_one_process(results, strategy):
     """With accumulation, clipping, weight decay and tied weights: losses, norms and evaluations to 1e-5."""
     for rank in (0, 1):
         close(results("single", "single"), results(strategy, rank), 1e-5)
+        assert results(strategy, rank)["predicted"] == list(range(12))
     losses = results(strategy)["losses"]
     assert len(losses) == 6
     assert len(set(losses)) == 6
@@ -66,12 +67,6 @@ def test_each_process_has_a_part_of_the_parameters(results, strategy):
     assert all(size < 0.6 * PARAMETERS for size in sizes)
     assert sum(sizes) >= PARAMETERS
     assert results("ddp")["local_numel"] == PARAMETERS
-
-
-@pytest.mark.parametrize("strategy", EXACT)
-def test_every_sample_is_predicted_once_and_in_order(results, strategy):
-    for rank in (0, 1):
-        assert results(strategy, rank)["predicted"] == list(range(12))
 
 
 @pytest.mark.parametrize("strategy", [*EXACT, *HALF])

@@ -13,8 +13,7 @@ import warnings
 from pathlib import Path
 
 import torch
-from torch import nn
-from torch.nn import functional
+from ranks import QUIET, Classifier, points
 
 from lightrainer import (
     EMACallback,
@@ -31,16 +30,6 @@ from lightrainer import (
 RANK = int(os.environ["RANK"])
 
 
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = nn.Linear(8, 16), nn.Linear(16, 3)
-
-    def forward(self, x, labels=None):
-        logits = self.second(torch.tanh(self.first(x)))
-        return {"loss": functional.cross_entropy(logits, labels), "logits": logits}
-
-
 class Steps(TrainerCallback):
     """Notes how many there were, and takes some time for each."""
 
@@ -48,17 +37,12 @@ class Steps(TrainerCallback):
         time.sleep(0.03)
 
 
-def points(count):
-    features = torch.randn(count, 8, generator=torch.Generator().manual_seed(1))
-    return [{"x": x, "labels": x[:3].argmax()} for x in features]
-
-
 def trained(folder, callbacks, resume=None, **changes):
     options = {"per_device_train_batch_size": 4, "num_train_epochs": 4, "learning_rate": 1e-2, "logging_steps": 2}
-    options |= {"save_strategy": "no", "report_to": "none", "disable_tqdm": True, "use_cpu": True, "ddp_timeout": 60}
-    arguments = TrainingArguments(str(folder), dataloader_pin_memory=False, **{**options, **changes})
+    options |= {"save_strategy": "no", "ddp_timeout": 60, **QUIET}
+    arguments = TrainingArguments(str(folder), **{**options, **changes})
     torch.manual_seed(7)
-    trainer = Trainer(Model(), arguments, train_dataset=points(80), callbacks=callbacks)
+    trainer = Trainer(Classifier(), arguments, train_dataset=points(80), callbacks=callbacks)
     trainer.train(resume_from_checkpoint=resume)
     return trainer
 
@@ -73,7 +57,6 @@ def main(folder: Path) -> None:
     changes = {"save_strategy": "steps", "save_steps": 15}
     whole = trained(folder / "whole", [whole_average, *measuring], **changes)
     resumed = trained(folder / "whole", [average], resume=str(folder / "whole" / "checkpoint-15"), **changes)
-    logs = [entry for entry in whole.state.log_history if "loss" in entry]
     seen = {
         "step": stopped.state.global_step,
         "stopped": limit.stopped,
@@ -81,7 +64,7 @@ def main(folder: Path) -> None:
         "average": [one.tolist() for one in average.averages.values()],
         "whole_average": [one.tolist() for one in whole_average.averages.values()],
         "weights": [one.tolist() for one in resumed.model.parameters()],
-        "logs": logs,
+        "logs": [entry for entry in whole.state.log_history if "loss" in entry],
     }
     (folder / f"rank{RANK}.json").write_text(json.dumps(seen))
 

@@ -108,13 +108,8 @@ def mismatches(folder: Path) -> dict[str, Any]:
     found["length"] = refused(folder, data=Points(count=32 - 2 * second))
     found["uneven_batches"] = refused(folder, data=Points(count=30), accelerator_config={"even_batches": False})
     found["evaluation"] = refused(folder, evaluates=True, per_device_eval_batch_size=2 + second)
-    found["may_differ"] = refused(
-        folder / str(rank()),
-        disable_tqdm=True,
-        logging_dir=f"logs{rank()}",
-        run_name=str(rank()),
-        dataloader_num_workers=int(second),
-    )
+    own = {"logging_dir": f"logs{rank()}", "run_name": str(rank()), "dataloader_num_workers": int(second)}
+    found["may_differ"] = refused(folder / str(rank()), **own)
     return found
 
 
@@ -135,24 +130,17 @@ def uneven(folder: Path, heard: Heard) -> dict[str, Any]:
         return [work(), [line for line in heard.said if "All stop" in line or "left out" in line]]
 
     count = 24 if rank() == 0 else 16
-    found = {
-        "stream": told(lambda: counted(trainer(folder, data=Stream(count), max_steps=10))),
-        "sized": told(lambda: counted(trainer(folder, data=Stream(count, sized=True)))),
-        "accumulated": told(
-            lambda: counted(trainer(folder, data=Stream(count), max_steps=3, gradient_accumulation_steps=3))
-        ),
-        "read_alone": told(
-            lambda: counted(
-                trainer(folder, data=Stream(count), max_steps=6, accelerator_config={"dispatch_batches": False})
-            )
-        ),
-        "dispatched": told(
-            lambda: counted(
-                trainer(folder, data=Stream(count), max_steps=6, accelerator_config={"dispatch_batches": True})
-            )
-        ),
-        "same": told(lambda: counted(trainer(folder, data=Stream(22), max_steps=8))),
+    streams = {
+        "stream": (Stream(count), {"max_steps": 10}),
+        "sized": (Stream(count, sized=True), {}),
+        "accumulated": (Stream(count), {"max_steps": 3, "gradient_accumulation_steps": 3}),
+        "read_alone": (Stream(count), {"max_steps": 6, "accelerator_config": {"dispatch_batches": False}}),
+        "dispatched": (Stream(count), {"max_steps": 6, "accelerator_config": {"dispatch_batches": True}}),
+        "same": (Stream(22), {"max_steps": 8}),
     }
+    found = {}
+    for name, (data, changes) in streams.items():
+        found[name] = told(lambda data=data, changes=changes: counted(trainer(folder, data=data, **changes)))
     made = trainer(folder, max_steps=7)
     made.__class__ = OwnLoader
     found["own_loader"] = told(lambda: counted(made))

@@ -6,7 +6,6 @@ Every rank writes its record to `OUTPUT_FOLDER/SCENARIO-rank<rank>.json`.
 """
 
 import atexit
-import gc
 import hashlib
 import importlib
 import json
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from ranks import QUIET, leave_group
 from torch import nn
 from torch.nn import functional
 
@@ -127,25 +127,13 @@ def trainer_of(api: Any, scenario: str, folder: Path) -> Any:
     kind = "tokens" if scenario == "tokens" else "points"
     make = {"tokens": tokens, "points": points}[kind]
 
-    arguments = api.TrainingArguments(
-        output_dir=str(folder / scenario),
-        per_device_train_batch_size=3 if kind == "points" else 2,
-        per_device_eval_batch_size=2,
-        gradient_accumulation_steps=3 if kind == "points" else 4,
-        num_train_epochs=3,
-        learning_rate=1e-2,
-        logging_steps=1,
-        eval_strategy="epoch",
-        save_strategy="epoch",
-        save_total_limit=1,
-        report_to="none",
-        disable_tqdm=True,
-        use_cpu=True,
-        dataloader_pin_memory=False,
-        ddp_timeout=60,
-        fp16=scenario in HALF,
-        optim="adamw_torch" if scenario in HALF else "adamw_torch_fused",
-    )
+    batch, accumulation = (3, 3) if kind == "points" else (2, 4)
+    options = {"per_device_train_batch_size": batch, "gradient_accumulation_steps": accumulation, "learning_rate": 1e-2}
+    options |= {"per_device_eval_batch_size": 2, "num_train_epochs": 3, "logging_steps": 1, "eval_strategy": "epoch"}
+    options |= {"save_strategy": "epoch", "save_total_limit": 1, "ddp_timeout": 60, **QUIET}
+    if scenario in HALF:
+        options |= {"fp16": True, "optim": "adamw_torch"}
+    arguments = api.TrainingArguments(str(folder / scenario), **options)
     torch.manual_seed(7)
     model: Any = {"tokens": Tokens, "points": Points}[kind]()
     trainer = api.Trainer(
@@ -153,7 +141,6 @@ def trainer_of(api: Any, scenario: str, folder: Path) -> Any:
         args=arguments,
         train_dataset=make(22, 1),
         eval_dataset=make(13, 11),
-        compute_metrics=lambda prediction: {"seen": sorted_first(prediction.predictions)},
     )
     if api.__name__ == "transformers":
         # 5.3.0 divides by the number of micro-batches twice; later versions do not.
@@ -163,12 +150,6 @@ def trainer_of(api: Any, scenario: str, folder: Path) -> Any:
     if scenario in HALF:  # so large that the first steps are left out
         trainer.accelerator.scaler.load_state_dict({**trainer.accelerator.scaler.state_dict(), "scale": 2.0**20})
     return trainer
-
-
-def sorted_first(predictions: Any) -> list[int]:
-    """The sample numbers in the predictions, in the order in which they came."""
-    first = predictions[0] if isinstance(predictions, tuple) else predictions
-    return [int(number) for number in first]
 
 
 def main(library: str, scenarios: str, folder: Path) -> None:
@@ -181,19 +162,15 @@ def main(library: str, scenarios: str, folder: Path) -> None:
     for scenario in scenarios.split(","):
         written.clear()
         run(api, scenario, folder, written)
-    if library == "transformers":
-        # The reference leaves the process group open, which may end in a crash at the exit; and to close it while the
-        # wrapped model is alive may end in a deadlock. Ours must do without such care, and without the import above.
-        gc.collect()
-        torch.distributed.destroy_process_group()
+    # To close it while the wrapped model is alive may end in a deadlock. Ours must do without such care, and without
+    # the import above.
+    leave_group(library)
 
 
 def run(api: Any, scenario: str, folder: Path, written: list[str]) -> None:
-    """Train, evaluate and predict, and write the record of this rank."""
+    """Train, and write the record of this rank."""
     trainer = trainer_of(api, scenario, folder)
     output = trainer.train()
-    metrics = trainer.evaluate()
-    prediction = trainer.predict(trainer.eval_dataset)
     rank = int(os.environ["RANK"])
     seen = {
         "rank": rank,
@@ -201,9 +178,6 @@ def run(api: Any, scenario: str, folder: Path, written: list[str]) -> None:
         "global_step": output.global_step,
         "training_loss": output.training_loss,
         "history": trainer.state.log_history,
-        "metrics": {key: value for key, value in metrics.items() if isinstance(value, (int, float, list))},
-        "predicted": sorted_first(prediction.predictions),
-        "labels": prediction.label_ids.tolist(),
         "weights": fingerprint(trainer.model),
         "sums": {name: float(tensor.double().sum()) for name, tensor in trainer.model.state_dict().items()},
         "scaler": scaler.state_dict() if (scaler := getattr(trainer.accelerator, "scaler", None)) else None,
