@@ -67,6 +67,7 @@ class CheckpointSaver:
         self._staging: str | None = None  # folder of the checkpoint being written
         self._to_push: str | None = None  # checkpoint to upload once it is written
         self._bests: list[str] = []  # best checkpoints of this run so far, oldest first
+        self._origin = ""  # working folder at the beginning of the training
         self._sizes: dict[int, int] = {}  # of a checkpoint of this run, by the number of states of the optimizer
 
     # --- a model
@@ -148,9 +149,10 @@ class CheckpointSaver:
             DiskFullError: not enough space; nothing was written.
         """
         host, saves = self.host, self.host.args.should_save
-        final = Path(run_dir) / f"{PREFIX_CHECKPOINT_DIR}-{host.state.global_step}"
+        place = os.path.join(self._origin, run_dir)  # a thread may write there after a change of the working folder
+        final = Path(place) / f"{PREFIX_CHECKPOINT_DIR}-{host.state.global_step}"
         later = run is not None and not at_once and self._may_write_later()
-        with self.lightning.collected(run), self._staged(final, run_dir, later) as (folder, together):
+        with self.lightning.collected(run), self._staged(final, place, later) as (folder, together):
             with together.part():
                 host.save_model(str(folder), _internal_call=True)
             self._note_best(run_dir, final)
@@ -167,7 +169,7 @@ class CheckpointSaver:
                     self.files.pieces(host.state.to_json(), folder / TRAINER_STATE_NAME)
                     self.callbacks.save(str(folder), self.files)
         if host.args.push_to_hub:
-            self._to_push = str(final)
+            self._to_push = os.path.join(run_dir, final.name)
             self.push_written()
 
     def push_written(self) -> None:
@@ -192,7 +194,7 @@ class CheckpointSaver:
             self.background.wait_until_flushed()
         self.host.accelerator.wait_for_everyone()
         if state.best_model_checkpoint in self._bests:  # else it is of another run
-            written = [best for best in self._bests if os.path.exists(best)]
+            written = [best for best in self._bests if os.path.exists(os.path.join(self._origin, best))]
             state.best_model_checkpoint = written[-1] if written else state.best_model_checkpoint
         self.push_written()
 
@@ -317,9 +319,10 @@ class CheckpointSaver:
         """Remove checkpoints beyond `save_total_limit`, seen from the last one that got its name."""
         with self._deleting:
             run_dir, best, newest = self._last
-            if best in self._bests and not os.path.exists(str(best)):
+            if best in self._bests and not os.path.exists(os.path.join(self._origin, str(best))):
                 return  # it could not be written, and the one before is still needed
             limit, unflushed = self.host.args.save_total_limit, self.background.unflushed
+            best = best and os.path.join(self._origin, best)
             self._spared = checkpoints.rotate_checkpoints(
                 run_dir, limit, best_model_checkpoint=best, newest=newest, unflushed=unflushed
             )
@@ -346,16 +349,27 @@ class CheckpointSaver:
         state = self.host.state
         if state.best_global_step:
             best = Path(run_dir) / f"{PREFIX_CHECKPOINT_DIR}-{state.best_global_step}"
-            if best == current or best.exists():
+            if best.name == current.name or best.exists():
                 if state.best_model_checkpoint != str(best):
                     self._bests += [str(one) for one in (state.best_model_checkpoint, best) if one is not None]
                 state.best_model_checkpoint = str(best)
 
     # --- a training
 
+    def anchored(self, folder: str) -> str:
+        """Return a folder where it was when the training began; unchanged while the working folder is the same."""
+        state = self.host.state
+        if os.path.isabs(folder) or not self._origin or os.getcwd() == self._origin or not self.host.is_in_train:
+            return folder
+        if state.best_model_checkpoint is not None:
+            state.best_model_checkpoint = os.path.join(self._origin, state.best_model_checkpoint)
+        return os.path.join(self._origin, folder)
+
     def begin_training(self) -> None:
         """Reset the pending upload, and raise if `output_dir` cannot hold checkpoints."""
         self._to_push, self._bests, self._spared, self._sizes = None, [], [], {}
+        with contextlib.suppress(FileNotFoundError):  # it may have been deleted
+            self._origin = os.getcwd()
         args = self.host.args
         if not args.should_save or args.save_strategy == "no":
             return

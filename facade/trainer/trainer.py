@@ -862,7 +862,7 @@ class Trainer:
 
     def _get_output_dir(self, trial: Any) -> str:
         """Return the folder in which checkpoints are; a trial has one of its own."""
-        return self._search.output_dir(str(self.args.output_dir), trial)
+        return self._checkpoints.anchored(self._search.output_dir(str(self.args.output_dir), trial))
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         """Write `checkpoint-{step}` under another name, and rename it once it is complete.

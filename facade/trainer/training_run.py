@@ -164,7 +164,7 @@ class TrainingRun:
     def finish(self, module: TrainerModule) -> None:
         """Log the metrics, load the best model, and call `on_train_end`, while the model is still on its device."""
         trainer, args, state = self.trainer, self.trainer.args, self.trainer.state
-        leaving = trainer._signals.is_leaving
+        leaving, folder = trainer._signals.is_leaving, trainer._get_output_dir(self.trial)
         train_loss = module.losses.mean()
         steps = state.global_step - trainer._initial_global_step
         samples = module.length.num_train_samples * steps / max(state.max_steps, 1)
@@ -180,7 +180,7 @@ class TrainingRun:
             if args.load_best_model_at_end and trainer._restorer.has_best():
                 trainer._load_best_model()
             if not trainer._signals.time_is_up:
-                trainer._checkpoints.keep_only_best(trainer._get_output_dir(self.trial))
+                trainer._checkpoints.keep_only_best(folder)
         trainer.control = trainer.callback_handler.on_train_end(args, state, trainer.control)
         trainer._hub.end_training(last_push=self.trial is None and not leaving)
         self.output = TrainOutput(state.global_step, train_loss, metrics)
