@@ -196,18 +196,13 @@ def _history(evaluations: list[Evaluation], chosen_step: int | None) -> Iterator
         return
     names = list(dict.fromkeys(name for each in evaluations for name in each.metrics))
     yield "### Evaluations\n"
-    yield table(
-        ("Step", "Epoch", "Training loss", *("Evaluation loss" if name == "loss" else pretty(name) for name in names)),
-        (
-            (
-                _step(each, chosen_step),
-                "" if each.after_training else _value(each.epoch),
-                _value(each.training_loss),
-                *(_value(each.metrics.get(name)) for name in names),
-            )
-            for each in evaluations
-        ),
-    )
+    rows = []
+    for each in evaluations:
+        epoch = "" if each.after_training else _value(each.epoch)
+        values = (each.training_loss, *(each.metrics.get(name) for name in names))
+        rows.append((_step(each, chosen_step), epoch, *map(_value, values)))
+    titles = ("Evaluation loss" if name == "loss" else pretty(name) for name in names)
+    yield table(("Step", "Epoch", "Training loss", *titles), rows)
     if chosen_step is not None:
         yield f"This is the model of step {chosen_step:,}, the best one.\n"
 
@@ -223,8 +218,7 @@ def _different(sources: Iterable[DataSource]) -> list[DataSource]:
 
 
 def _names(sources: Iterable[DataSource]) -> str:
-    said = [_linked(source) + (f", {source.split}" if source.split else "") for source in sources]
-    return "; ".join(said)
+    return "; ".join(_linked(source) + (f", {source.split}" if source.split else "") for source in sources)
 
 
 def _linked(source: DataSource) -> str:

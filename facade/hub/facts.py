@@ -15,9 +15,7 @@ from ..arguments.parallelism import data_ranks
 from .repository import is_repository_name
 
 _ON_THE_HUB = re.compile(r"^hf://datasets/(?P<name>.+?)@")
-_LOCAL_FILES = """
-    arrow audiofolder csv generator imagefolder json pandas parquet spark sql text videofolder webdataset xml
-"""
+_BUILDERS = "arrow audiofolder csv generator imagefolder json pandas parquet spark sql text videofolder webdataset xml"
 """Generic builders of `datasets`, which do not name a dataset."""
 
 
@@ -82,9 +80,7 @@ def facts_of(trainer: Any, size: tuple[int, int], **given: Any) -> CardFacts:
     """
     model, args, state = inspection.unwrap_model(trainer.model), trainer.args, trainer.state
     evaluated_on = trainer.train_dataset if trainer.eval_dataset is None else trainer.eval_dataset
-    named = named_sources(
-        as_list(given.get("dataset")), as_list(given.get("dataset_tags")), as_list(given.get("dataset_args"))
-    )
+    named = named_sources(*(as_list(given.get(name)) for name in ("dataset", "dataset_tags", "dataset_args")))
     base = inspection.base_of_adapter(model)
     task = task_of(base)
     return CardFacts(
@@ -191,7 +187,7 @@ def _name(info: Any) -> str | None:
         if found := _ON_THE_HUB.match(str(address)):
             return found["name"]
     named = (getattr(info, "dataset_name", None), getattr(info, "builder_name", None))
-    return next((name for name in named if name and name not in _LOCAL_FILES.split()), None)
+    return next((name for name in named if name and name not in _BUILDERS.split()), None)
 
 
 _IF_NOT_DEFAULT = (
@@ -222,7 +218,7 @@ def settings_of(args: Any) -> dict[str, str]:
         "warmup_steps": args.warmup_steps,
         **steps,
         "precision": {"no": "float32", "bf16": "mixed, bfloat16", "fp16": "mixed, float16"}[args.mixed_precision],
-        "sharding": _sharding(args),
+        "sharding": "DeepSpeed" if args.deepspeed else "FSDP" if args.fsdp else None,
     }
     defaults = {item.name: item.default for item in fields(args) if item.default is not MISSING}
     found |= {name: getattr(args, name) for name in _IF_NOT_DEFAULT if getattr(args, name) != defaults.get(name)}
@@ -236,27 +232,15 @@ def _optimizer(args: Any) -> str:
     return f"{name}, betas {args.adam_beta1:g} and {args.adam_beta2:g}, epsilon {args.adam_epsilon:g}"
 
 
-def _sharding(args: Any) -> str | None:
-    if args.deepspeed:
-        return "DeepSpeed"
-    return "FSDP" if args.fsdp else None
-
-
-TASK_NAMES = {
-    "audio-classification": "Audio Classification",
-    "automatic-speech-recognition": "Automatic Speech Recognition",
+_NAMED_AS_WRITTEN = """
+    audio-classification automatic-speech-recognition image-classification image-segmentation multiple-choice
+    object-detection question-answering table-question-answering text-classification token-classification
+"""
+TASK_NAMES = {task: task.replace("-", " ").title() for task in _NAMED_AS_WRITTEN.split()} | {
     "fill-mask": "Masked Language Modeling",
-    "image-classification": "Image Classification",
-    "image-segmentation": "Image Segmentation",
     "image-text-to-text": "Image-Text-to-Text",
-    "multiple-choice": "Multiple Choice",
-    "object-detection": "Object Detection",
-    "question-answering": "Question Answering",
-    "table-question-answering": "Table Question Answering",
-    "text-classification": "Text Classification",
     "text-generation": "Causal Language Modeling",
     "text2text-generation": "Sequence-to-Sequence Language Modeling",
-    "token-classification": "Token Classification",
     "zero-shot-image-classification": "Zero-Shot Image Classification",
 }
 """Names of tasks on a card."""
@@ -278,10 +262,7 @@ _ENDINGS_OF_TASKS = {
 }
 _ENDINGS = {ending: task for task, endings in _ENDINGS_OF_TASKS.items() for ending in endings.split()}
 _OF_IMAGES: dict[str, str] = dict.fromkeys(("text-generation", "text2text-generation"), "image-text-to-text")
-_OF_SOUND: dict[str, str] = {
-    "text-classification": "audio-classification",
-    "text2text-generation": "automatic-speech-recognition",
-}
+_OF_SOUND = {"text-classification": "audio-classification", "text2text-generation": "automatic-speech-recognition"}
 _SOUND_INPUTS = ("input_values", "input_features")
 
 

@@ -31,26 +31,14 @@ LAST_CHECKPOINT = "last-checkpoint"
 CARD_NAME = "README.md"
 
 NOT_UPLOADED = (
-    "_*",
-    f"{PREFIX_CHECKPOINT_DIR}-*",
-    f"*/{PREFIX_CHECKPOINT_DIR}-*",
-    f".{PREFIX_CHECKPOINT_DIR}-*",
-    ".hub-upload-*",
-    ".training.lock",
-    f"{LAST_CHECKPOINT}/*",
+    *("_*", ".hub-upload-*", ".training.lock", f"{LAST_CHECKPOINT}/*"),
+    *(f"{parent}{PREFIX_CHECKPOINT_DIR}-*" for parent in ("", "*/", ".")),
 )
 """Patterns excluded from uploads of `output_dir`: checkpoints, and files being written."""
 
 _ONLY_FOR_RESUMING = (
-    "optimizer.*",
-    "scheduler.pt",
-    "scaler.pt",
-    "rng_state*.pth",
-    "data_state_*.pth",
-    "lightning_state.pt",
-    "trainer_state.json",
-    "global_step*",
-    "_*",
+    *("optimizer.*", "scheduler.pt", "scaler.pt", "rng_state*.pth", "data_state_*.pth"),
+    *("lightning_state.pt", "trainer_state.json", "global_step*", "_*"),
 )
 _WEIGHTS = ("model*.safetensors*", "pytorch_model*.bin*", "adapter_model.*")
 _BYTES_TO_LINK = 64 * 2**20
@@ -91,9 +79,8 @@ class Stage:
 
     def __init__(self, checkpoint: Path, output_dir: Path) -> None:
         self.output_dir = output_dir
-        self.folder = checkpoints.begin(
-            output_dir / f"hub-upload-{next(_NUMBERS)}"
-        )  # removed by the next run if this one is killed
+        # Removed by the next run if this one is killed.
+        self.folder = checkpoints.begin(output_dir / f"hub-upload-{next(_NUMBERS)}")
         self.checkpoint = self.folder / "checkpoint"
         self.root = self.folder / "root"
         try:
@@ -193,11 +180,9 @@ class Pusher:
     def report(self) -> None:
         """Log the failures of a training once, and shut down the thread."""
         if self.failures:
-            state = (
-                "What the Hub has now is older than the model here: call push_to_hub() to upload it."
-                if self.newest_failed
-                else "A later one went well, so the Hub has the newest model."
-            )
+            state = "A later one went well, so the Hub has the newest model."
+            if self.newest_failed:
+                state = "What the Hub has now is older than the model here: call push_to_hub() to upload it."
             logger.warning("%d of the uploads to the Hub failed. %s", self.failures, state)
         self.failures = 0
         if self._executor is not None:

@@ -87,14 +87,8 @@ class Repository:
             whole: delete files in `to` that `folder` lacks.
         """
         upload = replaced("upload_folder")
-        settings: dict[str, Any] = {
-            "repo_id": self.name,
-            "folder_path": folder,
-            "path_in_repo": to,
-            "commit_message": message,
-            "revision": self.revision,
-            "delete_patterns": "*" if whole else None,
-        }
+        settings: dict[str, Any] = {"repo_id": self.name, "revision": self.revision, "commit_message": message}
+        settings |= {"folder_path": folder, "path_in_repo": to, "delete_patterns": "*" if whole else None}
         if upload is not None:
             return upload(**settings, token=self.token, ignore_patterns=list(ignore))
         # huggingface_hub appends to the list of patterns, so each attempt gets a copy.
@@ -114,10 +108,8 @@ class Repository:
         Returns:
             the folder; it does not exist if the repository lacks it.
         """
-        found = self._call(
-            lambda api: api.snapshot_download(self.name, revision=commit, allow_patterns=[f"{folder}/*"])
-        )
-        return Path(found, folder)
+        path = self._call(lambda api: api.snapshot_download(self.name, revision=commit, allow_patterns=[f"{folder}/*"]))
+        return Path(path, folder)
 
     def license_of(self, base_model: str) -> str | None:
         """Return the license of a model on the Hub; None if unknown or unreachable."""

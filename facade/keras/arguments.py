@@ -104,7 +104,7 @@ class TFTrainingArguments(TrainingArguments):
     tpu_zone: str | None = field(default=None, metadata={"help": "Zone of a TPU; refused."})
     gcp_project: str | None = field(default=None, metadata={"help": "Cloud project of a TPU; refused."})
     poly_power: float = field(
-        default=1.0, metadata={"help": "Power of the polynomial in which the learning rate falls to 0."}
+        default=1.0, metadata={"help": "Power of the polynomial decay of the learning rate to 0."}
     )
     xla: bool = field(default=False, metadata={"help": "Let TensorFlow compile models that compute in it, with XLA."})
 
@@ -135,9 +135,8 @@ class TFTrainingArguments(TrainingArguments):
             raise ValueError(f"poly_power={self.poly_power!r} must be a number above 0; 1.0 is a straight line.")
         if self.poly_power != 1.0 and SchedulerType(self.lr_scheduler_type) is not SchedulerType.LINEAR:
             raise ValueError(
-                f"poly_power={self.poly_power} is for the schedule of TFTrainer, and "
-                f"lr_scheduler_type={SchedulerType(self.lr_scheduler_type).value!r} asks for another one. Leave one of "
-                "them out."
+                f"poly_power={self.poly_power} is for the schedule of TFTrainer, and lr_scheduler_type="
+                f"{SchedulerType(self.lr_scheduler_type).value!r} asks for another one. Leave one of them out."
             )
 
     def _of_the_data(self) -> list[str]:

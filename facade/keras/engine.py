@@ -97,20 +97,11 @@ class KerasEngine(Trainer):
         if isinstance(dataset, EpochLoader):
             return dataset
         each = self.args.eval_batch_size * self.args.world_size
-        stream = EvaluationStream(
-            dataset,
-            batches=steps if steps >= 0 else None,
-            size=self.args.eval_batch_size,
-            rank=self.args.process_index,
-            world_size=self.args.world_size,
-        )
-        known = num_examples >= 0
-        return BatchLoader(
-            stream,
-            examples=num_examples if known else None,
-            batches=math.ceil(num_examples / each) if known else None,
-            samples_per_round=each,
-        )
+        share = {"size": self.args.eval_batch_size, "rank": self.args.process_index, "world_size": self.args.world_size}
+        stream = EvaluationStream(dataset, batches=steps if steps >= 0 else None, **share)
+        examples = num_examples if num_examples >= 0 else None
+        batches = None if examples is None else math.ceil(examples / each)
+        return BatchLoader(stream, examples=examples, batches=batches, samples_per_round=each)
 
     def num_examples(self, dataloader: Any) -> int:
         """Return how many samples a loader has, as a `TFTrainer` knows it."""

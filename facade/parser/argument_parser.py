@@ -171,16 +171,9 @@ class HfArgumentParser(ArgumentParser):
         for name, value in vars(namespace).items():
             if is_secret_name(name):
                 setattr(namespace, name, secret(value))
-        given = vars(namespace)
+        given = {k: v for k, v in vars(namespace).items() if v is not None or k not in self._own_defaults}
         known = [_names(kind) | old_names(kind) for kind in self.dataclass_types]
-        inputs = [
-            {
-                name: value
-                for name, value in given.items()
-                if name in names and not (value is None and name in self._own_defaults)
-            }
-            for names in known
-        ]
+        inputs = [{name: value for name, value in given.items() if name in names} for names in known]
         for kind, values in zip(self.dataclass_types, inputs, strict=True):
             if not old_names(kind).isdisjoint(values):  # a default must not conflict with an old name
                 for name in [name for name in values if name in self._unwritten(namespace)]:
@@ -277,9 +270,7 @@ class HfArgumentParser(ArgumentParser):
         if problem:  # raised outside the handler: the YAML parser's frames hold the text, which may contain a token
             raise ValueError(f"{yaml_file}: the file is not YAML: {problem}.")
         if not isinstance(content, dict):
-            raise ValueError(
-                f"{yaml_file} holds a {type(content).__name__}; write field names and their values into it."
-            )
+            raise ValueError(f"{yaml_file} holds a {type(content).__name__}; write field names and values into it.")
         content = secret_values(content)  # rebound, so that tracebacks hold no secret
         return self.parse_dict(content, allow_extra_keys=allow_extra_keys)
 

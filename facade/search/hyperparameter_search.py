@@ -213,13 +213,9 @@ def make_backend(name: Any) -> Any:
     word = "optuna" if name is None else str(getattr(name, "value", name))
     if word in _REFUSED:
         raise NotImplementedError(f"backend={word!r} is not supported: {_REFUSED[word]}.")
-    if word not in _PACKAGES:
-        near = did_you_mean(word, _PACKAGES)
-        raise ValueError(f"backend={name!r} is not known.{near} Choose from: {', '.join(_PACKAGES)}.")
+    _require_choice("backend", word, list(_PACKAGES))
     if not is_installed(word):
-        raise MissingBackendError(
-            f"backend={word!r} needs a library that is not installed: pip install {_PACKAGES[word]}"
-        )
+        raise MissingBackendError(f"backend={word!r} is not installed: pip install {_PACKAGES[word]}")
     return OptunaBackend() if word == "optuna" else RayBackend()
 
 

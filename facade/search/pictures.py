@@ -34,9 +34,7 @@ class StudyPictures:
         done = [one for one in self.trials if one.state.name == "COMPLETE" and all(map(math.isfinite, one.values))]
         self.values = [{trial.number: trial.values[index] for trial in done} for index in range(len(names))]
         order = sorted(self.values[0], key=self.values[0].__getitem__, reverse=self.directions[0] == "maximize")
-        self._shares: dict[int, int] = {
-            number: 100 - round(80 * place / max(len(order) - 1, 1)) for place, number in enumerate(order)
-        }
+        self._shares = {number: 100 - round(80 * rank / max(len(order) - 1, 1)) for rank, number in enumerate(order)}
 
     def figures(self) -> str:
         """Return all pictures that the study has enough trials for."""
@@ -49,9 +47,7 @@ class StudyPictures:
         if len(objectives) == 1:
             made.append(self._intermediate())
         axes = [_Axis(name, self.trials) for name in self.parameters]
-        made += [
-            self._scatter(f"{name} over {axis.name}", axis, values) for name, values in objectives for axis in axes
-        ]
+        made += [self._scatter(f"{name} over {axis.name}", axis, ys) for name, ys in objectives for axis in axes]
         return charts(made)
 
     def _mark(self, number: int, kind: str, places: Sequence[str]) -> str:
@@ -95,20 +91,15 @@ class StudyPictures:
             return ""
         up = fitting([value for points in reports.values() for value in points.values()], may_be_logarithmic=True)
         across = Scale(0, max(1, *(max(points) for points in reports.values())))
-        lines = {
-            number: self._mark(
-                number,
-                "line" if len(points) > 1 else "dots",
-                [place(across.place(step), up.place(value)) for step, value in points.items()],
-            )
-            for number, points in reports.items()
-        }
+        lines = {}
+        for number, points in reports.items():
+            places = [place(across.place(step), up.place(value)) for step, value in points.items()]
+            lines[number] = self._mark(number, "line" if len(points) > 1 else "dots", places)
         ranked = sorted(reports, key=lambda number: self._shares.get(number, -number), reverse=True)
         keys = "".join(self._key(number, [*reports[number].values()][-1]) for number in ranked)
         plot = framed("reports", _grid(up) + self._marks(lines), up.labels, across.labels)
-        return figure(
-            "Evaluations during the trials", f'<div class="beside">{plot}<div class="keys">{keys}</div></div>'
-        )
+        inside = f'<div class="beside">{plot}<div class="keys">{keys}</div></div>'
+        return figure("Evaluations during the trials", inside)
 
     def _key(self, number: int, last: float) -> str:
         value = self.values[0].get(number)
@@ -125,9 +116,8 @@ class StudyPictures:
             name, left = escape(axis.name), f"left:{100 * x:.2f}%"
             lines += f'<path class="grid" d="M{place(x, 0)}V0"/>'
             texts += f'<b style="{left}" title="{name}">{name}</b>'
-            texts += "".join(
-                f'<span style="{left};top:{100 - 100 * at:.1f}%">{escape(text)}</span>' for at, text in axis.labels
-            )
+            for at, text in axis.labels:
+                texts += f'<span style="{left};top:{100 - 100 * at:.1f}%">{escape(text)}</span>'
             for number, y in axis.places.items():
                 ways.setdefault(number, []).append(place(x, y))
         marks = self._marks({number: self._mark(number, "line", places) for number, places in ways.items()})
