@@ -62,10 +62,10 @@ def test_every_door_names_it(tmp_path, door, kind):
         DOORS[door](path)
 
 
-@pytest.mark.parametrize("name", ["fsdp_config", "accelerator_config", "deepspeed"])
-def test_a_folder_is_no_file(tmp_path, name):
-    with pytest.raises((OSError, ValueError), match=rf"{name}=.*is a folder.*path of a JSON file"):
-        arguments(tmp_path, **{name: str(tmp_path)})
+def test_a_folder_is_no_file(tmp_path):
+    for name in ("fsdp_config", "accelerator_config", "deepspeed"):
+        with pytest.raises((OSError, ValueError), match=rf"{name}=.*is a folder"):
+            arguments(tmp_path, **{name: str(tmp_path)})
 
 
 FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "config.json")

@@ -67,7 +67,7 @@ def test_the_code_is_searched_for_optional_libraries():
 
 
 def asks_python(node):
-    """Tell whether a call or comparison asks Python itself for a library that may be missing."""
+    """Tell if a call or comparison asks Python itself for a library that may be missing."""
     if isinstance(node, ast.Call) and ast.unparse(node.func) in ("find_spec", "importlib.util.find_spec"):
         return True
     if isinstance(node, ast.Call) and ast.unparse(node.func) == "sys.modules.get":
@@ -105,14 +105,8 @@ def answers(folder):
     given: dict[str, Any] = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that there is no psutil is said
-        run = trainer(
-            folder,
-            model_init=lambda: Tiny(),
-            report_to="all",
-            save_strategy="epoch",
-            eval_strategy="epoch",
-            skip_memory_metrics=False,
-        )
+        options = {"report_to": "all", "save_strategy": "epoch", "eval_strategy": "epoch", "skip_memory_metrics": False}
+        run = trainer(folder, model_init=lambda: Tiny(), **options)
     run.train()
     run.create_model_card()
     given["losses"] = losses(run), run.evaluate()["eval_loss"]

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
+from same_values import same
 
 from lightrainer.lightning_modules.checkpoints import load_torch, save_torch
 from lightrainer.lightning_modules.common.safe_serialization import UnsafeValueError, from_plain, is_plain, to_plain
@@ -30,31 +31,10 @@ class Colour(enum.Enum):
     RED = 1
 
 
-VALUES = [
-    None,
-    True,
-    3,
-    2.5,
-    1j,
-    "text",
-    b"bytes",
-    [1, [2, (3,)]],
-    (),
-    {"a": 1, 2: "b", (3, 4): {}},
-    {"kind": "mapping", "items": []},
-    collections.OrderedDict(b=1, a=2),
-    Batch({"x": [1]}),
-    Names(["a"]),
-    Pair(1, Pair([2], "c")),
-    np.float32(1.5),
-    np.int64(-3),
-    np.bool_(True),
-    list(range(-40, 40)),
-    tuple(range(80)),
-    Names(range(80)),
-    [*range(80), 2**70],
-    [*range(80), True],
-]
+VALUES = [None, True, 3, 2.5, 1j, "text", b"bytes", [1, [2, (3,)]], (), {"a": 1, 2: "b", (3, 4): {}}]
+VALUES += [{"kind": "mapping", "items": []}, collections.OrderedDict(b=1, a=2), Batch({"x": [1]}), Names(["a"])]
+VALUES += [Pair(1, Pair([2], "c")), np.float32(1.5), np.int64(-3), np.bool_(True), list(range(-40, 40))]
+VALUES += [tuple(range(80)), Names(range(80)), [*range(80), 2**70], [*range(80), True]]
 
 
 @pytest.mark.parametrize("value", VALUES, ids=repr)
@@ -67,11 +47,10 @@ def test_values_come_back(tmp_path, value):
     assert repr(made) == repr(value)
 
 
-@pytest.mark.parametrize("value", [torch.arange(3), torch.zeros(2, 0), torch.tensor(1.5, dtype=torch.bfloat16)])
-def test_tensors_come_back(value):
-    made = from_plain(to_plain({"x": [value]}))["x"][0]
-    assert torch.equal(made, value)
-    assert made.dtype == value.dtype
+def test_tensors_and_arrays_come_back():
+    tensors = [torch.arange(3), torch.zeros(2, 0), torch.tensor(1.5, dtype=torch.bfloat16)]
+    for value in (*tensors, np.arange(6, dtype=np.uint16).reshape(2, 3)):
+        assert same(from_plain(to_plain({"x": [value]})), {"x": [value]})
 
 
 def test_many_numbers_are_one_array_and_come_back_as_they_were():
@@ -85,13 +64,6 @@ def test_many_numbers_are_one_array_and_come_back_as_they_were():
         assert {type(number) for number in made[1]} == {int}
 
 
-def test_arrays_come_back():
-    array = np.arange(6, dtype=np.uint16).reshape(2, 3)
-    made = from_plain(to_plain((array,)))[0]
-    assert made.dtype == array.dtype
-    assert (made == array).all()
-
-
 NOT_PLAIN = [object(), {1}, Colour.RED, np.array([None]), torch.nn.Parameter(torch.ones(1)), print, {"a": [object()]}]
 
 
@@ -99,13 +71,8 @@ NOT_PLAIN = [object(), {1}, Colour.RED, np.array([None]), torch.nn.Parameter(tor
 def test_what_is_not_plain_is_refused(value):
     """Not written down as something else."""
     assert not is_plain(value)
-    with pytest.raises(UnsafeValueError, match="neither a tensor nor a plain value"):
+    with pytest.raises(UnsafeValueError, match="Colour" if value is Colour.RED else "plain value"):
         to_plain(value)
-
-
-def test_the_error_names_the_class():
-    with pytest.raises(UnsafeValueError, match=r"test_safe_serialization\.Colour"):
-        to_plain([Colour.RED])
 
 
 @pytest.mark.parametrize(

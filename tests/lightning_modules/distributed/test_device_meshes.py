@@ -7,6 +7,7 @@ import lightning
 import pytest
 import torch
 import torch.distributed as dist
+from module_world import make_trainer
 
 from lightrainer.lightning_modules.distributed.device_meshes import ModelParallelStrategy, kept_device_mesh
 
@@ -49,21 +50,13 @@ class Module(lightning.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
-@pytest.mark.filterwarnings("ignore:The 'train_dataloader' does not have many workers")
-@pytest.mark.filterwarnings("ignore:.*isinstance.treespec, LeafSpec:FutureWarning")
 def test_each_run_of_lightning_has_the_same_grid(join):
     """Also one that Lightning asks torch for by itself; afterwards torch makes grids as ever."""
     join()
     grids = []
     for _ in range(2):
         module, strategy = Module(), ModelParallelStrategy(data_parallel_size=1, tensor_parallel_size=1)
-        quiet = {
-            "logger": False,
-            "enable_checkpointing": False,
-            "enable_progress_bar": False,
-            "enable_model_summary": False,
-        }
-        trainer = lightning.Trainer(accelerator="cpu", devices=1, strategy=strategy, max_steps=1, **quiet)
+        trainer = make_trainer(devices=1, strategy=strategy, max_steps=1)
         trainer.fit(module, torch.utils.data.DataLoader(torch.ones(2, 2)))
         grids.append(module.device_mesh)
         assert grids[-1].mesh_dim_names == ("data_parallel", "tensor_parallel")

@@ -89,15 +89,12 @@ def test_what_does_not_fit_is_refused():
     whole = sharding.WholeModel(Tied())
     state = {name: torch.zeros(tensor.shape) for name, tensor in whole.state_dict().items()}
     assert all(tensor.device.type == "meta" for tensor in whole.state_dict().values())
-    with pytest.raises(RuntimeError, match=r"other shapes: \['head.weight'\]"):
-        whole.load_state_dict({**state, "head.weight": torch.zeros(1)})
-    with pytest.raises(RuntimeError, match=r"unexpected: \['more'\]"):
-        whole.load_state_dict({**state, "more": torch.zeros(1)})
+    for name in ("head.weight", "more"):
+        with pytest.raises(RuntimeError, match=rf"\['{name}'\]"):
+            whole.load_state_dict({**state, name: torch.zeros(1)})
     less = {name: value for name, value in state.items() if name != "blocks.0.inner.bias"}
-    assert tuple(whole.load_state_dict({**less, "more": torch.zeros(1)}, strict=False)) == (
-        ["blocks.0.inner.bias"],
-        ["more"],
-    )
+    report = whole.load_state_dict({**less, "more": torch.zeros(1)}, strict=False)
+    assert tuple(report) == (["blocks.0.inner.bias"], ["more"])
 
 
 def test_a_tied_weight_that_no_file_names_is_not_missing(tmp_path):

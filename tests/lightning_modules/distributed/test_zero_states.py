@@ -40,14 +40,6 @@ def test_what_was_not_trained_and_what_is_tied_belong_to_the_weights(tmp_path, s
     assert "other" not in weights
 
 
-@pytest.mark.parametrize("stage", [2, 3])
-def test_numbers_of_states_are_copies(tmp_path, stage):
-    """An optimizer counts steps in place, for each of its groups."""
-    states = ZeroStates(written(tmp_path, stage, 2))
-    states.numbers("embedding")["step"] += 1
-    assert states.numbers("embedding") == states.numbers("norm") == {"step": torch.tensor(7.0)}
-
-
 def lack(pattern: str):
     return lambda states: next(states.glob(pattern)).unlink()
 

@@ -6,17 +6,8 @@ from functools import cache
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-ALPHABETS = [
-    "abcdefghij",
-    "ABC XYZ",
-    "0123456789",
-    ".,!?'\"-()",
-    "äöüßéñ",
-    "日本語中文字",
-    "мирдень",
-    "🙂🚀👩‍👧",
-    "e\u0301ﬁ\u200d\t\n  ",
-]
+ALPHABETS = ["abcdefghij", "ABC XYZ", "0123456789", ".,!?'\"-()", "äöüßéñ", "日本語中文字", "мирдень", "🙂🚀👩‍👧"]
+ALPHABETS.append("e\u0301ﬁ\u200d\t\n  ")
 
 
 def word(draw):

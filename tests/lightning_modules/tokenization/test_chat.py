@@ -263,39 +263,24 @@ def test_hints_that_mean_something_else_to_later_versions():
     assert_same(schema_of(own), get_json_schema(own))
 
 
-def test_what_a_tool_lacks_is_said():
-    def no_doc(x: int): ...
+def tool(name, hint=None, doc="Do.\n\nArgs:\n    x: some\n"):
+    def made(x): ...
 
-    def no_hint(x):
-        """Do.
+    made.__name__, made.__doc__ = name, doc
+    made.__annotations__ = {} if hint is None else {"x": hint}
+    return made
 
-        Args:
-            x: some
-        """
 
-    def no_line(x: int):
-        """Do."""
+LACKING = {
+    "'no_doc' has no docstring": tool("no_doc", int, None),
+    "'x' of the tool 'no_hint' has no type hint": tool("no_hint"),
+    "'no_line' says nothing about the argument 'x'": tool("no_line", int, "Do."),
+    "has no counterpart in JSON schema": tool("strange", set[int]),
+    r"write list\[...\] instead": tool("any_tuple", tuple[int, ...]),
+}
 
-    def strange(x: set[int]):
-        """Do.
 
-        Args:
-            x: some
-        """
-
-    def any_tuple(x: tuple[int, ...]):
-        """Do.
-
-        Args:
-            x: some
-        """
-
-    for tool, message in (
-        (no_doc, "'no_doc' has no docstring"),
-        (no_hint, "argument 'x' of the tool 'no_hint' has no type hint"),
-        (no_line, "'no_line' says nothing about the argument 'x'"),
-        (strange, "has no counterpart in JSON schema"),
-        (any_tuple, r"write list\[...\] instead"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            schema_of(tool)
+@pytest.mark.parametrize("said", LACKING)
+def test_what_a_tool_lacks_is_said(said):
+    with pytest.raises(ValueError, match=said):
+        schema_of(LACKING[said])

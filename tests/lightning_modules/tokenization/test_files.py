@@ -7,7 +7,7 @@ import pickle
 import pytest
 import transformers
 from comparing import LATER, assert_same
-from kinds import KINDS, NAMED, both, written
+from kinds import KINDS, NAMED, SPECIAL, both, written
 from tokenizers import AddedToken
 
 from lightrainer import AutoTokenizer, PreTrainedTokenizerFast
@@ -16,19 +16,15 @@ TEXTS = ["some [MASK] text", "and <new> more, <extra> don't", "日本 🙂"]
 TEMPLATE = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
 
 
+ATTRIBUTES = """
+special_tokens_map all_special_tokens extra_special_tokens added_tokens_decoder vocab vocab_size model_max_length
+padding_side truncation_side model_input_names clean_up_tokenization_spaces split_special_tokens chat_template
+all_special_ids pad_token_id name_or_path
+"""
+
+
 def assert_equal_tokenizers(mine, theirs):
-    for name in (
-        *(
-            "special_tokens_map",
-            "all_special_tokens",
-            "extra_special_tokens",
-            "added_tokens_decoder",
-            "vocab",
-            "vocab_size",
-        ),
-        *("model_max_length", "padding_side", "truncation_side", "model_input_names", "clean_up_tokenization_spaces"),
-        *("split_special_tokens", "chat_template", "all_special_ids", "pad_token_id", "name_or_path"),
-    ):
+    for name in ATTRIBUTES.split():
         assert getattr(mine, name) == getattr(theirs, name), name
     for asked in ({}, {"padding": True}, {"max_length": 4}, {"text_pair": TEXTS}):
         if not asked.get("padding") or theirs.pad_token:
@@ -57,16 +53,12 @@ def dressed(made):
 def test_what_both_write_is_the_same_and_read_by_both(kind, tmp_path):
     options = {"padding_side": "left", "model_max_length": 50, "image_token": "<image>"}
     mine, theirs = (dressed(made) for made in both(kind, **options))
-    assert_same(
-        mine(TEXTS, padding=True, max_length=5, truncation=True),
-        theirs(TEXTS, padding=True, max_length=5, truncation=True),
-    )
+    asked = {"padding": True, "max_length": 5, "truncation": True}
+    assert_same(mine(TEXTS, **asked), theirs(TEXTS, **asked))
     paths = mine.save_pretrained(tmp_path / "mine")
     theirs.save_pretrained(tmp_path / "theirs")
-    assert sorted(path.name for path in (tmp_path / "mine").iterdir()) == sorted(
-        path.name for path in (tmp_path / "theirs").iterdir()
-    )
-    assert sorted(paths) == sorted(str(path) for path in (tmp_path / "mine").iterdir())
+    written = [sorted(path.name for path in (tmp_path / name).iterdir()) for name in ("mine", "theirs")]
+    assert written[0] == written[1] == sorted(path.rpartition("/")[2] for path in paths)
     for name in ("tokenizer.json", "chat_template.jinja"):
         assert (tmp_path / "mine" / name).read_bytes() == (tmp_path / "theirs" / name).read_bytes()
     assert settings(tmp_path / "mine") == settings(tmp_path / "theirs")
@@ -99,10 +91,7 @@ FOLDERS = {
     "4.x, with added tokens in the settings": {
         "tokenizer_config": {
             "added_tokens_decoder": {
-                **{
-                    str(index): flags(token)
-                    for index, token in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"])
-                },
+                **{str(index): flags(token) for index, token in enumerate(SPECIAL)},
                 "300": flags("<new>", special=False, lstrip=True),
                 "301": flags("<late>", special=False),
                 "302": flags("<x>"),
@@ -120,13 +109,7 @@ FOLDERS = {
         "tokenizer_config": {"model_max_length": 20, "name_or_path": "elsewhere", "special_tokens_map_file": None},
         "special_tokens_map": {
             "pad_token": "[PAD]",
-            "mask_token": {
-                "content": "[MASK]",
-                "lstrip": True,
-                "normalized": False,
-                "rstrip": False,
-                "single_word": False,
-            },
+            "mask_token": flags("[MASK]", lstrip=True),
             "additional_special_tokens": ["<x>", "<y>"],
         },
         "added_tokens": {"<extra>": 301},
@@ -223,10 +206,8 @@ def test_an_older_folder_leaves_it_to_the_class(tmp_path, files):
     assert type(theirs).__name__ == "BertTokenizer"
     assert mine.special_tokens_map == theirs.special_tokens_map
     assert mine.model_input_names == theirs.model_input_names == ["input_ids", "token_type_ids", "attention_mask"]
-    assert_same(
-        mine("some text", "and more", padding="max_length", max_length=20),
-        theirs("some text", "and more", padding="max_length", max_length=20),
-    )
+    asked = {"padding": "max_length", "max_length": 20}
+    assert_same(mine("some text", "and more", **asked), theirs("some text", "and more", **asked))
     mine.save_pretrained(tmp_path / "again")
     assert "token_type_ids" in PreTrainedTokenizerFast.from_pretrained(tmp_path / "again")("a")
 
@@ -335,41 +316,31 @@ def test_saving_where_it_cannot_be(tmp_path):
         mine.save_pretrained(tmp_path / "file")
     with pytest.raises(ValueError, match="files of a slow tokenizer"):
         mine.save_pretrained(tmp_path, legacy_format=True)
-    assert [path.rpartition("/")[2] for path in mine.save_pretrained(tmp_path, filename_prefix="my")] == [
-        "my-tokenizer_config.json",
-        "my-tokenizer.json",
-    ]
-    assert [path.rpartition("/")[2] for path in mine.save_vocabulary(tmp_path)] == ["vocab.json"]
+    paths = (*mine.save_pretrained(tmp_path, filename_prefix="my"), *mine.save_vocabulary(tmp_path))
+    names = [path.rpartition("/")[2] for path in paths]
+    assert names == ["my-tokenizer_config.json", "my-tokenizer.json", "vocab.json"]
 
 
-WRONG_SETTINGS = [
-    ("model_max_length", "x", "expected is a number of tokens"),
-    ("model_max_length", "512", "expected is a number of tokens"),
-    ("model_max_length", [512], "expected is a number of tokens"),
-    ("model_max_length", True, "expected is a number of tokens"),
-    ("model_max_length", -1, "has to be at least 0"),
-    ("model_max_length", float("nan"), "has to be at least 0"),
-    ("model_input_names", "input_ids", "expected is a list of names"),
-    ("model_input_names", [1], "expected is a list of names"),
-    ("model_input_names", 3, "expected is a list of names"),
-    ("split_special_tokens", "yes", "expected is True or False"),
-    ("clean_up_tokenization_spaces", "no", "expected is True or False"),
-    ("chat_template", 3, "expected is a template"),
-    ("chat_template", {"default": 3}, "expected is a template"),
-    ("chat_template", [{"name": "default"}], "expected is a template"),
-    ("padding_side", 3, "can be 'right' or 'left'"),
-    ("truncation_side", None, "can be 'right' or 'left'"),
-]
+WRONG_SETTINGS = {
+    "model_max_length": ("x", "512", [512], True, -1, float("nan")),
+    "model_input_names": ("input_ids", [1], 3),
+    "split_special_tokens": ("yes",),
+    "clean_up_tokenization_spaces": ("no",),
+    "chat_template": (3, {"default": 3}, [{"name": "default"}]),
+    "padding_side": (3,),
+    "truncation_side": (None,),
+}
 
 
-@pytest.mark.parametrize(("name", "value", "said"), WRONG_SETTINGS)
-def test_settings_of_the_wrong_type_are_named(tmp_path, name, value, said):
+@pytest.mark.parametrize("name", WRONG_SETTINGS)
+def test_settings_of_the_wrong_type_are_named(tmp_path, name):
     """Passed, and in a file."""
     mine, _ = both("WordPiece")
-    with pytest.raises((TypeError, ValueError), match=rf"`{name}` is .*{said}"):
-        PreTrainedTokenizerFast(tokenizer_object=mine.backend_tokenizer, **{name: value})
     mine.save_pretrained(tmp_path)
     settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({**settings, name: value}))
-    with pytest.raises((TypeError, ValueError), match=rf"`{name}` is .*{said}"):
-        AutoTokenizer.from_pretrained(tmp_path)
+    for value in WRONG_SETTINGS[name]:
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps({**settings, name: value}))
+        with pytest.raises((TypeError, ValueError), match=rf"`{name}` is "):
+            PreTrainedTokenizerFast(tokenizer_object=mine.backend_tokenizer, **{name: value})
+        with pytest.raises((TypeError, ValueError), match=rf"`{name}` is "):
+            AutoTokenizer.from_pretrained(tmp_path)

@@ -33,19 +33,6 @@ OTHERS = [
 ]
 
 
-@pytest.mark.parametrize("error", LOST, ids=str)
-def test_a_lost_connection(error):
-    assert is_lost(error)
-    assert not is_late(error)
-
-
-@pytest.mark.parametrize("error", LATE, ids=str)
-def test_a_timeout(error):
-    assert is_late(error)
-    assert not is_lost(error)
-
-
-@pytest.mark.parametrize("error", OTHERS, ids=str)
-def test_other_errors_are_left_alone(error):
-    assert not is_late(error)
-    assert not is_lost(error)
+@pytest.mark.parametrize("error", LOST + LATE + OTHERS, ids=str)
+def test_lost_connections_and_timeouts_are_known(error):
+    assert (is_lost(error), is_late(error)) == (error in LOST, error in LATE)

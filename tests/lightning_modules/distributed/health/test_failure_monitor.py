@@ -37,16 +37,12 @@ def cause(monitor, **options):
 
 
 def test_a_failure_is_read_by_the_others(monitors):
-    monitors[2].note(FAILED, "ValueError: no", 1)
-    monitors[1].note(FOLLOWED, "something else", 1)
-    assert (
-        cause(monitors[0]) == f"Process 2 (pid {os.getpid()} on {monitors[0]._peers[2].host}) failed: ValueError: no."
-    )
-
-
-def test_a_cause_found_by_another_process_is_used(monitors):
+    """Its cause comes before what followed from it; without it the finding of another process is used."""
     monitors[1].note(FOLLOWED, "Process 2 has ended.", 1)
     assert cause(monitors[0]) == "Process 2 has ended."
+    monitors[2].note(FAILED, "ValueError: no", 1)
+    host = monitors[0]._peers[2].host
+    assert cause(monitors[0]) == f"Process 2 (pid {os.getpid()} on {host}) failed: ValueError: no."
 
 
 def test_faults_of_other_trainings_are_ignored(monitors):
@@ -76,12 +72,9 @@ def test_late_processes_are_named_with_their_position(monitors, monkeypatch):
         monitor.note(LATE, "timed out", 1)
     said = cause(monitors[0], late=True)
     assert said.startswith("Process 2 (pid ")
-    assert (
-        "did not reach the collective for 5 s (ddp_timeout) and was last seen after step 3, in load (data.py, line 7)."
-        in said
-    )
+    assert said.endswith("after step 3, in load (data.py, line 7).")
     monitors[2].note(LATE, "timed out", 1)
-    assert cause(monitors[0], late=True).startswith("All processes waited for each other for 5 s (ddp_timeout)")
+    assert "for 5 s (ddp_timeout)" in cause(monitors[0], late=True)
 
 
 def test_processes_on_other_hosts_are_judged_by_heartbeats(monitors, monkeypatch):
