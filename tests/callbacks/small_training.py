@@ -35,18 +35,9 @@ def sentences(count=64, seed=0):
 
 
 def make_trainer(folder, callbacks=(), *, data=None, model=None, **changes):
-    options = {
-        "per_device_train_batch_size": 8,
-        "num_train_epochs": 2,
-        "learning_rate": 1e-2,
-        "logging_steps": 2,
-        "eval_strategy": "no",
-        "save_strategy": "no",
-        "report_to": "none",
-        "disable_tqdm": True,
-        "use_cpu": True,
-        "dataloader_pin_memory": False,
-    }
+    options = {"per_device_train_batch_size": 8, "num_train_epochs": 2, "learning_rate": 1e-2, "logging_steps": 2}
+    options |= {"eval_strategy": "no", "save_strategy": "no", "report_to": "none", "disable_tqdm": True}
+    options |= {"use_cpu": True, "dataloader_pin_memory": False}
     torch.manual_seed(3)
     return Trainer(
         LanguageModel() if model is None else model,

@@ -34,20 +34,10 @@ EXTRA = {"on_log": {"logs": {"loss": 1.5, "learning_rate": 1e-3, "note": "text"}
 
 
 def arguments(tmp_path, **changed):
-    values = {
-        "output_dir": str(tmp_path),
-        "logging_dir": None,
-        "logging_first_step": False,
-        "logging_strategy": "steps",
-        "eval_strategy": "steps",
-        "save_strategy": "steps",
-        "eval_delay": 0,
-        "metric_for_best_model": "loss",
-        "greater_is_better": False,
-        "load_best_model_at_end": True,
-        "gradient_accumulation_steps": 1,
-        "world_size": 1,
-    }
+    values = {"output_dir": str(tmp_path), "logging_dir": None, "logging_first_step": False, "eval_delay": 0}
+    values |= {f"{what}_strategy": "steps" for what in ("logging", "eval", "save")}
+    values |= {"metric_for_best_model": "loss", "greater_is_better": False, "load_best_model_at_end": True}
+    values |= {"gradient_accumulation_steps": 1, "world_size": 1}
     args = SimpleNamespace(**(values | changed))
     args.to_json_string = lambda: json.dumps(values)
     args.to_sanitized_dict = lambda: {k: v if isinstance(v, (int, float, str)) else str(v) for k, v in values.items()}
@@ -88,13 +78,8 @@ def test_constructor_arguments_come_in_the_order_of_the_reference(name):
 @pytest.mark.parametrize("name", CALLBACKS)
 def test_every_event_takes_the_documented_arguments_and_gives_a_control_or_nothing(name, first_process, tmp_path):
     callback = getattr(ours, name)(**CALLBACKS[name])
-    state = ours.TrainerState(
-        max_steps=4,
-        global_step=1,
-        log_history=[{"loss": 1.5, "step": 1}],
-        is_world_process_zero=first_process,
-        is_local_process_zero=first_process,
-    )
+    state = ours.TrainerState(max_steps=4, global_step=1, log_history=[{"loss": 1.5, "step": 1}])
+    state.is_world_process_zero = state.is_local_process_zero = first_process
     control = ours.TrainerControl()
     for event in IN_A_RUN:
         returned = getattr(callback, event)(arguments(tmp_path), state, control, **everything(), **EXTRA.get(event, {}))

@@ -20,28 +20,15 @@ def filled(module):
     """A state with something in every field."""
     early = module.EarlyStoppingCallback(4, 0.5)
     early.early_stopping_patience_counter = 3
-    return module.TrainerState(
-        epoch=1.25,
-        global_step=7,
-        max_steps=20,
-        logging_steps=2,
-        eval_steps=3,
-        save_steps=4,
-        train_batch_size=8,
-        num_train_epochs=3,
-        num_input_tokens_seen=123,
-        total_flos=1.5e12,
-        log_history=[{"loss": 0.1 + 0.2, "step": 2}, {"eval_loss": float("inf"), "note": "ü", "step": 3}],
-        best_metric=-float("inf"),
-        best_global_step=6,
-        best_model_checkpoint="out/checkpoint-6",
-        is_local_process_zero=False,
-        is_world_process_zero=False,
-        is_hyper_param_search=True,
-        trial_name="trial 1",
-        trial_params={"learning_rate": 1e-4, "optim": "sgd", "n": 2},
-        stateful_callbacks=[early, module.TrainerControl(should_log=True), module.EarlyStoppingCallback()],
-    )
+    values = {"epoch": 1.25, "global_step": 7, "max_steps": 20, "logging_steps": 2, "eval_steps": 3, "save_steps": 4}
+    values |= {"train_batch_size": 8, "num_train_epochs": 3, "num_input_tokens_seen": 123, "total_flos": 1.5e12}
+    values |= {"best_metric": -float("inf"), "best_global_step": 6, "best_model_checkpoint": "out/checkpoint-6"}
+    values |= dict.fromkeys(("is_local_process_zero", "is_world_process_zero"), False) | {"is_hyper_param_search": True}
+    values |= {"trial_name": "trial 1", "trial_params": {"learning_rate": 1e-4, "optim": "sgd", "n": 2}}
+    values["log_history"] = [{"loss": 0.1 + 0.2, "step": 2}, {"eval_loss": float("inf"), "note": "ü", "step": 3}]
+    callbacks = [early, module.TrainerControl(should_log=True), module.EarlyStoppingCallback()]
+    assert {*values, "stateful_callbacks"} == {field.name for field in dataclasses.fields(module.TrainerState)}
+    return module.TrainerState(**values, stateful_callbacks=callbacks)
 
 
 def test_fields_and_defaults_are_those_of_the_reference():

@@ -45,30 +45,16 @@ def points(count: int = 8) -> list[dict[str, torch.Tensor]]:
 
 def trainer(api: Any, folder: Path, callbacks: list[Any] | None = None, model: Any = None, **changes: Any) -> Any:
     """A trainer of four steps, with a log after each and an evaluation at the end."""
-    settings: dict[str, Any] = {
-        "output_dir": str(folder),
-        "per_device_train_batch_size": 2,
-        "per_device_eval_batch_size": 2,
-        "num_train_epochs": 1,
-        "learning_rate": 1e-2,
-        "logging_steps": 1,
-        "eval_strategy": "epoch",
-        "save_strategy": "no",
-        "report_to": "none",
-        "disable_tqdm": True,
-        "use_cpu": True,
-        "dataloader_pin_memory": False,
-        "hub_token": SECRET,
-        "trackio_space_id": None,  # the default here, as since transformers 5.6
-        **changes,
-    }
+    settings = {"per_device_train_batch_size": 2, "per_device_eval_batch_size": 2, "num_train_epochs": 1}
+    settings |= {"learning_rate": 1e-2, "logging_steps": 1, "eval_strategy": "epoch", "save_strategy": "no"}
+    settings |= {"report_to": "none", "disable_tqdm": True, "use_cpu": True, "dataloader_pin_memory": False}
+    # No Space is the default here, as since transformers 5.6.
+    settings |= {"hub_token": SECRET, "trackio_space_id": None, "output_dir": str(folder), **changes}
     torch.manual_seed(5)
     args = api.TrainingArguments(**settings)
     model = Small() if model is None else model
     made = api.Trainer(model, args, train_dataset=points(), eval_dataset=points(4), callbacks=callbacks)
-    made.remove_callback(
-        next(type(cb) for cb in made.callback_handler.callbacks if type(cb).__name__ == "PrinterCallback")
-    )
+    made.remove_callback(callback_of(made, "PrinterCallback"))
     return made
 
 
