@@ -60,8 +60,10 @@ def test_seed_out_of_range_changes_nothing(seed):
 
 
 @pytest.mark.parametrize("warn_only", [False, True])
-def test_full_determinism_equals_reference(warn_only):
+def test_full_determinism_equals_reference(warn_only, monkeypatch):
     """Same draws, same environment, same torch settings."""
+    for name in ours._DETERMINISTIC_ENVIRONMENT:
+        monkeypatch.delenv(name, raising=False)
     seen = []
     for enable in (trainer_utils.enable_full_determinism, ours.enable_full_determinism):
         before = dict(os.environ)

@@ -96,7 +96,7 @@ def test_loaders_know_how_much_there_is():
         (3, True, 3),
     ]
     unknown = BatchLoader(stream, examples=None, batches=None, samples_per_round=4)
-    with pytest.raises(TypeError, match="how many batches"):
+    with pytest.raises(TypeError, match="number of batches"):
         len(unknown)
     assert len([*rebatched([], 3)]) == 0
 
