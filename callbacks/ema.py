@@ -53,11 +53,8 @@ class EMACallback(TrainerCallback):
             raise ValueError(f"decay is {decay!r}: it has to be from 0 to below 1.")
         if update_every < 1:
             raise ValueError(f"update_every is {update_every!r}: it has to be 1 or more.")
-        self.decay = decay
-        self.warmup = warmup
-        self.update_every = update_every
-        self.evaluate = evaluate
-        self.at_end = at_end
+        self.decay, self.warmup, self.update_every = decay, warmup, update_every
+        self.evaluate, self.at_end = evaluate, at_end
         self.updates = 0
         """Updates so far."""
         self.averages: dict[str, Any] = {}
@@ -91,9 +88,8 @@ class EMACallback(TrainerCallback):
         n, self.updates = self.updates, self.updates + 1
         decay = min(self.decay, (1 + n) / (10 + n)) if self.warmup else self.decay
         averages = list(self.averages.values())
-        weights = [
-            weight.detach().to(average.dtype) for weight, average in zip(self._weights.values(), averages, strict=True)
-        ]
+        pairs = zip(self._weights.values(), averages, strict=True)
+        weights = [weight.detach().to(average.dtype) for weight, average in pairs]
         get_ema_multi_avg_fn(decay)(averages, weights, None)
         if self._swap is not None:
             self._swap.forget()

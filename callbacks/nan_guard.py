@@ -82,20 +82,13 @@ class NaNGuardCallback(TrainerCallback):
         present, kept = self._statistics
         _copy(kept, present)
 
-    def on_pre_optimizer_step(
-        self,
-        args: Any,
-        state: TrainerState,
-        control: TrainerControl,
-        model: Any = None,
-        optimizer: Any = None,
-        **kwargs: Any,
-    ) -> None:
+    def on_pre_optimizer_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Check losses and gradients, and drop the gradients if any is bad, so that the optimizer does nothing.
 
         Raises:
             NaNGuardError: with the action "raise".
         """
+        model, optimizer = kwargs.get("model"), kwargs.get("optimizer")
         losses, self._losses = self._losses, []
         parameters, scaled = _parameters(model, optimizer), getattr(args, "fp16", False)
         gradients = [] if scaled else [one.grad for one in parameters if one.grad is not None]
@@ -112,12 +105,10 @@ class NaNGuardCallback(TrainerCallback):
         self._groups = [{**group} for group in getattr(optimizer, "param_groups", ())]
         self._answer(said, state, control)
 
-    def on_optimizer_step(
-        self, args: Any, state: TrainerState, control: TrainerControl, optimizer: Any = None, **kwargs: Any
-    ) -> None:
+    def on_optimizer_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Undo what an optimizer counted although it had no gradients."""
         groups, self._groups = self._groups, None
-        for group, before in zip(getattr(optimizer, "param_groups", ()), groups or (), strict=False):
+        for group, before in zip(getattr(kwargs.get("optimizer"), "param_groups", ()), groups or (), strict=False):
             group.update(before)
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:

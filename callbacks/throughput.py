@@ -46,9 +46,7 @@ class ThroughputCallback(TrainerCallback):
 
     def __init__(self, flops: str | float | None = "count", peak_flops: float | None = None) -> None:
         if not (flops is None or flops in ("count", "model") or (_is_number(flops) and float(flops) > 0)):
-            raise ValueError(
-                f"flops is {flops!r}, but has to be 'count', 'model', None, or the operations that one sample takes."
-            )
+            raise ValueError(f"flops is {flops!r}, but has to be 'count', 'model', None, or operations per sample.")
         if peak_flops is not None and not (_is_number(peak_flops) and peak_flops > 0):
             raise ValueError(f"peak_flops is {peak_flops!r}, but it is a number of FLOP/s, such as 312e12, or None.")
         self.flops = flops
@@ -108,19 +106,10 @@ class ThroughputCallback(TrainerCallback):
     on_predict: Any = on_evaluate
     on_save = on_evaluate
 
-    def on_log(
-        self,
-        args: Any,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: Any = None,
-        model: Any = None,
-        train_dataloader: Any = None,
-        **kwargs: Any,
-    ) -> None:
+    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any) -> None:
         """Add the speeds."""
         if is_training_log(logs):
-            add_to_logs(logs, state, self._measure(args, state, model, train_dataloader))
+            add_to_logs(logs, state, self._measure(args, state, kwargs.get("model"), kwargs.get("train_dataloader")))
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Leave the model as it was."""

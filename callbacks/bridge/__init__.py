@@ -37,9 +37,7 @@ HOOKS: dict[str, Carrier] = {
         "on_train_epoch_start on_train_batch_start",
         "plain: at the first batch where a training goes on in mid-epoch",
     ),
-    "on_step_begin": _carrier(
-        "on_train_batch_start", "on_train_batch_start", "plain: of the first micro-batch of a step"
-    ),
+    "on_step_begin": _carrier("on_train_batch_start", "on_train_batch_start", "plain: of the first micro-batch"),
     "on_substep_end": _carrier("training_step", "on_train_batch_end", "after a micro-batch without an optimizer step"),
     "on_pre_optimizer_step": _carrier(
         "training_step", "configure_gradient_clipping on_before_optimizer_step on_train_batch_end", _AFTER_CLIPPING
@@ -53,7 +51,7 @@ HOOKS: dict[str, Carrier] = {
     "on_evaluate": _carrier(
         f"{_END_OF_BATCH} on_train_start",
         "on_validation_end",
-        "facade: after Lightning's evaluation loop, with all metrics",
+        "facade: after Lightning's loop, with all metrics",
     ),
     "on_predict": _carrier(
         "", "on_test_end on_predict_end", "facade: after Lightning's test loop, when `predict` has its metrics"

@@ -65,13 +65,8 @@ class LoggerCallback(TrainerCallback):
             try:
                 self._start(args, state, model)
             except Exception as error:
-                advice = f"{self.advice} " if self.advice else ""
-                logger.error(
-                    "report_to=%r: no run could be opened (%s). %sWithout it: take the name out of report_to.",
-                    self.platform,
-                    type(error).__name__,
-                    advice,
-                )
+                said = "report_to=%r: no run could be opened (%s). %sWithout it: take the name out of report_to."
+                logger.error(said, self.platform, type(error).__name__, f"{self.advice} " if self.advice else "")
                 raise
         self._initialized = True
 
@@ -159,14 +154,9 @@ class LoggerCallback(TrainerCallback):
             yield
         except Exception as error:
             self._lost += 1
-            logger.log(
-                logging.WARNING if self._lost == 1 else logging.DEBUG,
-                "%s could not take %s (%s: %s). The training goes on, further trouble of this kind is only counted.",
-                self.platform,
-                what,
-                type(error).__name__,
-                error,
-            )
+            level = logging.WARNING if self._lost == 1 else logging.DEBUG
+            said = "%s could not take %s (%s: %s). The training goes on, further trouble of this kind is only counted."
+            logger.log(level, said, self.platform, what, type(error).__name__, error)
 
     def _warn_what_is_lost(self) -> None:
         if self._lost > 1:

@@ -58,14 +58,12 @@ class ClearMLCallback(LoggerCallback):
         return is_switched_on("CLEARML_LOG_MODEL", default=str(made_here))
 
     def _upload(self, args: Any, state: TrainerState, folder: str) -> None:
-        name = os.path.basename(folder) + self._suffix
+        base = os.path.basename(folder)
+        name = base + self._suffix
         model = self._clearml.OutputModel(task=self._clearml_task, name=name)
         model.connect(task=self._clearml_task, name=name)
         model.update_weights_package(
-            weights_path=folder,
-            target_filename=os.path.basename(folder),
-            iteration=state.global_step,
-            auto_delete_file=False,
+            weights_path=folder, target_filename=base, iteration=state.global_step, auto_delete_file=False
         )
         self._checkpoints_saved.append(model)
         while args.save_total_limit and args.save_total_limit < len(self._checkpoints_saved):
@@ -103,11 +101,8 @@ class ClearMLCallback(LoggerCallback):
         if self._is_overridden(f"{section}/_ignore_hparams_ui_overrides_"):
             self._clearml_task.connect(args, section)
             return
-        values = {
-            item.name: getattr(args, item.name)
-            for item in fields(args)
-            if item.init and not item.name.endswith("_token")
-        }
+        names = [item.name for item in fields(args) if item.init and not item.name.endswith("_token")]
+        values = {name: getattr(args, name) for name in names}
         plain = {f"{section}/{name}": str(value) for name, value in flattened(values, "/").items()}
         self._clearml_task.update_parameters(plain)
 
@@ -142,16 +137,14 @@ class ClearMLCallback(LoggerCallback):
         else:
             self._send(self._clearml_task.get_logger(), state, logs)
 
-    def _send(self, report: Any, state: TrainerState, logs: dict[str, Any]) -> None:
+    def _send(self, log: Any, state: TrainerState, logs: dict[str, Any]) -> None:
         for name, plain in self._numbers(logs).items():
             group, separator, rest = name.partition("_")
             if name in _ONCE:
-                report.report_single_value(name=name + self._suffix, value=plain)
+                log.report_single_value(name=name + self._suffix, value=plain)
             else:
                 title, series = (group, rest) if separator and group in ("eval", "test") else ("train", name)
-                report.report_scalar(
-                    title=title + self._suffix, series=series, value=plain, iteration=state.global_step
-                )
+                log.report_scalar(title=title + self._suffix, series=series, value=plain, iteration=state.global_step)
 
     def _finish(self) -> None:
         if self.ends_with_training and self._clearml_task is not None:

@@ -51,21 +51,13 @@ class DVCLiveCallback(LoggerCallback):
     def _upload(self, args: Any, state: TrainerState, folder: str) -> None:
         self.live.log_artifact(str(args.output_dir))
 
-    def on_train_end(
-        self,
-        args: Any,
-        state: TrainerState,
-        control: TrainerControl,
-        model: Any = None,
-        processing_class: Any = None,
-        **kwargs: Any,
-    ) -> None:
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Keep the model with `log_model=True`; write the summary."""
         if self._initialized and self._log_model is True:
             name = "best" if args.load_best_model_at_end else "last"
             folder = os.path.join(args.output_dir, name)
             with self._training_goes_on("the model"):
-                self._write_model(state, model, processing_class, folder)
+                self._write_model(state, kwargs.get("model"), kwargs.get("processing_class"), folder)
                 if state.is_world_process_zero:
                     self.live.log_artifact(folder, name=name, type="model", copy=True)
         if self._initialized and state.is_world_process_zero:
@@ -89,9 +81,7 @@ class DVCLiveCallback(LoggerCallback):
             if could_log(value):
                 self.live.log_metric(standardize_metric_name(name, "dvclive.huggingface"), value)
             else:
-                logger.warning(
-                    "DVCLive shows numbers, so the log %r of type %s is left out.", name, type(value).__name__
-                )
+                logger.warning("DVCLive shows numbers: the log %r of type %s is left out.", name, type(value).__name__)
         self.live.next_step()
 
 

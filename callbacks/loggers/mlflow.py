@@ -143,13 +143,11 @@ class DagsHubCallback(MLflowCallback):
         self.Repo: Any = import_module("dagshub.upload").Repo
         self.repo: Any = None
 
-    def on_train_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, train_dataloader: Any = None, **kwargs: Any
-    ) -> None:
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Close the run; with `HF_DAGSHUB_LOG_ARTIFACTS` upload the output folder."""
         if self._initialized and state.is_world_process_zero and is_switched_on("HF_DAGSHUB_LOG_ARTIFACTS"):
             with self._training_goes_on("the output folder"):
-                dataset = getattr(train_dataloader, "dataset", None)
+                dataset = getattr(kwargs.get("train_dataloader"), "dataset", None)
                 if dataset is not None:
                     import torch
 

@@ -97,15 +97,7 @@ class CodeCarbonCallback(LoggerCallback):
         self._over, self._measuring = False, True
         self.tracker.start()
 
-    def on_log(
-        self,
-        args: Any,
-        state: TrainerState,
-        control: TrainerControl,
-        model: Any = None,
-        logs: Any = None,
-        **kwargs: Any,
-    ) -> None:
+    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, *more: Any, **kwargs: Any) -> None:
         """Do nothing: codecarbon measures by itself."""
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
@@ -157,9 +149,8 @@ class CometCallback(PredictionLogger):
         """Upload the output folder with `COMET_LOG_ASSETS`."""
         if self._experiment is not None and state.is_world_process_zero and is_switched_on("COMET_LOG_ASSETS"):
             with self._training_goes_on("the output folder"):
-                self._experiment.log_asset_folder(
-                    str(args.output_dir), recursive=True, log_file_name=True, step=state.global_step
-                )
+                folder = str(args.output_dir)
+                self._experiment.log_asset_folder(folder, recursive=True, log_file_name=True, step=state.global_step)
         super().on_train_end(args, state, control, **kwargs)
 
     def _start(self, args: Any, state: TrainerState, model: Any) -> None:

@@ -70,17 +70,12 @@ class TrackioCallback(PredictionLogger):
         self._open(args, state.trial_name or args.run_name)
 
     def _open(self, args: Any, name: str | None) -> None:
-        more = {"group": args.run_name} if name != args.run_name and args.run_name else {}
+        more = {"resume": "allow", "private": args.hub_private_repo}
+        if name != args.run_name and args.run_name:
+            more["group"] = args.run_name
         if getattr(args, "trackio_bucket_id", None) is not None:
             more["bucket_id"] = args.trackio_bucket_id
-        run = self._trackio.init(
-            project=args.project,
-            name=name,
-            space_id=args.trackio_space_id,
-            resume="allow",
-            private=args.hub_private_repo,
-            **more,
-        )
+        run = self._trackio.init(project=args.project, name=name, space_id=args.trackio_space_id, **more)
         self._trackio.config.update(self._description)
         self._run_name = getattr(run, "name", name)
         self._space_id = self._trackio.context_vars.current_space_id.get()  # with the name of the user, if any

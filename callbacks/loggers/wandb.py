@@ -37,11 +37,8 @@ class WandbLogModel(str, Enum):
     def _missing_(cls, value: object) -> WandbLogModel:
         found = [member for member in cls if member.value == str(value).strip().lower()]
         if not found:
-            logger.warning(
-                "WANDB_LOG_MODEL=%r is none of %s: no model is kept in Weights & Biases.",
-                value,
-                ", ".join(member.value for member in cls),
-            )
+            known = ", ".join(member.value for member in cls)
+            logger.warning("WANDB_LOG_MODEL=%r is none of %s: no model is kept in Weights & Biases.", value, known)
         return found[0] if found else cls.FALSE
 
 
@@ -129,11 +126,8 @@ class WandbCallback(PredictionLogger):
                 self._describe_model(args, model)
 
     def _describe_model(self, args: Any, model: Any) -> None:
-        metadata = {
-            "model_config": config_of(model) or None,
-            "num_parameters": self._parameter_count(),
-            "initial_model": True,
-        }
+        config = config_of(model) or None
+        metadata = {"model_config": config, "num_parameters": self._parameter_count(), "initial_model": True}
         with tempfile.TemporaryDirectory() as folder:
             write_architecture(model, folder)
             self._send(self._artifact(args, metadata), folder, "base_model")

@@ -138,9 +138,7 @@ class RunReportCallback(_DrawingCallback):
         self._write(args, state)
         self._speed.on_evaluate(args, state, control, **kwargs)
 
-    def on_predict(
-        self, args: Any, state: TrainerState, control: TrainerControl, metrics: Any = None, **kwargs: Any
-    ) -> None:
+    def on_predict(self, args: Any, state: TrainerState, control: TrainerControl, *metrics: Any, **kwargs: Any) -> None:
         """Keep the time for predicting out of the speed."""
         self._speed.on_predict(args, state, control)
 

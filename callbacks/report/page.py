@@ -17,23 +17,9 @@ from .document import charts, document, folded, header, pairs, table, tiles
 
 _MOST_ROWS = 100
 _SETTINGS = (
-    "output_dir",
-    "num_train_epochs",
-    "max_steps",
-    "per_device_train_batch_size",
-    "gradient_accumulation_steps",
-    "world_size",
-    "learning_rate",
-    "lr_scheduler_type",
-    "warmup_steps",
-    "weight_decay",
-    "optim",
-    "max_grad_norm",
-    "bf16",
-    "fp16",
-    "gradient_checkpointing",
-    "torch_compile",
-    "seed",
+    *("output_dir", "num_train_epochs", "max_steps", "per_device_train_batch_size", "gradient_accumulation_steps"),
+    *("world_size", "learning_rate", "lr_scheduler_type", "warmup_steps", "weight_decay", "optim", "max_grad_norm"),
+    *("bf16", "fp16", "gradient_checkpointing", "torch_compile", "seed"),
 )
 _NOTHING = '<figure class="card"><div class="empty">Nothing has been logged yet.</div></figure>'
 _FOOTER = "<footer>Written by lightrainer. Point at a chart to read its values.</footer>"
