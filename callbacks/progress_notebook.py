@@ -82,7 +82,9 @@ class NotebookProgressCallback(ProgressCallback):
                 if self._has_ended:  # the model may be another one by now: the best, or one that was loaded
                     self.table.rows.append({next(iter(place)): "after training", **_titles(metrics or {})})
                 else:
-                    self.table.add({**place, **_losses(state), **_titles(metrics or {})})
+                    # The last one, which may have been logged some steps before.
+                    loss = next((entry["loss"] for entry in reversed(state.log_history) if "loss" in entry), "No log")
+                    self.table.add({**place, "Training Loss": loss, **_titles(metrics or {})})
                 self._shown().draw()
         # Afterwards, as this lets go of an output that has no training: the table would be drawn into another one.
         super().on_evaluate(args, state, control, **kwargs)
@@ -209,12 +211,6 @@ class _Table:
     def _text(self, value: Any) -> str:
         text = f"{value:.6f}" if isinstance(value, float) and abs(value) >= 1e-3 else value
         return escape(shortened(text, self.max_str_len))
-
-
-def _losses(state: TrainerState) -> dict[str, Any]:
-    """Return the last training loss, which may have been logged some steps before."""
-    logged = (entry["loss"] for entry in reversed(state.log_history) if "loss" in entry)
-    return {"Training Loss": next(logged, "No log")}
 
 
 def _titles(metrics: dict[str, Any]) -> dict[str, Any]:

@@ -168,9 +168,8 @@ def source_of(dataset: Any) -> DataSource | None:
     name = _name(dataset.info)
     if name is None:
         return None
-    config = dataset.info.config_name
     split = None if dataset.split is None else str(dataset.split)
-    return DataSource(name=name, tag=name, config=config, split=split)
+    return DataSource(name=name, tag=name, config=dataset.info.config_name, split=split)
 
 
 def samples_in(dataset: Any) -> int | None:

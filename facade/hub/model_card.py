@@ -72,7 +72,8 @@ class ModelCard:
         from huggingface_hub import ModelCardData
 
         facts, results = self.facts, list(self._eval_results())
-        known = sorted({result.metric_type for result in results} | self._metric_types())
+        measured = self.result.metrics if self.result else {}
+        known = sorted({result.metric_type for result in results} | set(map(_metric_type, measured)))
         pages = [task for task in facts.tasks if task in TASK_NAMES and task != _SHOWN_ELSEWHERE]
         named = (source.tag for source in (*facts.training_sources, *facts.sources))
         tags = list(dict.fromkeys(tag for tag in named if tag is not None))
@@ -101,9 +102,6 @@ class ModelCard:
         later = [each for each in self.evaluations if each.after_training]
         found = at_step or later or trained
         return found[-1] if found else None
-
-    def _metric_types(self) -> set[str]:
-        return {_metric_type(name) for name in (self.result.metrics if self.result else {})}
 
     def _eval_results(self) -> Iterator[EvalResult]:
         """Yield a result for each task, dataset and metric."""

@@ -73,8 +73,7 @@ class HubSession:
             return
         logger.info("Uploads go to %r, named by %s", name, "hub_model_id" if named else "the folder output_dir")
         private = self.host.args.hub_private_repo if private is None else private
-        made = self.repository(name, token=token).created(private=private)
-        self.host.hub_model_id = made.name
+        self.host.hub_model_id = self.repository(name, token=token).created(private=private).name
 
     # --- the card
 

@@ -103,9 +103,7 @@ class TFTrainingArguments(TrainingArguments):
     tpu_name: str | None = field(default=None, metadata={"help": "Name of a TPU; refused, its launcher knows it."})
     tpu_zone: str | None = field(default=None, metadata={"help": "Zone of a TPU; refused."})
     gcp_project: str | None = field(default=None, metadata={"help": "Cloud project of a TPU; refused."})
-    poly_power: float = field(
-        default=1.0, metadata={"help": "Power of the polynomial decay of the learning rate to 0."}
-    )
+    poly_power: float = field(default=1.0, metadata={"help": "Power of the polynomial decay of the learning rate."})
     xla: bool = field(default=False, metadata={"help": "Let TensorFlow compile models that compute in it, with XLA."})
 
     _is_of_one_process = False

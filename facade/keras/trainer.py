@@ -81,12 +81,9 @@ class TFTrainer:
         check_parameters(model, args)
         if prediction_loss_only is not None:
             args.prediction_loss_only = prediction_loss_only
-        self.model = model
-        self.args = args
-        self.train_dataset = train_dataset
-        self.eval_dataset = eval_dataset
-        self.compute_metrics = compute_metrics
-        self.tb_writer = tb_writer
+        self.model, self.args = model, args
+        self.train_dataset, self.eval_dataset = train_dataset, eval_dataset
+        self.compute_metrics, self.tb_writer = compute_metrics, tb_writer
         self.num_train_examples: int | None = None
         self.total_train_batch_size = args.train_batch_size * args.gradient_accumulation_steps
         self.steps_per_epoch = 0

@@ -250,9 +250,8 @@ def read_options(
         _require_choice("direction", word, _DIRECTIONS)
     if not directions or (metrics and len(metrics) != len(directions)):
         raise ValueError(f"direction={direction!r} must have one word for each objective: {', '.join(metrics)}.")
-    return SearchOptions(
-        n_trials=n_trials, directions=directions, metrics=list(metrics), implied=implied, backend=rest, **own
-    )
+    own |= {"metrics": list(metrics), "backend": rest}
+    return SearchOptions(n_trials=n_trials, directions=directions, implied=implied, **own)
 
 
 def _require_choice(name: str, value: Any, choices: Sequence[str]) -> None:

@@ -162,9 +162,7 @@ class OptunaObjective:
     """
 
     def __init__(self, search: SearchRun, study: Any, channel: Channel) -> None:
-        self.search = search
-        self.study = study
-        self.channel = channel
+        self.search, self.study, self.channel = search, study, channel
 
     def __call__(self, trial: Any) -> float | list[float]:
         """Train once."""

@@ -69,9 +69,8 @@ def make_sampler(written: str, seed: int | None = None) -> Any:
 def _made(what: str, module: Any, known: dict[str, str], written: str, settings: dict[str, Any]) -> Any:
     name, _, more = written.partition(":")
     if name not in known:
-        raise ValueError(
-            f"--{what} {written}: {name!r} is not known.{did_you_mean(name, known)} Choose from: {', '.join(known)}."
-        )
+        near = did_you_mean(name, known)
+        raise ValueError(f"--{what} {written}: {name!r} is not known.{near} Choose from: {', '.join(known)}.")
     pairs = (setting.partition("=") for setting in more.split(",") if setting)
     settings = settings | {key.strip(): _plain(value) for key, _, value in pairs}
     try:

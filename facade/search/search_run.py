@@ -96,9 +96,7 @@ class SearchRun:
     """
 
     def __init__(self, trainer: Trainer, options: SearchOptions, transport: Transport | None = None) -> None:
-        self.trainer = trainer
-        self.options = options
-        self.transport = transport
+        self.trainer, self.options, self.transport = trainer, options, transport
         self.given = GivenArguments(trainer)
         self.folders = RunFolders(trainer.hp_name)
         self.best = BestModel(options.directions[0], options.final_model == "best" and not options.several)

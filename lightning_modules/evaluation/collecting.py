@@ -135,9 +135,8 @@ class LossCollector:
         waiting, self._waiting = self._waiting, []
         if waiting and self._kind is not None:
             numbers = not isinstance(waiting[0], torch.Tensor)
-            self._parts.append(
-                torch.tensor(waiting, dtype=self._kind[0], device="cpu") if numbers else torch.cat(waiting)
-            )
+            part = torch.tensor(waiting, dtype=self._kind[0], device="cpu") if numbers else torch.cat(waiting)
+            self._parts.append(part)
 
 
 def _repeated(values: np.ndarray, runs: list[list[int]]) -> Iterator[np.ndarray]:

@@ -118,19 +118,16 @@ def _counted(predictions: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 def _class_dimension(predictions: Tensor, labels: Tensor) -> int | None:
     """Return which dimension the predictions have and the labels have not; None if they have the same ones."""
-    if predictions.shape == labels.shape:
+    shape, wanted = predictions.shape, labels.shape
+    if shape == wanted:
         return None
-    if predictions.shape[:-1] == labels.shape:
-        return predictions.ndim - 1
-    if predictions.ndim == labels.ndim + 1 and (predictions.shape[:1], predictions.shape[2:]) == (
-        labels.shape[:1],
-        labels.shape[1:],
-    ):
+    if shape[:-1] == wanted:
+        return len(shape) - 1
+    if len(shape) == len(wanted) + 1 and (shape[:1], shape[2:]) == (wanted[:1], wanted[1:]):
         return 1
     raise ValueError(
-        f"Predictions of shape {tuple(predictions.shape)} and labels of shape {tuple(labels.shape)} do not go "
-        "together: expected is the shape of the labels, with or without one more dimension for the classes. "
-        f"{OWN_FUNCTION}"
+        f"Predictions of shape {tuple(shape)} and labels of shape {tuple(wanted)} do not go together: expected is the "
+        f"shape of the labels, with or without one more dimension for the classes. {OWN_FUNCTION}"
     )
 
 
@@ -161,13 +158,9 @@ def _innermost(metric: Any) -> Any:
 
 
 def _family(metric: Any) -> str:
-    names = [
-        base.__name__ for base in type(metric).__mro__ if base.__module__.startswith("torchmetrics.classification")
-    ]
-    families = (
-        family for name in names for family in ("Binary", "Multiclass", "Multilabel") if name.startswith(family)
-    )
-    return next(families, "")
+    names = [cls.__name__ for cls in type(metric).__mro__ if cls.__module__.startswith("torchmetrics.classification")]
+    families = ("Binary", "Multiclass", "Multilabel")
+    return next((family for name in names for family in families if name.startswith(family)), "")
 
 
 def _looks_for_largest(metric: Any) -> bool:

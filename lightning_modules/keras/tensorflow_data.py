@@ -88,11 +88,8 @@ class StepStream(IterableDataset):
     """
 
     def __init__(self, dataset: Iterable[Any], *, steps: int, parts: int = 1, rank: int = 0, world_size: int = 1):
-        self.dataset = dataset
-        self.steps = steps
-        self.parts = parts
-        self.rank = rank
-        self.world_size = world_size
+        self.dataset, self.steps, self.parts = dataset, steps, parts
+        self.rank, self.world_size = rank, world_size
         self._iterators = 0
 
     def __len__(self) -> int:
@@ -141,11 +138,8 @@ class EvaluationStream(IterableDataset):
     """
 
     def __init__(self, dataset: Iterable[Any], *, batches: int | None, size: int, rank: int = 0, world_size: int = 1):
-        self.dataset = dataset
-        self.batches = batches
-        self.size = size
-        self.rank = rank
-        self.world_size = world_size
+        self.dataset, self.batches, self.size = dataset, batches, size
+        self.rank, self.world_size = rank, world_size
         self.last_round = -1
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
@@ -174,8 +168,7 @@ class BatchLoader(EpochLoader):
         self, stream: IterableDataset, *, examples: int | None, batches: int | None, samples_per_round: int
     ) -> None:
         super().__init__(stream, total=None, samples_per_round=samples_per_round, batch_size=None)
-        self.examples = examples
-        self.batches = batches
+        self.examples, self.batches = examples, batches
 
     @property
     def whole_dataset(self) -> Any:

@@ -181,9 +181,8 @@ class _Losses(torch.autograd.Function):
     ) -> Any:
         """Compute losses and gradients; `structure` gets the predictions as TensorFlow returned them."""
         ctx.module, ctx.scale = module, module._loss_scale
-        losses, predictions, states, gradients = module._training(
-            features, labels, module.training, torch.tensor(ctx.scale)
-        )
+        scale = torch.tensor(ctx.scale)
+        losses, predictions, states, gradients = module._training(features, labels, module.training, scale)
         module._follow(states)
         structure.append(predictions)
         ctx.gradients = [to_torch(gradient) for gradient in gradients]

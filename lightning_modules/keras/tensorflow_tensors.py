@@ -45,13 +45,9 @@ def to_torch(value: Any) -> Any:
     if value is None or isinstance(value, Tensor):
         return value
     tensorflow = sys.modules["tensorflow"]
-    if isinstance(value, tensorflow.Tensor):
-        return torch.from_dlpack(value)
-    return (
-        torch.from_dlpack(tensorflow.convert_to_tensor(value))
-        if tensorflow.is_tensor(value)
-        else torch.as_tensor(value)
-    )
+    if tensorflow.is_tensor(value):
+        return torch.from_dlpack(value if isinstance(value, tensorflow.Tensor) else tensorflow.convert_to_tensor(value))
+    return torch.as_tensor(value)
 
 
 def _address(tensor: Any) -> int:

@@ -57,9 +57,7 @@ class TorchKerasModule(KerasModule):
             self.compute(features, labels, False)
         self.pull()
         if not self.model.trainable_variables:
-            raise ValueError(
-                f"The model ({self.model.name}) has nothing to train: a forward pass made no trainable weights."
-            )
+            raise ValueError(f"The model ({self.model.name}) has nothing to train: a call made no trainable weights.")
 
     def pull(self) -> None:
         """Register the variables again: some may be new, or frozen."""

@@ -55,9 +55,8 @@ apex = _with_numbers_of_adam("git+https://github.com/NVIDIA/apex --no-build-isol
 
 def any_precision(request: OptimizerRequest) -> ClassAndKwargs:
     """Return `adamw_anyprecision`."""
-    adamw = load(
-        request.name, "git+https://github.com/pytorch/torchdistx", "torchdistx.optimizers", "AnyPrecisionAdamW"
-    )
+    pip = "git+https://github.com/pytorch/torchdistx"
+    adamw = load(request.name, pip, "torchdistx.optimizers", "AnyPrecisionAdamW")
     take = request.arguments.take
     return adamw, {
         **request.adam,
@@ -96,13 +95,8 @@ def schedule_free(request: OptimizerRequest) -> ClassAndKwargs:
 def grokadamw(request: OptimizerRequest) -> ClassAndKwargs:
     """Return `grokadamw`, with its own betas and epsilon, as in the reference."""
     optimizer = load(request.name, "grokadamw", "grokadamw", "GrokAdamW")
-    defaults = {
-        "alpha_init": 0.98,
-        "lamb": 2.0,
-        "gamma": 0.1,
-        "grokking_signal_decay_rate": 0.1,
-        "gradient_clipping": 1.0,
-    }
+    defaults = {"alpha_init": 0.98, "lamb": 2.0, "gamma": 0.1}
+    defaults |= {"grokking_signal_decay_rate": 0.1, "gradient_clipping": 1.0}
     return optimizer, {name: request.arguments.take(name, float, value) for name, value in defaults.items()}
 
 
@@ -122,10 +116,8 @@ def stable_adamw(request: OptimizerRequest) -> ClassAndKwargs:
 def lomo(request: OptimizerRequest) -> ClassAndKwargs:
     """Return `lomo` or `adalomo`, which take the model and step in the backward pass, see `fused`."""
     model = request.require_model()
-    optimizer = load(
-        request.name, "lomo-optim", "lomo_optim", "Lomo" if request.name is OptimizerNames.LOMO else "AdaLomo"
-    )
-    return optimizer, {"model": model}
+    member = "Lomo" if request.name is OptimizerNames.LOMO else "AdaLomo"
+    return load(request.name, "lomo-optim", "lomo_optim", member), {"model": model}
 
 
 _CLASSES = {"adamw": "AdamW", "ademamix": "AdEMAMix", "lion": "Lion", "rmsprop": "RMSprop"}

@@ -20,19 +20,12 @@ from .request import ClassAndKwargs, OptimizerRequest, TargetModules
 
 logger = logging.getLogger(__name__)
 
-_GALORE_CLASSES = {
-    OptimizerNames.GALORE_ADAMW: "GaLoreAdamW",
-    OptimizerNames.GALORE_ADAMW_8BIT: "GaLoreAdamW8bit",
-    OptimizerNames.GALORE_ADAFACTOR: "GaLoreAdafactor",
-    OptimizerNames.GALORE_ADAMW_LAYERWISE: "GaLoreAdamW",
-    OptimizerNames.GALORE_ADAMW_8BIT_LAYERWISE: "GaLoreAdamW8bit",
-    OptimizerNames.GALORE_ADAFACTOR_LAYERWISE: "GaLoreAdafactor",
-}
-
 
 def galore(request: OptimizerRequest) -> ClassAndKwargs:
     """Return an optimizer of GaLore; the reference drops the arguments of `galore_adafactor_layerwise`."""
-    optimizer = load(request.name, "galore-torch", "galore_torch", _GALORE_CLASSES[request.name])
+    is_adafactor, is_8bit = ("adafactor" in request.name.value, "8bit" in request.name.value)
+    member = "GaLoreAdafactor" if is_adafactor else "GaLoreAdamW8bit" if is_8bit else "GaLoreAdamW"
+    optimizer = load(request.name, "galore-torch", "galore_torch", member)
     _allow_in_checkpoints("galore_torch.galore_projector", "GaLoreProjector")
     take = request.arguments.take
     projection = {
@@ -41,10 +34,8 @@ def galore(request: OptimizerRequest) -> ClassAndKwargs:
         "scale": take("scale", float, 0.25),
         "proj_type": take("proj_type", str, "std"),
     }
-    adafactor = "adafactor" in request.name.value
-    return _low_rank(
-        request, optimizer, projection, {"scale_parameter": False, "relative_step": False} if adafactor else {}
-    )
+    own = {"scale_parameter": False, "relative_step": False} if is_adafactor else {}
+    return _low_rank(request, optimizer, projection, own)
 
 
 def apollo(request: OptimizerRequest) -> ClassAndKwargs:
@@ -122,10 +113,7 @@ def target_layers(name: OptimizerNames, model: nn.Module, targets: TargetModules
         found = linear
     else:
         parts = not isinstance(targets, str)
-        meant = {
-            entry: [path for path in modules if (parts and entry in path) or re.fullmatch(entry, path)]
-            for entry in entries
-        }
+        meant = {one: [p for p in modules if (parts and one in p) or re.fullmatch(one, p)] for one in entries}
         found = [path for path in linear if any(path in paths for paths in meant.values())]
         idle = [entry for entry, paths in meant.items() if not set(paths) & set(linear)]
         if found and idle:

@@ -17,7 +17,6 @@ from torch.optim import Optimizer
 
 from ..common.local_paths import StrPath
 from ..common.torch_files import kind_of
-from ..common.versions import installed, is_older
 
 _COUNTERS = {"step", "mu_product", "eta", "mu"}
 """Entries that are numbers, which some optimizers keep in tensors."""
@@ -107,10 +106,7 @@ class _Fitting:
         groups: list[list[ParameterShape]],
         outcome: str = "Nothing of it was loaded.",
     ) -> None:
-        self.optimizer = optimizer
-        self.file = file
-        self.groups = groups
-        self.outcome = outcome
+        self.optimizer, self.file, self.groups, self.outcome = optimizer, file, groups, outcome
         self.package = _package_of(type(optimizer))
 
     def require(self, fits: bool, problem: str) -> None:
@@ -131,9 +127,7 @@ class _Fitting:
         for index, (group, parameters, theirs) in enumerate(zip(own, self.groups, written, strict=True)):
             numbers = theirs.get("params") if isinstance(theirs, Mapping) else None
             count, expected = len(numbers) if isinstance(numbers, list) else "no", len(parameters)
-            self.require(
-                count == expected, f"{count} parameters in group {index}, and there are {expected} in that group"
-            )
+            self.require(count == expected, f"{count} parameters in group {index}, and there are {expected} in it")
             assert isinstance(numbers, list)
             assert isinstance(theirs, Mapping)
             self._check_options(group, theirs, index)
@@ -187,11 +181,9 @@ class _Fitting:
         self.require(value.shape in wanted, f"{kind_of(value)} as {where}, whose shape has to be {sizes}")
         self.require(_is_dense(value), f"a tensor as {where} whose elements do not lie one after the other")
         if self.package != _BITSANDBYTES:
-            same_kind = (value.is_floating_point(), value.is_complex()) == (
-                parameter.dtype.is_floating_point,
-                parameter.dtype.is_complex,
-            )
-            self.require(same_kind or not self._is_native, f"{kind_of(value)} as {where}, which is {parameter.dtype}")
+            kinds = {(dtype.is_floating_point, dtype.is_complex) for dtype in (value.dtype, parameter.dtype)}
+            alike = len(kinds) == 1 or not self._is_native
+            self.require(alike, f"{kind_of(value)} as {where}, which is {parameter.dtype}")
         elif name in ("absmax1", "absmax2", "qmap1", "qmap2"):
             self.require(value.dtype == torch.float32, f"{kind_of(value)} as {where}, which has to be float32")
 
@@ -214,9 +206,7 @@ def _adafactor_sizes(name: str, shape: torch.Size) -> tuple[torch.Size, ...] | N
     known = {
         "row_var": (*shape[:-1], 1),
         "col_var": (*shape[:-2], 1, *shape[-1:]),
-        "variance": shape,
-        "exp_avg": shape,
-        "exp_avg_sq": shape,
+        **dict.fromkeys(("variance", "exp_avg", "exp_avg_sq"), shape),
         "exp_avg_sq_row": shape[:-1],
         "exp_avg_sq_col": shape[:-2] + shape[-1:],
         "RMS": torch.Size(),
@@ -226,7 +216,7 @@ def _adafactor_sizes(name: str, shape: torch.Size) -> tuple[torch.Size, ...] | N
 
 def _bitsandbytes_sizes(name: str, shape: torch.Size) -> tuple[torch.Size, ...] | None:
     """Return the shapes of bitsandbytes; AdEMAMix has two first moments in one tensor, so twice as many scales."""
-    blocks = -(-math.prod(shape) // _elements_of_a_scale())
+    blocks = -(-math.prod(shape) // 256)  # elements of a scale
     known: dict[str, tuple[tuple[int, ...], ...]] = {
         "state1": (shape, (2, *shape)),
         "state2": (shape,),
@@ -238,12 +228,6 @@ def _bitsandbytes_sizes(name: str, shape: torch.Size) -> tuple[torch.Size, ...] 
         "gnorm_vec": ((100,),),
     }
     return tuple(map(torch.Size, known[name])) if name in known else None
-
-
-def _elements_of_a_scale() -> int:
-    """Return the number of elements per scale in 8-bit states of the installed bitsandbytes."""
-    found = installed(_BITSANDBYTES)
-    return 2048 if found is not None and is_older(found, "0.45") else 256
 
 
 def _is_dense(tensor: Tensor) -> bool:

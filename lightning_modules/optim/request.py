@@ -165,9 +165,7 @@ class OptimizerRequest:
             ValueError: when there is none.
         """
         if self.model is None:
-            raise ValueError(
-                f"optim={self.name.value!r} looks at the modules of the model, but was given none: pass `model` too."
-            )
+            raise ValueError(f"optim={self.name.value!r} looks at the model's modules, but has none: pass `model` too.")
         return self.model
 
 

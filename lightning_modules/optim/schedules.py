@@ -402,10 +402,9 @@ class ScheduleConfig:
     @property
     def needs_total_steps(self) -> bool:
         """Return whether the schedule needs `total_steps` that are not given."""
-        ends = "num_training_steps" in inspect.signature(SCHEDULES[SchedulerType(self.name)]).parameters
-        return self.total_steps is None and (
-            0 < self.warmup_steps < 1 or (ends and "num_stable_steps" not in self.kwargs)
-        )
+        parameters = inspect.signature(SCHEDULES[SchedulerType(self.name)]).parameters
+        ends = "num_training_steps" in parameters and "num_stable_steps" not in self.kwargs
+        return self.total_steps is None and (ends or 0 < self.warmup_steps < 1)
 
     def build(self, optimizer: Optimizer) -> LRScheduler:
         """Return the scheduler for this optimizer.

@@ -222,9 +222,8 @@ class OptunaPruningCallback(Callback):
     def __init__(self, trial: Any, monitor: str = "val_loss", *, unit: Literal["steps", "epochs"] = "steps") -> None:
         super().__init__()
         if unit not in _UNITS:
-            raise ValueError(
-                f"unit={unit!r} is not known.{did_you_mean(unit, _UNITS)} Choose from: {', '.join(_UNITS)}."
-            )
+            near = did_you_mean(unit, _UNITS)
+            raise ValueError(f"unit={unit!r} is not known.{near} Choose from: {', '.join(_UNITS)}.")
         self.unit = unit
         self.monitor = monitor
         self._trial = trial.in_study if isinstance(trial, SharedTrial) else trial  # Lightning broadcasts the answer

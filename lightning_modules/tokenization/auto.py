@@ -11,7 +11,7 @@ from typing import Any
 
 from ..common.redaction import secret_values
 from .fast import PreTrainedTokenizerFast, hub_options, settings_in
-from .files import MODEL_FILE, TokenizerFiles, files_of, settings_file
+from .files import MODEL_FILE, files_of
 from .names import CONFIG_FILE
 
 logger = logging.getLogger(__name__)
@@ -139,17 +139,12 @@ class AutoTokenizer:
         name = os.fspath(pretrained_model_name_or_path)
         files = files_of(name, **hub_options(kwargs))
         settings = settings_in(kwargs)
-        config, model = _read(files, CONFIG_FILE), _read(files, MODEL_FILE)
+        config, model = files.content(CONFIG_FILE), files.content(MODEL_FILE)
         _warn_what_is_not_run(name, config)
         named = config.get("tokenizer_class") or model.get("tokenizer_class")
         wanted = defaults_of(named, model.get("model_type"))
         made = PreTrainedTokenizerFast._from_files(files, name, init_inputs, settings)
         return _with_defaults(made, wanted) if wanted else made
-
-
-def _read(files: TokenizerFiles, name: str) -> dict[str, Any]:
-    path = files.others.get(name)
-    return {} if path is None else settings_file(path)
 
 
 def _warn_what_is_not_run(name: str, config: dict[str, Any]) -> None:

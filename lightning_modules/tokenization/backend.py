@@ -35,8 +35,7 @@ def _renew_lock() -> None:
     _lock = threading.RLock()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_lock)
+os.register_at_fork(after_in_child=_renew_lock)
 
 
 class Backend(SpecialTokens):
@@ -231,12 +230,8 @@ class Backend(SpecialTokens):
             if now is not None:
                 self._tokenizer.no_truncation()
             return
-        wanted: Any = {
-            "max_length": max_length,
-            "stride": stride,
-            "strategy": strategy.value,
-            "direction": self.truncation_side,
-        }
+        wanted: Any = {"strategy": strategy.value, "max_length": max_length}
+        wanted |= {"direction": self.truncation_side, "stride": stride}
         if now is None or {name: now.get(name) for name in wanted} != wanted:
             self._tokenizer.enable_truncation(**wanted)
 

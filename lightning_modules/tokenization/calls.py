@@ -112,11 +112,8 @@ class Calls(Backend):
             ValueError: no text at all, or what is none; padding without a pad token; rows of different lengths with
                 `return_tensors`.
         """
-        asked = {
-            **{name: value for name, value in locals().items() if name in _KNOWN},
-            **(tokenizer_kwargs or {}),
-            **kwargs,
-        }
+        asked = {name: value for name, value in locals().items() if name in _KNOWN}
+        asked |= {**(tokenizer_kwargs or {}), **kwargs}
         target_length = asked.pop("max_target_length", None)
         if text is None and text_target is None:
             raise ValueError("There is nothing to tokenize: pass `text`, or `text_target` for labels.")
@@ -156,12 +153,13 @@ class Calls(Backend):
 
     def _encode(self, text: Any, pair: Any, lengths: Lengths, options: CallOptions) -> BatchEncoding:
         rows, batched = rows_of(text, pair, options.is_split_into_words)
-        parts = [_parts(encoding, options) for encoding in self._encode_rows(rows, lengths, options)]
+        cut_off = options.return_overflowing_tokens
+        parts = [[row, *(row.overflowing if cut_off else ())] for row in self._encode_rows(rows, lengths, options)]
         columns = self._columns(parts, options)
         encodings = [part for row in parts for part in row]
         for ids in columns["input_ids"]:
             self._warn_of_length(len(ids), lengths, options)
-        if not batched and options.return_tensors is None and not options.return_overflowing_tokens:
+        if not batched and options.return_tensors is None and not cut_off:
             first = {name: values[0] if isinstance(values[0], list) else values for name, values in columns.items()}
             return BatchEncoding(first, encodings)
         return BatchEncoding(columns, encodings, tensor_type=options.return_tensors)
@@ -221,11 +219,6 @@ class Calls(Backend):
         self.deprecation_warnings[what] = True
 
 
-def _parts(encoding: tokenizers.Encoding, options: CallOptions) -> list[tokenizers.Encoding]:
-    """Return a row, and what was cut off from it if that is asked for."""
-    return [encoding, *encoding.overflowing] if options.return_overflowing_tokens else [encoding]
-
-
 _EXPECTED = (
     "Expected a text, a list of texts, or with `is_split_into_words=True` a list of words or a list of such lists; "
     "pairs as a second argument, or as tuples of two."
@@ -250,7 +243,5 @@ def rows_of(text: Any, pair: Any, words: bool) -> tuple[list[Any], bool]:
     if pair is None:
         return list(text), True
     if isinstance(pair, str):
-        raise TypeError(
-            "`text_pair` is one text, but `text` a list: pass a list of as many texts, the second of each pair."
-        )
+        raise TypeError("`text_pair` is one text, but `text` a list: pass a list with the second text of each pair.")
     return list(zip(text, pair, strict=True)), True

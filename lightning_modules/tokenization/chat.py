@@ -70,19 +70,10 @@ class Chat(Calls):
                 "`add_generation_prompt` or `return_assistant_tokens_mask`."
             )
         chats, batched = _chats_of(conversation)
-        texts, spans = render(
-            self.get_chat_template(chat_template, tools),
-            chats,
-            {
-                **self.special_tokens_map,
-                **kwargs,
-                "tools": schemas_of(tools),
-                "documents": documents,
-                "add_generation_prompt": add_generation_prompt,
-            },
-            continue_final_message=continue_final_message,
-            return_spans=masks,
-        )
+        template = self.get_chat_template(chat_template, tools)
+        given = {**self.special_tokens_map, **kwargs, "tools": schemas_of(tools), "documents": documents}
+        given["add_generation_prompt"] = add_generation_prompt
+        texts, spans = render(template, chats, given, continue_final_message=continue_final_message, return_spans=masks)
         if not tokenize:
             return texts if batched else texts[0]
         encoded = self(
@@ -122,9 +113,7 @@ class Chat(Calls):
             return found
         template = own if chat_template is None else chat_template
         if template is None:
-            raise ValueError(
-                "This tokenizer has no chat template. Set `tokenizer.chat_template`, or pass a `chat_template`."
-            )
+            raise ValueError("This tokenizer has no chat template. Set its `chat_template`, or pass one.")
         return template
 
 

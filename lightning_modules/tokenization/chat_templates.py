@@ -129,7 +129,7 @@ def compile_template(template: str) -> Any:
     )
     environment.filters["tojson"] = _tojson
     environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = _strftime_now
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
     return environment.from_string(template)
 
 
@@ -143,10 +143,6 @@ def _raise_exception(message: str) -> None:
     import jinja2
 
     raise jinja2.TemplateError(message)
-
-
-def _strftime_now(form: str) -> str:
-    return datetime.now().strftime(form)
 
 
 @lru_cache
@@ -245,10 +241,8 @@ def _parameters(function: Callable[..., Any]) -> dict[str, Any]:
     for parameter in own:
         if parameter.annotation is inspect.Parameter.empty:
             raise ValueError(f"The argument {parameter.name!r} of the tool {function.__name__!r} has no type hint.")
-    schema: dict[str, Any] = {
-        "type": "object",
-        "properties": {name: _type_schema(hint) for name, hint in hints.items()},
-    }
+    properties = {name: _type_schema(hint) for name, hint in hints.items()}
+    schema: dict[str, Any] = {"type": "object", "properties": properties}
     if required := [parameter.name for parameter in own if parameter.default is inspect.Parameter.empty]:
         schema["required"] = required
     return schema
@@ -288,9 +282,7 @@ def _tuple_schema(hint: Any, inner: tuple[Any, ...]) -> dict[str, Any]:
     if not inner:
         return _plain(hint, "array")
     if len(inner) == 1:
-        raise ValueError(
-            f"{hint} is a tuple of one: write the element's own type, or list[...] for any number of them."
-        )
+        raise ValueError(f"{hint} is a tuple of one: write the element's own type, or list[...] for any number.")
     if ... in inner:
         raise ValueError(f"{hint} has any number of elements: write list[...] instead.")
     return {"type": "array", "prefixItems": [_type_schema(each) for each in inner]}

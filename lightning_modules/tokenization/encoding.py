@@ -182,12 +182,9 @@ class BatchEncoding(UserDict):
         if not (isinstance(device, (str, int)) or (torch is not None and isinstance(device, torch.device))):
             logger.warning("%s is no device, so this BatchEncoding stays as it is.", device)
             return self
-        self.data = {
-            name: values.to(device=device, non_blocking=non_blocking)
-            if callable(getattr(values, "to", None))
-            else values
-            for name, values in self.data.items()
-        }
+        for name, values in self.data.items():
+            if callable(getattr(values, "to", None)):
+                self.data[name] = values.to(device=device, non_blocking=non_blocking)
         return self
 
 

@@ -95,9 +95,7 @@ class PreTrainedTokenizerFast(PreTrainedTokenizerBase):
         """Set all attributes."""
         for name in kwargs:
             if callable(getattr(type(self), name, None)):
-                raise AttributeError(
-                    f"`{name}` is a method of {type(self).__name__}, so it cannot be an argument of it."
-                )
+                raise AttributeError(f"`{name}` is a method of {type(self).__name__}, so it cannot be an argument.")
         if "additional_special_tokens" in kwargs and "extra_special_tokens" not in kwargs:
             kwargs["extra_special_tokens"] = kwargs.pop("additional_special_tokens")
         self.init_kwargs = copy.deepcopy(kwargs)
@@ -262,9 +260,8 @@ def _backend(kwargs: dict[str, Any]) -> Tokenizer:
 
 
 def _length(value: Any) -> Any:
-    _require(
-        isinstance(value, (int, float)) and not isinstance(value, bool), "model_max_length", value, "a number of tokens"
-    )
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    _require(is_number, "model_max_length", value, "a number of tokens")
     if not value >= 0:  # not a number, either
         raise ValueError(f"`model_max_length` is {value!r}; it has to be at least 0. Leave it out for no limit.")
     return value

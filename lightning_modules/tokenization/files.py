@@ -46,6 +46,10 @@ class TokenizerFiles:
     templates: dict[str, Path] = field(default_factory=dict)
     """Name to path of further chat templates."""
 
+    def content(self, name: str) -> dict[str, Any]:
+        """Return what is in a JSON file, see `settings_file`; nothing where there is no such file."""
+        return settings_file(self.others[name]) if name in self.others else {}
+
 
 def files_of(name: str, subfolder: str | None = None, **hub: Any) -> TokenizerFiles:
     """Find the files, on the Hub if `name` is neither a file nor a folder.
@@ -134,7 +138,7 @@ def arguments_of(
     Raises:
         OSError: a file cannot be read.
     """
-    stored = _json(files.others.get(CONFIG_FILE)) or {}
+    stored = files.content(CONFIG_FILE)
     found = {name: value for name, value in stored.items() if not is_secret_name(name)}  # may be a token of the Hub
     found.pop("tokenizer_class", None)
     inputs = tuple(found.pop("init_inputs", ()))
@@ -166,13 +170,7 @@ def settings_file(path: Path) -> dict[str, Any]:
     try:
         return read_object(path, keys="settings")
     except ValueError as error:
-        raise OSError(
-            f"{str(error).rstrip('.')}. Is it whole? Save the tokenizer again, or download the file once more."
-        ) from None
-
-
-def _json(path: Path | None) -> dict[str, Any] | None:
-    return None if path is None else settings_file(path)
+        raise OSError(f"{str(error).rstrip('.')}. Is it whole? Save or download it once more.") from None
 
 
 def _backend(path: Path) -> tuple[Tokenizer, list[dict[str, Any]]]:
@@ -215,11 +213,11 @@ def _added_tokens(
 ) -> dict[int, AddedToken]:
     if "added_tokens_decoder" in found:  # written by 4.x
         return {int(index): _as_token(token) for index, token in found["added_tokens_decoder"].items()}
-    _take_special_tokens_map(_json(files.others.get(SPECIAL_TOKENS_FILE)) or {}, found, given)
+    _take_special_tokens_map(files.content(SPECIAL_TOKENS_FILE), found, given)
     tokens: dict[int, AddedToken] = {}
     special = {str(found[name]) for name in attributes if found.get(name)}
     special |= {str(token) for token in found.get("extra_special_tokens") or []}
-    for text, index in (_json(files.others.get(ADDED_TOKENS_FILE)) or {}).items():
+    for text, index in files.content(ADDED_TOKENS_FILE).items():
         is_special = text in special
         tokens[index] = AddedToken(text, rstrip=False, lstrip=False, normalized=not is_special, special=is_special)
     for token in written:

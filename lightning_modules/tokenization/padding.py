@@ -83,16 +83,12 @@ def _to_the_models(
     tokenizer: Any, pad: PaddingStrategy, cut: TruncationStrategy
 ) -> tuple[PaddingStrategy, TruncationStrategy, int | None]:
     """Return the model's length where one is needed; without such a limit there is none to pad or cut to."""
-    wanted = pad == PaddingStrategy.MAX_LENGTH or cut != TruncationStrategy.DO_NOT_TRUNCATE
-    if not wanted:
+    if pad != PaddingStrategy.MAX_LENGTH and cut == TruncationStrategy.DO_NOT_TRUNCATE:
         return pad, cut, None
     if tokenizer.model_max_length <= ALMOST_NO_LIMIT:
         return pad, cut, tokenizer.model_max_length
-    return (
-        PaddingStrategy.DO_NOT_PAD if pad == PaddingStrategy.MAX_LENGTH else pad,
-        TruncationStrategy.DO_NOT_TRUNCATE,
-        None,
-    )
+    pad = PaddingStrategy.DO_NOT_PAD if pad == PaddingStrategy.MAX_LENGTH else pad
+    return pad, TruncationStrategy.DO_NOT_TRUNCATE, None
 
 
 def _check(tokenizer: Any, lengths: Lengths, multiple: int | None) -> None:
@@ -169,10 +165,8 @@ class Padding(Backend):
                 raise ValueError(f"The column {key!r} has {len(values)} rows, but {name!r} has {count}.")
         if lengths.padding == PaddingStrategy.LONGEST:
             lengths = Lengths(PaddingStrategy.MAX_LENGTH, max_length=max(len(row) for row in columns[name]))
-        rows = [
-            self._pad_row({key: values[index] for key, values in columns.items()}, lengths, *options)
-            for index in range(count)
-        ]
+        samples = ({key: values[index] for key, values in columns.items()} for index in range(count))
+        rows = [self._pad_row(sample, lengths, *options) for sample in samples]
         return {key: [row[key] for row in rows] for key in rows[0]}
 
     def _pad_row(

@@ -141,18 +141,14 @@ class Saving(Backend):
             config["extra_special_tokens"] = self.extra_special_tokens
         config.pop("chat_template", None)
         if self.chat_template is not None and not templates_are_saved:
-            config["chat_template"] = self._named_templates()
+            own = self.chat_template
+            named = isinstance(own, dict)
+            config["chat_template"] = [{"name": n, "template": t} for n, t in own.items()] if named else own
         if self.init_inputs:
             config["init_inputs"] = list(self.init_inputs)
         config = {name: written(value) for name, value in config.items() if name not in _LEFT_OUT}
         config["tokenizer_class"] = type(self).__name__
         return json.dumps(config, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
-
-    def _named_templates(self) -> Any:
-        own = self.chat_template
-        if not isinstance(own, dict):
-            return own
-        return [{"name": name, "template": template} for name, template in own.items()]
 
     def _write(self, path: Path, text: str) -> Path:
         path.write_text(text, encoding="utf-8")

@@ -18,15 +18,7 @@ _EXTRA = ("extra_special_tokens", "additional_special_tokens")
 class SpecialTokens:
     """Attributes such as `pad_token` and `pad_token_id`, which can be set too; the seven of all, and a model's own."""
 
-    SPECIAL_TOKENS_ATTRIBUTES: list[str] = [
-        "bos_token",
-        "eos_token",
-        "unk_token",
-        "sep_token",
-        "pad_token",
-        "cls_token",
-        "mask_token",
-    ]
+    SPECIAL_TOKENS_ATTRIBUTES = [f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask")]
     _special_tokens_map: dict[str, str | AddedToken | None]
     _extra_special_tokens: list[str | AddedToken]
     verbose: bool
