@@ -146,10 +146,8 @@ class _Bar:
     """One bar, with the methods of one of tqdm."""
 
     def __init__(self, view: _View, *, total: int | None, initial: int = 0, leave: bool = True) -> None:
-        self.view = view
-        self.total = total
+        self.view, self.total, self.leave = view, total, leave
         self.n = self.initial = initial
-        self.leave = leave
         self.beside: dict[str, str] = {}
         self._began = time.monotonic()
 

@@ -41,10 +41,8 @@ def number(value: Any) -> float | int | None:
 
 def description(args: Any, model: Any) -> dict[str, Any]:
     """Return the arguments of a run, without tokens, with the configurations of its model and adapters."""
-    described: dict[str, Any] = {}
     adapters = getattr(model, "peft_config", None)
-    if adapters is not None:
-        described["peft_config"] = adapters
+    described = {} if adapters is None else {"peft_config": adapters}
     return {**described, **config_of(model), **args.to_dict()}
 
 

@@ -24,8 +24,7 @@ class BatchCollector:
     """
 
     def __init__(self, concatenate: bool = True, rows: int | None = None) -> None:
-        self.concatenate = concatenate
-        self.rows = rows
+        self.concatenate, self.rows = concatenate, rows
         self._on_device: list[Any] = []
         self._joined: PreallocatedArray | PreallocatedTree | None = None
         self._apart: list[Any] = []

@@ -59,8 +59,7 @@ class BatchMetrics(nn.Module):
         _require_metrics(named)
         self.names = list(named)
         self.metrics: Any = nn.ModuleList(named.values())
-        self.prepare = prepare
-        self.shift = shift
+        self.prepare, self.shift = prepare, shift
         self.takes = _further_parameters(prepare)
         self._kinds = [] if prepare else [[input_kind(one) for one in _each(metric)] for metric in named.values()]
 

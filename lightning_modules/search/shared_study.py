@@ -224,8 +224,7 @@ class OptunaPruningCallback(Callback):
         if unit not in _UNITS:
             near = did_you_mean(unit, _UNITS)
             raise ValueError(f"unit={unit!r} is not known.{near} Choose from: {', '.join(_UNITS)}.")
-        self.unit = unit
-        self.monitor = monitor
+        self.unit, self.monitor = unit, monitor
         self._trial = trial.in_study if isinstance(trial, SharedTrial) else trial  # Lightning broadcasts the answer
         self._reported = -1
 
