@@ -329,14 +329,14 @@ open(trial["result"], "w").write(json.dumps(found))
 """
 
 
-def evaluating(folder, monkeypatch, *words, values, script=EVALUATES, space="width: {low: 1, high: 9}"):
+def evaluating(folder, monkeypatch, *words, values, script=EVALUATES, space="width: {low: 1, high: 1000000000}"):
     """The exit code of a sweep whose trials have these evaluations: step, values, and number of the training."""
     laid_out(folder, monkeypatch, script, space)
     return sweep(*LOSS, *words, "--", json.dumps(values))
 
 
 def test_given_values_are_tried_first_and_once(tmp_path, monkeypatch):
-    space = "width: {low: 1, high: 900}\nenqueue: [{width: 3}, {width: 5}]"
+    space = "width: {low: 1, high: 1000000000}\nenqueue: [{width: 3}, {width: 5}]"
     for trials in "233":  # the last one has enough
         values = [[[1, [0.5], 1]]] * 3
         assert evaluating(tmp_path, monkeypatch, "--n-trials", trials, values=values, space=space) == 0
