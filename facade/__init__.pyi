@@ -17,3 +17,5 @@ from .search.trial_folders import TrialShortNamer as TrialShortNamer
 from .strategies.plan import RunPlan as RunPlan
 from .trainer import Seq2SeqTrainer as Seq2SeqTrainer
 from .trainer import Trainer as Trainer
+from .trainer.trainer_module import TrainerModule as TrainerModule
+from .trainer.training_run import TrainingRun as TrainingRun

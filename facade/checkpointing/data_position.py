@@ -21,8 +21,7 @@ from ..evaluation.results import TrainingLength
 from .elastic import ElasticResumption
 
 if TYPE_CHECKING:
-    from ..trainer.trainer import Trainer
-    from ..trainer.trainer_module import TrainerModule
+    from .. import Trainer, TrainerModule
 
 logger = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from ..arguments.parallelism import copies_of_batches, data_rank, data_ranks, sa
 from ..evaluation.results import TrainingLength
 
 if TYPE_CHECKING:
-    from ..trainer.trainer import Trainer
+    from .. import Trainer
 
 logger = logging.getLogger(__name__)
 

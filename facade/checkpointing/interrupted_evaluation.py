@@ -13,7 +13,7 @@ from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ...lightning_modules.data.rng_discovery import drawing_parts, own_states, restore_own
 
 if TYPE_CHECKING:
-    from ..trainer.trainer_module import TrainerModule
+    from .. import TrainerModule
 
 
 class Before(NamedTuple):

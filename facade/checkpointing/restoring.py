@@ -24,7 +24,7 @@ from ..distributed.collectives import from_first_process
 from ..hub.session import HubSession
 
 if TYPE_CHECKING:
-    from ..trainer.trainer import Trainer
+    from .. import Trainer
 
 logger = logging.getLogger(__name__)
 

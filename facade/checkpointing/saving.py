@@ -28,8 +28,7 @@ from .signals import SignalListening
 from .training_state import CallbackStates, LightningCallbackStates
 
 if TYPE_CHECKING:
-    from ..trainer.trainer import Trainer
-    from ..trainer.trainer_module import TrainerModule
+    from .. import Trainer, TrainerModule
 
 logger = logging.getLogger(__name__)
 

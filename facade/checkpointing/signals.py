@@ -15,7 +15,7 @@ from ...callbacks import EVENTS, JITCheckpointCallback, TimeLimitCallback, Train
 from ...lightning_modules.common.weak_attribute import WeakAttribute
 
 if TYPE_CHECKING:
-    from ..trainer.trainer import Trainer
+    from .. import Trainer
 
 logger = logging.getLogger(__name__)
 

@@ -20,8 +20,7 @@ from ...lightning_modules.common.safe_serialization import from_plain, plain_ent
 from ...lightning_modules.common.weak_attribute import WeakAttribute
 
 if TYPE_CHECKING:
-    from ..trainer.trainer import Trainer
-    from ..trainer.trainer_module import TrainerModule
+    from .. import Trainer, TrainerModule
 
 logger = logging.getLogger(__name__)
 

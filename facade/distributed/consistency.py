@@ -17,7 +17,7 @@ from ...lightning_modules.distributed.health.consistency import require_same
 from ...lightning_modules.distributed.health.guard import monitor_peers
 
 if TYPE_CHECKING:
-    from ..trainer.trainer import Trainer
+    from .. import Trainer
 
 _MAY_DIFFER = {
     *("output_dir", "logging_dir", "local_rank", "ddp_timeout", "debug", "skip_memory_metrics"),

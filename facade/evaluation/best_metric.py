@@ -14,7 +14,7 @@ from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ...lightning_modules.models.inspection import base_of_adapter
 
 if TYPE_CHECKING:
-    from ..trainer.trainer import Trainer
+    from .. import Trainer
 
 
 logger = logging.getLogger(__name__)

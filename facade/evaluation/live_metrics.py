@@ -13,7 +13,7 @@ from ...lightning_modules.models.inspection import base_of_adapter, predicts_nex
 from ..arguments.parallelism import copies_of_batches, data_rank, data_ranks
 
 if TYPE_CHECKING:
-    from ..trainer.trainer import Trainer
+    from .. import Trainer
 
 
 def consists_of_metrics(compute_metrics: Any) -> bool:

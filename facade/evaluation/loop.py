@@ -25,7 +25,7 @@ from .out_of_memory_advice import advice_for_evaluation
 from .results import EvalLoopOutput, EvalPrediction
 
 if TYPE_CHECKING:
-    from ..trainer.trainer import Trainer
+    from .. import Trainer
 
 
 class EvaluationFeed:

@@ -28,7 +28,7 @@ from .repository import Repository, quiet, replaced
 if TYPE_CHECKING:
     from huggingface_hub import CommitInfo
 
-    from ..trainer.trainer import Trainer
+    from .. import Trainer
 
 logger = logging.getLogger(__name__)
 

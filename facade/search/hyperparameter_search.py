@@ -21,7 +21,7 @@ from .trial_folders import RunFolders
 
 if TYPE_CHECKING:
     from ...callbacks import TrainerState
-    from ..trainer.trainer import Trainer
+    from .. import Trainer
     from .hyperparameters import BestRun
 
 logger = logging.getLogger(__name__)

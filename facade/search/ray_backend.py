@@ -13,7 +13,7 @@ from .hyperparameters import BestRun, default_hp_space_ray
 from .search_run import SearchOptions, SearchRun
 
 if TYPE_CHECKING:
-    from ..trainer.trainer import Trainer
+    from .. import Trainer
 
 
 class RayBackend:

@@ -21,7 +21,7 @@ from .retries import FOLDER, Continuation
 from .trial_folders import RunFolders, files_below, remove_all_but, without_checkpoints
 
 if TYPE_CHECKING:
-    from ..trainer.trainer import Trainer
+    from .. import Trainer
 
 logger = logging.getLogger(__name__)
 

@@ -26,8 +26,8 @@ from .wrapping import check_processes
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from .. import Trainer
     from ..arguments import TrainingArguments
-    from ..trainer.trainer import Trainer
 
 Row = tuple[str, str, str]
 

@@ -17,7 +17,7 @@ from ...lightning_modules.models.inspection import shifts_smoothed_labels
 from ..arguments.parallelism import parts_of_sequences, read_parallelism
 
 if TYPE_CHECKING:
-    from .trainer import Trainer
+    from .. import Trainer
 
 
 class ContextParallel:

@@ -27,7 +27,7 @@ from ..evaluation.results import TrainingLength
 from .checks import require_dataset
 
 if TYPE_CHECKING:
-    from .trainer import Trainer
+    from .. import Trainer
 
 
 class DataLoading:

@@ -16,7 +16,7 @@ from ..evaluation.results import EvalLoopOutput
 from .steps import cast_for_evaluation
 
 if TYPE_CHECKING:
-    from .trainer import Trainer
+    from .. import Trainer
 
 logger = logging.getLogger(__name__)
 

@@ -18,8 +18,8 @@ from ..evaluation.module import EvaluationModule
 if TYPE_CHECKING:
     from torch import nn
 
+    from .. import Trainer
     from ..strategies.strategy import Strategy
-    from .trainer import Trainer
 
 
 def build_lightning_trainer(host: Trainer, **kwargs: Any) -> LightningTrainer:

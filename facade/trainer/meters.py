@@ -18,7 +18,7 @@ from ..arguments.parallelism import copies_of_batches, data_ranks
 from .steps import own_items
 
 if TYPE_CHECKING:
-    from .trainer import Trainer
+    from .. import Trainer
 
 logger = logging.getLogger(__name__)
 

@@ -69,9 +69,9 @@ if TYPE_CHECKING:
     from lightning.pytorch import Callback
     from typing_extensions import Self
 
+    from .. import TrainerModule
     from ..search.hyperparameter_search import HyperparameterSearch
     from ..search.hyperparameters import BestRun
-    from .trainer_module import TrainerModule
 
 logger = logging.getLogger(__name__)
 

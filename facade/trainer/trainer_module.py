@@ -30,11 +30,10 @@ from .overrides import is_own
 if TYPE_CHECKING:
     from lightning.pytorch import Trainer as LightningTrainer
 
+    from .. import Trainer, TrainingRun
     from ..evaluation.loop import Evaluation
     from ..evaluation.results import TrainingLength
     from ..strategies.strategy import Strategy
-    from .trainer import Trainer
-    from .training_run import TrainingRun
 
 logger = logging.getLogger(__name__)
 

@@ -34,8 +34,7 @@ from .overrides import is_own
 
 if TYPE_CHECKING:
     from ...lightning_modules.training.accumulation import WindowLoader
-    from .trainer import Trainer
-    from .trainer_module import TrainerModule
+    from .. import Trainer, TrainerModule
 
 logger = logging.getLogger(__name__)
 

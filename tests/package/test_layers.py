@@ -90,9 +90,8 @@ def for_type_checkers(path):
 
 def names_the_trainer(path, node):
     """Return whether a statement imports the Trainer, or the module of its training, as a type."""
-    types = {"Trainer": "trainer", "TrainerModule": "trainer_module", "TrainingRun": "training_run"}
     found = resolved(path, node)
-    known = {("lightrainer", "facade", "trainer", module, name) for name, module in types.items()}
+    known = {("lightrainer", "facade", name) for name in ("Trainer", "TrainerModule", "TrainingRun")}
     return node in for_type_checkers(path) and set(found) <= known
 
 
