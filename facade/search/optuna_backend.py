@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import warnings
+import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,11 +12,14 @@ from ...lightning_modules.common.suggestions import did_you_mean
 from ...lightning_modules.search.channel import Channel
 from ..arguments.enums import HPSearchBackend
 from . import retries
+from .earlier_trials import begin_with, require_comparable, short_name, suggested
 from .forked_workers import check_jobs, optimize_in_workers
 from .hyperparameters import BestRun, default_hp_space_optuna
 from .metric_objective import is_nan
 from .search_run import OPTIONS, SearchOptions, SearchRun, enqueue
 from .storages import StorageError, open_storage, shown, without_experimental_warnings
+
+logger = logging.getLogger(__name__)
 
 
 class OptunaBackend:
@@ -75,8 +78,13 @@ class OptunaBackend:
 
     def _open_study(self, trainer: Any, options: SearchOptions) -> None:
         check_enqueued(trainer.hp_space, options.enqueue)
+        if options.begin_with is not None:
+            require_comparable(options.begin_with, options.directions, options.metrics)
         trainer.study = make_study(options.directions, self._of_study, options.metrics)
         retries.give_up_dead(trainer.study)
+        if options.begin_with is not None:
+            added, left_out = begin_with(trainer.study, options.begin_with, trainer.hp_space)
+            logger.info("Trials of %s: %s added, %s not in hp_space.", options.begin_with.study_name, added, left_out)
         if self._jobs == 1:  # workers queue in the study that they share
             enqueue(trainer.study, options.enqueue)
 
@@ -87,19 +95,11 @@ def check_enqueued(hp_space: Callable[[Any], Any], points: list[dict[str, Any]])
     Raises:
         ValueError: names the value.
     """
-    import optuna
-
     for point in points:
-        study = optuna.create_study(sampler=optuna.samplers.RandomSampler())
-        study.enqueue_trial(point)
-        trial = study.ask()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # of values out of range, which raise below
-            hp_space(trial)
-        for name in point.keys() - trial.params.keys():
-            near = did_you_mean(name, trial.params)
+        known = suggested(hp_space, point).params
+        for name in point.keys() - known.keys():
+            near = did_you_mean(name, known)
             raise ValueError(f"enqueue has {name}={point[name]!r}, and hp_space suggests no {name!r}.{near}")
-        optuna.trial.create_trial(params=trial.params, distributions=trial.distributions, value=0.0)
 
 
 def make_study(directions: list[str], given: dict[str, Any], metrics: Sequence[str] = ()) -> Any:
@@ -130,7 +130,7 @@ def make_study(directions: list[str], given: dict[str, Any], metrics: Sequence[s
     except optuna.exceptions.StorageInternalError as error:
         raise StorageError(f"storage={where}: {error}") from error
     named = study.metric_names
-    if metrics and named and [_short(name) for name in named] != [_short(name) for name in metrics]:
+    if metrics and named and [short_name(name) for name in named] != [short_name(name) for name in metrics]:
         raise ValueError(
             f"The study {study.study_name!r} in {where} has values of {', '.join(named)}, which cannot be compared "
             f"with {', '.join(metrics)}. Search for {', '.join(named)} again, or pass another study_name."
@@ -145,11 +145,6 @@ def make_study(directions: list[str], given: dict[str, Any], metrics: Sequence[s
         with without_experimental_warnings():
             study.set_metric_names(list(metrics))
     return study
-
-
-def _short(metric: str) -> str:
-    """Return the name that `loss` and `eval_loss` have in common."""
-    return metric.removeprefix("eval_")
 
 
 class OptunaObjective:

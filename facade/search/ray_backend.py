@@ -35,8 +35,8 @@ class RayBackend:
             said.append("Ray has one objective: pass one direction, or backend='optuna'.")
         if options.report:
             said.append("report is made of a study of optuna; Ray writes reports of its own, see storage_path.")
-        if options.enqueue:
-            said.append("enqueue belongs to optuna. Ray's search_alg takes points_to_evaluate.")
+        if options.enqueue or options.begin_with is not None:
+            said.append("enqueue and begin_with belong to optuna. Ray's search_alg takes points_to_evaluate.")
         for name in ("sampler", "pruner", "study_name", "storage", "load_if_exists", "timeout", "n_jobs"):
             if name in options.backend:
                 said.append(f"{name} belongs to optuna. Ray's own are search_alg, scheduler, name, time_budget_s, ...")

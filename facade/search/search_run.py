@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-OPTIONS = ("final_model", "remove_pruned", "resume_trials", "report", "pruning_unit", "enqueue")
+OPTIONS = ("final_model", "remove_pruned", "resume_trials", "report", "pruning_unit", "enqueue", "begin_with")
 """Keywords of `hyperparameter_search` that are not the backend's."""
 BATCH_SIZES = ("per_device_train_batch_size", "gradient_accumulation_steps")
 """Arguments that determine the amount of data in an optimizer step."""
@@ -56,6 +56,8 @@ class SearchOptions:
     """Write a report to `output_dir/search`, or to the given folder."""
     enqueue: list[dict[str, Any]] = field(default_factory=list)
     """Values of the trials that come first; what a trial leaves out is sampled."""
+    begin_with: Any = None
+    """A study of optuna whose trials are taken into the new one."""
     backend: dict[str, Any] = field(default_factory=dict)
     """Options of the backend."""
 

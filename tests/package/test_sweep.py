@@ -345,6 +345,25 @@ def test_given_values_are_tried_first_and_once(tmp_path, monkeypatch):
     assert len(set(found)) == len(found) == 3
 
 
+def test_an_earlier_study_is_a_beginning(tmp_path, monkeypatch, capsys):
+    earlier = [[[1, [0.1], 1]]] * 2
+    assert evaluating(tmp_path, monkeypatch, "--n-trials", "2", "--seed", "1", values=earlier) == 0
+    begins = ["--study-name", "new", "--begin-with", "sweeps/script"]
+    values = [[[1, [0.5], 1]]] * 4
+    for trials in "12":  # the second time they are known
+        assert evaluating(tmp_path, monkeypatch, *begins, "--n-trials", trials, values=values) == 0
+        said = capsys.readouterr()
+    assert "0 trials are known, 0 are not" in said.err
+    assert "best: script 0, eval_loss = 0.1" in said.out
+    study = optuna.load_study(study_name="new", storage="sqlite:///sweeps/new/study.db")
+    assert [trial.value for trial in study.trials] == [0.1, 0.1, 0.5, 0.5]
+    other = ["--study-name", "other", "--begin-with", "sweeps/script", "--direction", "maximize"]
+    assert evaluating(tmp_path, monkeypatch, *other, values=values) == 1
+    assert "maximize" in capsys.readouterr().err
+    assert not Path("sweeps/other").exists()
+    assert "none.db" in refused(capsys, "script.py", "--begin-with", "sqlite:///none.db")
+
+
 def study_of_script():
     return optuna.load_study(study_name="script", storage="sqlite:///sweeps/script/study.db")
 

@@ -112,6 +112,9 @@ def _add_run(add: Callable[..., Any]) -> None:
     gpus += "where there are more workers than GPUs; with one worker all of them"
     folder = "for logs and report; by default sweeps/<name of the study>"
     add("--workers", type=whole(), default=1, metavar="N", help="how many run at the same time (%(default)s)")
+    earlier = "an earlier study whose trials the sampler knows: the folder of its sweep, or its storage, and #NAME "
+    earlier += "where that has several studies"
+    add("--begin-with", default="", metavar="ADDRESS", help=earlier)
     add("--storage", default="", metavar="ADDRESS", help=storage)
     add("--study-name", default="", metavar="NAME", help="by default the name of the script")
     add("--folder", default="", metavar="FOLDER", help=folder)
@@ -128,6 +131,7 @@ def _add_run(add: Callable[..., Any]) -> None:
 def _complete(plan: SweepPlan) -> None:
     """Check everything, before anything is written, and derive the other values of the plan."""
     from ...facade import Seq2SeqTrainingArguments
+    from ...facade.search.earlier_trials import load_earlier
     from ...facade.search.metric_objective import directions_of
     from ...facade.search.samplers import make_pruner, make_sampler
     from ...lightning_modules.common.local_paths import require_local
@@ -154,6 +158,7 @@ def _complete(plan: SweepPlan) -> None:
         raise ValueError("--pruner needs a single --metric: optuna prunes nothing where there are several objectives.")
     make_pruner(plan.pruner)
     make_sampler(plan.sampler, plan.seed)
+    plan.begin_with = load_earlier(plan.begin_with) if plan.begin_with else None
     plan.study_name = plan.study_name or Path(plan.script).stem
     if not plan.folder and (plan.study_name == ".." or Path(plan.study_name).name != plan.study_name):
         raise ValueError(f"--study-name {plan.study_name!r} cannot be the name of a folder: pass --folder, too.")

@@ -44,6 +44,8 @@ class SweepPlan(Namespace):
     """Parameters that are options without a value."""
     points: list[dict[str, Any]]
     """The points of a grid."""
+    begin_with: Any
+    """A study whose trials are taken into this one; None without."""
     enqueue: list[dict[str, Any]]
     """Values of the trials that come first."""
     again: list[str]

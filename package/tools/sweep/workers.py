@@ -8,9 +8,14 @@ import math
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from optuna.trial import TrialState
+
+from ...facade.search.earlier_trials import ORIGIN, begin_with, require_comparable
+from .space import suggest
 from .trial_script import Killed, NotANumber, ScriptFailed, ScriptRun, Stopped, SweepError, SweepPlan
 
 _TAIL = 2000
@@ -32,7 +37,8 @@ class Progress:
     def __enter__(self) -> Progress:
         from tqdm import tqdm
 
-        self._bar = tqdm(total=self.total, desc=self.name, unit="trial", file=sys.stderr, dynamic_ncols=True)
+        done, form = self._done(self._states()), {"unit": "trial", "file": sys.stderr, "dynamic_ncols": True}
+        self._bar = tqdm(total=self.total, desc=self.name, initial=done, **form)  # the time left is that of new ones
         self._updated, self._shown = 0.0, None
         self.show(now=True)
         return self
@@ -45,22 +51,30 @@ class Progress:
         """Read the study, once a second, and update the bar."""
         if not now and time.monotonic() - self._updated < 1:
             return
-        from ...facade.search.retries import interrupted, state_of
-
-        trials = self.study.get_trials(deepcopy=False)
-        retried = interrupted(trials)
-        states = [state_of(trial, retried) for trial in trials]
-        self._bar.n = min(sum(state in ("COMPLETE", "PRUNED") for state in states), self._bar.total)
+        states = self._states()
+        self._bar.n = self._done(states)
         texts = {}
-        if "COMPLETE" in states and len(self.study.directions) == 1:
+        if len(self.study.directions) == 1 and self.study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
             best = self.study.best_trial
-            texts = {"best": f"{best.value:.5g}", "by": f"run-{best.system_attrs.get('failed_trial', best.number)}"}
-        texts |= {name.lower(): states.count(name) for name in ("PRUNED", "FAIL", "INTERRUPTED") if name in states}
+            texts = {"best": f"{best.value:.5g}", "by": _name_of(best)}
+        shown = {"running": "RUNNING", "failed": "FAIL", "pruned": "PRUNED", "interrupted": "INTERRUPTED"}
+        texts |= {word: states.count(name) for word, name in shown.items() if name in states}
         self._bar.set_postfix(texts, refresh=False)
         self._updated = time.monotonic()
         if now or sys.stderr.isatty() or (self._bar.n, texts) != self._shown:  # no line a second in a file
             self._shown = (self._bar.n, texts)
             self._bar.refresh()
+
+    def _states(self) -> list[str]:
+        """Return the states of the trials that were run in this study."""
+        from ...facade.search.retries import interrupted, state_of
+
+        trials = self.study.get_trials(deepcopy=False)
+        retried = interrupted(trials)
+        return [state_of(trial, retried) for trial in trials if ORIGIN not in trial.user_attrs]
+
+    def _done(self, states: list[str]) -> int:
+        return min(states.count("COMPLETE") + states.count("PRUNED"), self.total)
 
 
 class Sweep:
@@ -96,11 +110,16 @@ class Sweep:
         from ...facade.search.search_run import enqueue
 
         plan = self.plan
+        if plan.begin_with:
+            require_comparable(plan.begin_with, plan.direction, plan.metric)
         optuna.logging.set_verbosity(optuna.logging.ERROR)  # failures are printed here, in fewer words
         if not plan.storage:
             plan.folder.mkdir(parents=True, exist_ok=True)
             plan.storage = f"sqlite:///{plan.folder / 'study.db'}"
         self.study = self._open(0)
+        if plan.begin_with:
+            added, left_out = begin_with(self.study, plan.begin_with, partial(suggest, plan.space))
+            print(f"--begin-with: {added} trials are known, {left_out} are not in --space.", file=sys.stderr)
         enqueue(self.study, [*plan.points, *plan.enqueue])
         plan.folder.mkdir(parents=True, exist_ok=True)
         for number in retries.give_up_dead(self.study, plan.max_retry):
@@ -163,8 +182,6 @@ class Sweep:
 
     def _claim(self, study: Any) -> bool:
         """Return whether one more trial is wanted. Workers on two machines may both claim the last one."""
-        from optuna.trial import TrialState
-
         with self.lock:
             if self._count(study) + self.claimed >= self.plan.n_trials:
                 return False
@@ -180,7 +197,8 @@ class Sweep:
 
         trials = study.get_trials(deepcopy=False)
         out = interrupted(trials) | self.failed_before
-        return sum(trial.state.name != "WAITING" and trial.number not in out for trial in trials)
+        ran = [trial for trial in trials if trial.number not in out and ORIGIN not in trial.user_attrs]
+        return sum(trial.state.name != "WAITING" for trial in ran)
 
     def _trial(self, study: Any, trial: Any, worker: int) -> Any:
         from ...lightning_modules.search.channel import FAILURE
@@ -228,11 +246,11 @@ class Sweep:
         failed = retries.failures(self.study.get_trials(deepcopy=False))
         if failed:
             print(f"failed trials ({len(failed)}; --retry-failed runs them again):{retries.listed(failed)}")
-        origins, places, commands = retries.origins_of(self.study), places_of(self.study), commands_of(self.study)
+        places, commands = places_of(self.study), commands_of(self.study)
         for run in best if isinstance(best, list) else [best]:
             number = int(run.run_id)
-            name = f"run-{origins.get(number, number)}"
-            print(f"best: {name}, {', '.join(self.plan.metric)} = {run.objective} ({self.plan.goal})")
+            trial = self.study.get_trials(deepcopy=False)[number]
+            print(f"best: {_name_of(trial)}, {', '.join(self.plan.metric)} = {run.objective} ({self.plan.goal})")
             for what, path in places.get(number, {}).items():
                 print(f"  {what}: {path}")
             for name, value in run.hyperparameters.items():
@@ -240,6 +258,11 @@ class Sweep:
             print(f"  once more: {commands.get(number, 'unknown')}")
         print(f"report: {page}")
         return 0
+
+
+def _name_of(trial: Any) -> str:
+    """Return the name of a trial: that of its folder, or of the study where it was run."""
+    return trial.user_attrs.get(ORIGIN) or f"run-{trial.system_attrs.get('failed_trial', trial.number)}"
 
 
 def _tail(log: Path) -> str:

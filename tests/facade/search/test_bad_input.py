@@ -78,6 +78,8 @@ def test_there_is_nothing_to_evaluate_on(tmp_path):
         ({"n_jobs": 0}, ValueError, "n_jobs=0"),
         ({"enqueue": [{"learning_rat": 1e-3}]}, ValueError, "learning_rat=0.001.*'learning_rate'"),
         ({"enqueue": [{"learning_rate": 1e-3}, {"learning_rate": 7.0}]}, ValueError, "7.0.*'learning_rate'"),
+        ({"begin_with": "study.db"}, TypeError, "begin_with='study.db'.*load_study"),
+        ({"begin_with": optuna.create_study(direction="maximize")}, ValueError, "maximize.*minimize"),
         ({"sampler": optuna.samplers.RandomSampler}, TypeError, "sampler=.*optuna.samplers"),
         ({"pruner": "median"}, TypeError, "pruner='median'.*optuna.pruners"),
         ({"storage": "study"}, ValueError, "storage='study'"),

@@ -222,6 +222,18 @@ def test_given_values_are_tried_first_and_once(tmp_path, monkeypatch, options):
     assert all(trial.state.name == "COMPLETE" for trial in made.study.trials)
 
 
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_an_earlier_study_is_a_beginning(tmp_path, jobs):
+    first, second = searcher(tmp_path / "first"), searcher(tmp_path / "second")
+    first.hyperparameter_search(space, n_trials=2, study_name="first")
+    options = {"n_jobs": jobs, **({"storage": f"sqlite:///{tmp_path}/study.db"} if jobs > 1 else {})}
+    best = second.hyperparameter_search(space, n_trials=2, begin_with=first.study, **options)
+    trials = second.study.trials
+    assert [trial.params for trial in trials[:2]] == [trial.params for trial in first.study.trials]
+    assert len(trials) == 4
+    assert best.objective == min(trial.value for trial in trials)
+
+
 def test_a_worker_that_fails_ends_the_search(tmp_path):
     made = searcher(tmp_path)
 
