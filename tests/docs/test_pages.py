@@ -12,6 +12,7 @@ from page_runner import blocks
 
 import lightrainer
 from lightrainer import Trainer
+from lightrainer.facade.search.search_run import OPTIONS
 from lightrainer.tools.estimate.job import PRECISIONS, SHARDING
 from lightrainer.tools.estimate.optimizers import _RULES
 from lightrainer.tools.sweep.command import _parser
@@ -59,8 +60,7 @@ def test_keywords_of_the_search_are_taken():
     optunas = {*inspect.signature(optuna.create_study).parameters}
     optunas |= {*inspect.signature(optuna.study.Study.optimize).parameters}
     assert len(named) > 15
-    more = {"enqueue", "final_model", "remove_pruned", "resume_trials", "report", "pruning_unit"}
-    assert named <= own | optunas | more
+    assert named <= own | optunas | set(OPTIONS)
 
 
 def test_a_cluster_gives_a_node_what_its_command_reads():
