@@ -28,10 +28,7 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
 
     def __init__(self, early_stopping_patience: int = 1, early_stopping_threshold: float | None = 0.0) -> None:
         if early_stopping_patience < 0:
-            raise ValueError(
-                f"early_stopping_patience is {early_stopping_patience}, but it is a number of evaluations: give 1 to "
-                "stop at the first one that is not better, or more to wait longer."
-            )
+            raise ValueError(f"{early_stopping_patience=} is a number of evaluations: give 1 or more.")
         self.early_stopping_patience = early_stopping_patience
         self.early_stopping_threshold = early_stopping_threshold
         self.early_stopping_patience_counter = 0
@@ -53,20 +50,13 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
             EarlyStoppingError: `metric_for_best_model` is not set, or `eval_strategy` is "no".
         """
         if args.metric_for_best_model is None:
-            raise EarlyStoppingError(
-                "EarlyStoppingCallback needs a metric to watch, but metric_for_best_model is None: set it, for "
-                'example metric_for_best_model="eval_loss".'
-            )
+            raise EarlyStoppingError("EarlyStoppingCallback needs metric_for_best_model, which is None: set it.")
         if args.eval_strategy == "no":
-            raise EarlyStoppingError(
-                "EarlyStoppingCallback watches the evaluations during training, but eval_strategy='no' asks for "
-                "none: set it to 'steps' or 'epoch'."
-            )
+            raise EarlyStoppingError("EarlyStoppingCallback needs evaluations: eval_strategy='no' has none.")
         loads_models = getattr(args, "loads_models", True)  # not under a plain Lightning Trainer
         if loads_models and not args.load_best_model_at_end and state.is_world_process_zero:
             logger.warning(
-                "EarlyStoppingCallback is used without load_best_model_at_end=True: when it stops, the model keeps "
-                "the last weights, not the best ones."
+                "EarlyStoppingCallback without load_best_model_at_end=True: the model keeps the last weights."
             )
 
     def on_evaluate(
@@ -79,12 +69,8 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
         name = name if name.startswith("eval_") else f"eval_{name}"
         value = (metrics or {}).get(name)
         if value is None:
-            logger.warning(
-                "Early stopping watches %s (metric_for_best_model), which this evaluation does not report, so it is "
-                "not counted. It reports: %s.",
-                name,
-                ", ".join(metrics or {}) or "nothing",
-            )
+            there = ", ".join(metrics or {}) or "nothing"
+            logger.warning("Early stopping watches %s (metric_for_best_model); this evaluation has %s.", name, there)
             return
         self.check_metric_value(args, state, control, value)
         if self.early_stopping_patience_counter >= self.early_stopping_patience:

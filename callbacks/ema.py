@@ -142,10 +142,7 @@ class EMACallback(TrainerCallback):
     def _resume(self, state: TrainerState) -> None:
         """Go on with the average of a checkpoint."""
         if self._resumed is None:
-            logger.warning(
-                "The checkpoint at step %s holds no average of weights, so EMACallback begins one with its weights.",
-                state.global_step,
-            )
+            logger.warning("EMACallback begins anew: the checkpoint at step %s has no average.", state.global_step)
             return
         self.updates = int(self._resumed["updates"])
         self._fill(self._resumed["averages"])
@@ -155,8 +152,7 @@ class EMACallback(TrainerCallback):
         wrong = [name for name in {**shapes, **others} if shapes.get(name) != others.get(name)]
         if wrong:
             raise ValueError(
-                f"The average of weights in the checkpoint does not fit the model: {', '.join(wrong[:3])} differ"
-                f"{'s' if len(wrong) == 1 else ''}. Train the same weights as before, or leave EMACallback out."
+                f"EMACallback: its average in the checkpoint and the model differ in {', '.join(wrong[:3])}."
             )
         for name, average in self.averages.items():
             average.copy_(stored[name])
@@ -253,10 +249,7 @@ def _require_whole(model: Any) -> None:
     """Refuse models whose parameters are sharded."""
     for name, weight in model.named_parameters():
         if _is_spread(weight):
-            raise ValueError(
-                f"EMACallback averages weights that are whole in every process, but {name} is spread over several, as "
-                "under FSDP. Leave the callback out, or train with DistributedDataParallel."
-            )
+            raise ValueError(f"EMACallback cannot average {name}, which is spread over processes. Leave it out.")
 
 
 def _is_spread(weight: Any) -> bool:

@@ -65,8 +65,8 @@ class CallbackHandler(TrainerCallback):
         self.eval_dataloader: Any = None
         if not any(isinstance(cb, DefaultFlowCallback) for cb in self.callbacks):
             logger.warning(
-                "There is no DefaultFlowCallback among the callbacks, so nothing logs, evaluates, saves or stops at "
-                "the intervals of the arguments. Add one, unless a callback of yours does this. The callbacks are: %s",
+                "Without a DefaultFlowCallback nothing logs, evaluates, saves or stops at the intervals of the "
+                "arguments, unless a callback of yours does. There are: %s",
                 self._names(),
             )
 
@@ -82,13 +82,7 @@ class CallbackHandler(TrainerCallback):
         _check_is_callback(added)
         _warn_of_misspelt_events(type(added))
         if any(type(present) is type(added) for present in self.callbacks):
-            logger.warning(
-                "There is already one %s (%s), and a second one is added to the callbacks: both will be called. "
-                "They were: %s",
-                type(added).__name__,
-                type(added),
-                self._names(),
-            )
+            logger.warning("There is already one %s: both will be called. There were: %s", type(added), self._names())
         replaced = getattr(added, "takes_place_of", ())
         self.callbacks[:] = [present for present in self.callbacks if not isinstance(present, replaced)]
         place = self._first_reader_of_logs() if getattr(added, "adds_to_logs", False) else len(self.callbacks)
@@ -115,8 +109,7 @@ class CallbackHandler(TrainerCallback):
         """
         if self.pop_callback(callback) is None and not isinstance(callback, type):
             raise ValueError(
-                f"remove_callback was given a {type(callback).__name__} that is not among the callbacks. They are: "
-                f"{self._names()}. To remove whichever one of a class is there, pass the class."
+                f"There is no such callback: {callback!r}. There are: {self._names()}. Pass one, or its class."
             )
 
     @property
@@ -158,8 +151,7 @@ class CallbackHandler(TrainerCallback):
                 if returned is not None:
                     if not hasattr(returned, "should_training_stop"):
                         raise TypeError(
-                            f"{type(callback).__name__}.{event} returned {returned!r} of type "
-                            f"{type(returned).__name__}: an event returns the control that it was given, or nothing."
+                            f"{type(callback).__name__}.{event} returned {returned!r}, not the control or None."
                         )
                     control = returned
                 if index >= len(callbacks) or callbacks[index] is not callback:  # it has changed the list
@@ -219,10 +211,7 @@ class CallbackHandler(TrainerCallback):
 
     def _check_is_defined(self, event: str) -> None:
         if not any(hasattr(cb, event) for cb in self.callbacks):
-            raise AttributeError(
-                f"No callback defines the event {event!r}.{did_you_mean(event, EVENTS)} The callbacks are: "
-                f"{self._names()}."
-            )
+            raise AttributeError(f"No callback defines the event {event!r}.{did_you_mean(event, EVENTS)}")
 
 
 def _index_after(callback: Any, index: int, callbacks: list[Any]) -> int:
@@ -241,14 +230,10 @@ def _check_is_callback(candidate: Any) -> None:
         theirs = getattr(sys.modules.get(package), "Callback", None)
         if theirs is not None and isinstance(candidate, theirs):
             raise TypeError(
-                f"{type(candidate).__name__} is a callback of Lightning, whose hooks have other arguments than the "
-                "events of a TrainerCallback. Pass it in `callbacks` of the Trainer, which gives it to Lightning."
+                f"{type(candidate).__name__} is a callback of Lightning: pass it in `callbacks` of the Trainer."
             )
     if not any(hasattr(candidate, event) for event in EVENTS):
-        raise TypeError(
-            f"{candidate!r} of type {type(candidate).__name__} is not a callback: it has none of the events. Pass a "
-            f"TrainerCallback, or an object with at least one of {', '.join(EVENTS)}."
-        )
+        raise TypeError(f"{candidate!r} is not a callback: it has none of the events {', '.join(EVENTS)}.")
 
 
 @functools.lru_cache(maxsize=256)  # once for each class

@@ -33,10 +33,7 @@ class MemoryCallback(TrainerCallback):
 
     def __init__(self) -> None:
         if host_memory() is None:
-            raise ImportError(
-                "MemoryCallback needs the package psutil on this system, which is not installed: run `pip install "
-                "'lightrainer[memory]'`, or leave the callback out."
-            )
+            raise ImportError("MemoryCallback needs psutil on this system: pip install 'lightrainer[memory]'.")
 
     def on_log(self, args: Any, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any) -> None:
         """Add the memory in use."""

@@ -54,10 +54,7 @@ class ProfilerCallback(TrainerCallback):
 
     def __init__(self, wait: int = 5, warmup: int = 2, active: int = 10, *, stop: bool = False) -> None:
         if wait < 0 or min(warmup, active) < 1:
-            raise ValueError(
-                f"ProfilerCallback(wait={wait}, warmup={warmup}, active={active}): wait has to be at least 0, the "
-                "others at least 1."
-            )
+            raise ValueError(f"ProfilerCallback: {wait=} must be 0 or more, {warmup=} and {active=} 1 or more.")
         self.wait, self.warmup, self.active, self.stop = wait, warmup, active, stop
         self.seconds: dict[str, float] = collections.defaultdict(float)
         self._profiler: Any = None

@@ -6,7 +6,7 @@ import time
 from html import escape
 from typing import Any
 
-from ..lightning_modules.common.libraries import is_installed, loaded
+from ..lightning_modules.common.libraries import loaded
 from ._log_values import going_on, shortened
 from ._work import clock
 from .progress import ProgressCallback, beside_the_bar
@@ -28,19 +28,11 @@ class NotebookProgressCallback(ProgressCallback):
 
     Args:
         max_str_len: a longer string is cut in the table.
-
-    Raises:
-        ImportError: IPython is not installed.
     """
 
     takes_place_of = ProgressCallback
 
     def __init__(self, max_str_len: int = 100) -> None:
-        if not is_installed("IPython"):
-            raise ImportError(
-                "NotebookProgressCallback needs the package ipython, which is not installed, though every notebook has "
-                "it: use ProgressCallback, the bar of tqdm, elsewhere."
-            )
         super().__init__(max_str_len)
         self.table = _Table(max_str_len)
         self._view: _View | None = None

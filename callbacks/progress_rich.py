@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..lightning_modules.common.libraries import is_installed
 from .progress import ProgressCallback, fitting
 from .state import TrainerControl, TrainerState
 
@@ -22,19 +21,11 @@ class RichProgressCallback(ProgressCallback):
     Args:
         max_str_len: a logged string longer than this is not written out.
         console: a `rich.console.Console` to draw on; by default rich's own.
-
-    Raises:
-        ImportError: rich is not installed.
     """
 
     takes_place_of = ProgressCallback
 
     def __init__(self, max_str_len: int = 100, console: Any = None) -> None:
-        if not is_installed("rich"):
-            raise ImportError(
-                "RichProgressCallback needs the package rich, which is not installed: run `pip install "
-                "'lightrainer[rich]'`, or leave the callback out to get the bar of tqdm."
-            )
         super().__init__(max_str_len)
         self.console = console
         self._display: Any = None

@@ -96,8 +96,7 @@ def record(values: Mapping[str, Any]) -> None:
     current = _current.get()
     if current is None:
         raise RuntimeError(
-            f"record({', '.join(f'{name}=...' for name in values)}) was called outside of train(), evaluate() and "
-            "predict(), so there is no log to add to. Call log() instead."
+            f"record({', '.join(values)}) outside of train(), evaluate() and predict(): use log() there."
         )
     current.add(values)
 

@@ -71,8 +71,7 @@ def _callback_class(name: str) -> type[TrainerCallback]:
     if name not in TRACKERS:
         known = [*TRACKERS, "all", "none"]
         raise ValueError(
-            f"report_to has {name!r}, for which there is no callback.{did_you_mean(name, known)} There are: "
-            f"{', '.join(known)}. For another service pass a TrainerCallback of your own in `callbacks`."
+            f"report_to has {name!r}.{did_you_mean(name, known)} There are: {', '.join(known)}; or TrainerCallbacks."
         )
     module, callback, _ = TRACKERS[name]
     return getattr(import_module(f".loggers.{module}", __package__), callback)

@@ -25,10 +25,7 @@ class ExportableState:
 
     def state(self) -> dict[str, Any]:
         """Return what is needed to build this object again; every subclass defines it."""
-        raise NotImplementedError(
-            f"{type(self).__name__} is an ExportableState without a `state` method: define one that returns "
-            '{"args": {...}, "attributes": {...}}.'
-        )
+        raise NotImplementedError(f"{type(self).__name__} needs a method `state` that returns args and attributes.")
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Any:
@@ -85,10 +82,7 @@ def collect_states(candidates: Iterable[Any]) -> dict[str, Any]:
     states: dict[str, list[dict[str, Any]]] = {}
     for candidate in candidates:
         if not is_exportable(candidate):
-            raise TypeError(
-                f"stateful_callbacks holds a {type(candidate).__name__}, whose state cannot be saved: only objects "
-                "that inherit ExportableState can. Mix it into the class, or leave the object out."
-            )
+            raise TypeError(f"stateful_callbacks holds a {type(candidate).__name__}, which is no ExportableState.")
         states.setdefault(type(candidate).__name__, []).append(candidate.state())
     return {name: found[0] if len(found) == 1 else found for name, found in states.items()}
 
@@ -159,11 +153,7 @@ class TrainerState:
         Raises:
             TypeError: a value has no JSON form; nothing is written.
         """
-        try:
-            content = b"".join(self.to_json())
-        except TypeError as error:
-            raise TypeError(f"The trainer state cannot be written to {os.fspath(json_path)}: {error}") from error
-        write_whole(json_path, content)
+        write_whole(json_path, b"".join(self.to_json()))
 
     def to_json(self) -> list[bytes]:
         """Return the content of `trainer_state.json`, in parts.
@@ -197,11 +187,7 @@ class TrainerState:
         known = {f.name for f in dataclasses.fields(cls)}
         unknown = sorted(entries.keys() - known)
         if unknown:
-            logger.warning(
-                "%s has entries that this version does not know and leaves out: %s.",
-                os.fspath(json_path),
-                ", ".join(unknown),
-            )
+            logger.warning("%s has unknown entries, which are left out: %s.", os.fspath(json_path), ", ".join(unknown))
         return cls(**{name: value for name, value in entries.items() if name in known})
 
     def compute_steps(self, args: Any, max_steps: int) -> None:

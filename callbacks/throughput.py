@@ -164,13 +164,8 @@ class ThroughputCallback(TrainerCallback):
             return {"mfu": _rounded(speed / peak)}
         if not self._too_low:
             self._too_low = True
-            logger.warning(
-                "A device does %.4g FLOP/s, which is %.0f %% of its peak, so no mfu is logged. Set peak_flops of "
-                "ThroughputCallback (now %r) to what one device can do with the numbers in use.",
-                speed,
-                100 * speed / peak,
-                self.peak_flops,
-            )
+            said = "ThroughputCallback: %.4g FLOP/s of a device are above its peak, %.4g: no mfu. Set peak_flops (%r)."
+            logger.warning(said, speed, peak, self.peak_flops)
         return {}
 
 

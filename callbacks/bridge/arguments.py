@@ -155,10 +155,7 @@ class BridgeArguments:
         return None if self.trainer is None else read(self.trainer)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        raise AttributeError(
-            f"The args of a LightningBridge are a view of the Lightning Trainer's settings, so {name!r} cannot be set "
-            "there. Set it on the Trainer, or give it to the bridge."
-        )
+        raise AttributeError(f"{name!r} of these args is the Lightning Trainer's: set it there, or on the bridge.")
 
     def to_dict(self) -> dict[str, Any]:
         """As `transformers.TrainingArguments.to_dict`: all settings, devices as text."""

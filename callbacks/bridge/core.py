@@ -100,10 +100,8 @@ class ValidationRequest:
         possible = trainer.enable_validation and trainer.val_check_batch is not None
         if not possible:
             if not self._said:
-                logger.warning(
-                    "A callback asks for an evaluation (should_evaluate), but Lightning has %s, so there is none.",
-                    "an interval in time" if trainer.enable_validation else "no validation data or step",
-                )
+                why = "an interval in time" if trainer.enable_validation else "no validation data or step"
+                logger.warning("A callback's should_evaluate has no effect: Lightning has %s.", why)
             self._said = True
             return False
         if self._settings is None:

@@ -123,11 +123,5 @@ def require(there: bool, platform: str, callback: str) -> None:
     if there:
         return
     if platform in ("mlflow", "dagshub") and is_installed("mlflow") and not is_mlflow_available():
-        raise MissingTrackerError(
-            f"{callback} (report_to={platform!r}) is turned off by the environment variable "
-            "DISABLE_MLFLOW_INTEGRATION. Unset it, or take the name out of report_to."
-        )
-    raise MissingTrackerError(
-        f"{callback} (report_to={platform!r}) needs a package that is not installed: run `pip install "
-        f"{TRACKERS[platform][2]}`, or take the name out of report_to."
-    )
+        raise MissingTrackerError(f"report_to={platform!r} is turned off by DISABLE_MLFLOW_INTEGRATION: unset it.")
+    raise MissingTrackerError(f"report_to={platform!r}: {callback} needs `pip install {TRACKERS[platform][2]}`.")

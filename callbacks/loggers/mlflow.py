@@ -166,7 +166,7 @@ def _repository(uri: str | None) -> tuple[str, str]:
     parts = urlsplit(uri or "").path.strip("/").split("/")
     if len(parts) < 2:
         raise RuntimeError(
-            f"report_to='dagshub' reads the repository from the environment variable MLFLOW_TRACKING_URI, which is "
-            f"{uri!r}. Call `dagshub.init()`, or set it to https://dagshub.com/<owner>/<repository>.mlflow."
+            "report_to='dagshub' needs MLFLOW_TRACKING_URI, as `dagshub.init()` sets it: "
+            f"https://dagshub.com/<owner>/<repository>.mlflow, not {uri!r}."
         )
     return parts[-2], parts[-1].partition(".")[0]

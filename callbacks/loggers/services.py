@@ -73,10 +73,7 @@ class CodeCarbonCallback(LoggerCallback):
         import torch
 
         if torch.version.hip:
-            raise RuntimeError(
-                "CodeCarbonCallback (report_to='codecarbon') cannot read the power of GPUs of AMD (ROCm). Take the "
-                "name out of report_to."
-            )
+            raise RuntimeError("report_to='codecarbon' cannot read the power of AMD GPUs (ROCm): leave it out.")
         self._codecarbon: Any = import_module("codecarbon")
         self.tracker: Any = None
         self._measuring = False

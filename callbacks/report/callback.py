@@ -32,10 +32,7 @@ class _DrawingCallback(TrainerCallback):
 
     def __init__(self, *, needs_matplotlib: bool) -> None:
         if needs_matplotlib and not is_installed("matplotlib"):
-            raise ImportError(
-                f"The picture of {type(self).__name__} needs the package matplotlib, which is not installed: run `pip "
-                "install 'lightrainer[plot]'`, or leave it out."
-            )
+            raise ImportError(f"{type(self).__name__} draws with matplotlib: pip install 'lightrainer[plot]'.")
         self._not_before: dict[str, float] = {}
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:

@@ -57,11 +57,8 @@ def _checked(callback: Any, state: Any, others: list[str]) -> Any:
             dropped.append(path)
     if not dropped:
         return state
-    _log.warning(
-        "The state of %s in the checkpoint names paths that are not of this run. It goes on without them: %s.",
-        type(callback).__name__,
-        ", ".join(dict.fromkeys(map(repr, dropped))),
-    )
+    paths = ", ".join(dict.fromkeys(map(repr, dropped)))
+    _log.warning("%s goes on without paths of another run in its state: %s.", type(callback).__name__, paths)
     return _with_scores_of_the_rest(kept, worst=max if getattr(callback, "mode", "min") == "min" else min)
 
 

@@ -134,8 +134,6 @@ def folder_to_file(
     """
     folder, final = Path(folder), Path(target)
     require_intact(folder)
-    if final.is_dir():
-        raise FileExistsError(f"{final} is a folder; pass the name of the file to write, such as {final / 'last.ckpt'}")
     _require_free(final, force)
     weights = {f"{prefix}{name}": tensor for name, tensor in read_weights(folder).items()}
     checkpoint = read_states(folder, accumulation=accumulation)

@@ -93,10 +93,7 @@ class FolderCheckpoint(ModelCheckpoint):
             super().setup(trainer, pl_module, stage)
         strategy: Any = trainer.strategy
         if type(strategy).__name__ in ("FSDPStrategy", "ModelParallelStrategy", "DeepSpeedStrategy", "XLAFSDPStrategy"):
-            raise ValueError(
-                f"FolderCheckpoint cannot write folders under {type(strategy).__name__}, which has a format of its "
-                "own. Use Lightning's ModelCheckpoint there, or lightrainer.Trainer with fsdp=..."
-            )
+            raise ValueError(f"FolderCheckpoint cannot write under {type(strategy).__name__}: take ModelCheckpoint.")
         present = strategy.checkpoint_io
         if isinstance(present, _FilesOfLightning):
             strategy.checkpoint_io = FolderCheckpointIO(
@@ -104,8 +101,7 @@ class FolderCheckpoint(ModelCheckpoint):
             )
         elif not isinstance(getattr(present, "checkpoint_io", present), FolderCheckpointIO):
             raise ValueError(
-                f"FolderCheckpoint writes folders, but the Lightning Trainer has the plugin {type(present).__name__}: "
-                "take one of them away, or wrap the plugin around FolderCheckpointIO(module)."
+                f"FolderCheckpoint and the plugin {type(present).__name__}: take one, or wrap FolderCheckpointIO in it."
             )
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:

@@ -191,7 +191,6 @@ def _epochs(checkpoint: Mapping[str, Any], data: Mapping[str, Any] | None, batch
         batches_in_epoch = data["windows"] * (1 if checkpoint.get(IN_WINDOWS) else data["layout"]["accumulation"])
     if batches_in_epoch is None:
         raise ValueError(
-            f"the checkpoint lies {place.done} batches inside of epoch {place.epoch}, but does not say how many "
-            "an epoch has: pass their number, or take a checkpoint from the end of an epoch"
+            f"the checkpoint is {place.done} batches into epoch {place.epoch}: pass the number of batches of an epoch"
         )
     return place.epoch + place.done / batches_in_epoch

@@ -160,8 +160,7 @@ def _lock(path: Path, locked: ExitStack) -> bool:
         if time.monotonic() > give_up:
             file.seek(0)
             raise FolderInUseError(
-                f"output_dir={str(path.parent)!r} is in use: {file.read() or 'a process'} trains there. Each training "
-                "would delete checkpoints of the other. Pass another output_dir, or wait for the other to end."
+                f"output_dir={str(path.parent)!r} is in use: {file.read() or 'a process'} trains there. Pass another."
             ) from taken
         time.sleep(0.05)
     file.truncate(0)

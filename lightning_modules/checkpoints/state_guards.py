@@ -36,9 +36,8 @@ def loading_optimizer(optimizer: Any, path: StrPath) -> Iterator[None]:
         if lost:
             found = sorted({name for group in optimizer.param_groups for name in group} - {"params"})
             raise ValueError(
-                f"{path} was written by another kind of optimizer: its options are {', '.join(found)}, and "
-                f"{type(optimizer).__name__} needs {', '.join(lost)} too. Set `optim` (or pass the optimizer) as in "
-                "the run that wrote it, or delete the file to begin with a new one."
+                f"{path} was written by another kind of optimizer: its options are {', '.join(found)}, but "
+                f"{type(optimizer).__name__} needs {', '.join(lost)} too. Set `optim` as before, or delete the file."
             )
     except ValueError:
         with contextlib.suppress(Exception):
@@ -65,9 +64,8 @@ def loading_schedule(schedule: Any, state: Mapping[str, Any], path: StrPath) -> 
     ]
     if wrong:
         raise ValueError(
-            f"{path} was written by another kind of schedule: it holds {state!r:.400}, and {type(schedule).__name__} "
-            f"has {', '.join(wrong)}. Set `lr_scheduler_type` (or pass the schedule) as in the run that wrote it, or "
-            "delete the file to begin with a new one."
+            f"{path} was written by another kind of schedule: it holds {state!r:.400}, but {type(schedule).__name__} "
+            f"has {', '.join(wrong)}. Set `lr_scheduler_type` as before, or delete the file."
         )
     before = dict(vars(schedule))
     try:
@@ -87,8 +85,7 @@ def _plain_errors(path: StrPath, loaded: Any) -> Iterator[None]:
         if os.fspath(path) in str(error):
             raise
         raise ValueError(
-            f"{path} does not fit {type(loaded).__name__}: {type(error).__name__}: {error}. Go on with the model, the "
-            "optimizer and the schedule of the run that wrote it, or delete this file to begin with new states."
+            f"{path} does not fit {type(loaded).__name__}: {type(error).__name__}: {error}. Delete it to go on."
         ) from error
 
 

@@ -28,10 +28,7 @@ def without_sharing(state_dict: Mapping[str, Any]) -> tuple[dict[str, Tensor], d
     storages: set[Any] = set()
     for name, value in state_dict.items():
         if not isinstance(value, Tensor):
-            raise TypeError(
-                f"the model's state dict holds a {type(value).__name__} under {name!r}, but only tensors can be saved; "
-                "let get_extra_state() return a tensor, or keep that value out of the state dict"
-            )
+            raise TypeError(f"the state dict holds a {type(value).__name__} under {name!r}, but only tensors are saved")
         tensor = value.detach()
         identity = _identity(tensor)
         if identity is None:

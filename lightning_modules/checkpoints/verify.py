@@ -85,10 +85,7 @@ def require_intact(folder: StrPath, *, training_state: bool = True, weights: boo
         raise FileNotFoundError(f"there is no checkpoint {folder}; pass a folder checkpoint-<step> that exists")
     damage, missing = _damage_and_loss(folder, training_state=training_state, weights=weights)
     if damage:
-        raise ValueError(
-            f"{folder} cannot be used as a checkpoint: {'; '.join(damage)}. Use an earlier checkpoint-<step> folder, "
-            "or copy this one again from where it came."
-        )
+        raise ValueError(f"{folder} cannot be used as a checkpoint: {'; '.join(damage)}. Use an earlier one.")
     if missing:
         _log.warning("%s is used without some of its files: %s.", folder, "; ".join(missing))
 

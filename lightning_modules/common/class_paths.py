@@ -33,10 +33,8 @@ def build_described(description: Mapping[str, Any], kind: type, argument: str, *
     """
     unknown = [name for name in description if name not in ("class_path", "init_args")]
     if unknown:
-        raise ValueError(
-            f"`{argument}` describes an object by 'class_path' and 'init_args', but has {unknown} too."
-            f"{did_you_mean(unknown[0], ['init_args'])}"
-        )
+        near = did_you_mean(unknown[0], ["init_args"])
+        raise ValueError(f"`{argument}` has {unknown}, and not only 'class_path' and 'init_args'.{near}")
     path = description["class_path"]
     made = _checked(resolve(path, argument), kind, path, argument)(*given, **(description.get("init_args") or {}))
     if not isinstance(made, kind):
@@ -52,10 +50,7 @@ def resolve(path: Any, argument: str) -> Any:
     """
     found: Any = pydoc.locate(path) if isinstance(path, str) and "." in path else None
     if found is None:
-        raise ValueError(
-            f"`{argument}`: {path!r} names no class. Write the module and the class, such as 'torch.nn.Linear'; the "
-            "module must be one that Python can import."
-        )
+        raise ValueError(f"`{argument}`: {path!r} names no class that can be imported, such as 'torch.nn.Linear'.")
     return found
 
 
@@ -66,6 +61,5 @@ def _checked(found: Any, kind: type, path: str, argument: str) -> Callable[..., 
     if inspect.ismethod(found) and inspect.isclass(owner) and found.__name__ in _CONSTRUCTORS:
         return found
     raise ValueError(
-        f"`{argument}`: {path} is no {kind.__name__}. Name a subclass of it, or a constructor "
-        f"({', '.join(_CONSTRUCTORS[:2])}) of a class; pass anything else as an object or a function."
+        f"`{argument}`: {path} is no {kind.__name__}, nor a constructor ({', '.join(_CONSTRUCTORS[:2])}) of one."
     )

@@ -85,7 +85,4 @@ def followed() -> Followed:
     try:
         return Followed.at(asked or _served or DOCUMENTED)
     except ValueError:
-        raise ValueError(
-            f"{VARIABLE}={asked!r} is no version of transformers to follow: write one such as 5.3.0 or 5.23, or leave "
-            "it out to follow the version that is installed."
-        ) from None
+        raise ValueError(f"{VARIABLE}={asked!r} is no version of transformers, such as 5.3.0 or 5.23.") from None

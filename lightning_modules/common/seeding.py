@@ -176,12 +176,8 @@ def _restore_cuda(state: Mapping[str, Any], distributed: bool) -> None:
 
 
 def _warn_lost(name: str, reason: str) -> None:
-    logger.warning(
-        "The random generator %r goes on from its present state, since %s: what it draws (dropout, shuffling, "
-        "augmentation) will differ from a run that was not interrupted.",
-        name,
-        reason,
-    )
+    said = "The random generator %r is not restored, since %s: it draws other numbers than without the interruption."
+    logger.warning(said, name, reason)
 
 
 def _set_numpy(state: Any) -> None:

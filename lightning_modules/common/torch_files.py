@@ -114,10 +114,7 @@ def require_known_objects(path: StrPath, known: Collection[str] = ()) -> None:
         raise ValueError(f"{path} is damaged, or not a file of torch, and is not read: {error}") from error
     others = sorted(set(found) - set(known))
     if others:
-        raise ValueError(
-            f"{path} refers to {', '.join(others)}, which no checkpoint of this kind holds, and is not read: reading "
-            "it could run any program. Take the checkpoint from where it was written."
-        )
+        raise ValueError(f"{path} refers to {', '.join(others)}, which could run any program, and is not read.")
 
 
 def kind_of(value: Any) -> str:

@@ -62,10 +62,7 @@ class GivenBatchSampler(SkippingBatchSampler):
         self.batch_size: Any = getattr(given, "batch_size", None)
         self.drop_last = bool(getattr(given, "drop_last", False))
         if split_batches and world_size > 1 and self.batch_size is None:
-            raise ValueError(
-                f"split_batches=True splits each batch over all processes, but {type(given).__name__} does not say "
-                "how many samples there are in one. Give it a batch_size, or leave split_batches out."
-            )
+            raise ValueError(f"split_batches=True needs a batch_size, which {type(given).__name__} does not have.")
         self.share = None if self.batch_size is None else share_of(self.batch_size, world_size, split_batches)
 
     @property
@@ -267,9 +264,7 @@ def share_of(batch_size: int, world_size: int, split_batches: bool) -> int:
         return batch_size
     if batch_size % world_size:
         raise ValueError(
-            f"split_batches=True splits each batch over all processes, but a batch of {batch_size} cannot be split "
-            f"evenly over {world_size} of them. Make the batch size a multiple of {world_size}, or leave split_batches "
-            "out."
+            f"split_batches=True: batches of {batch_size} do not split evenly over {world_size} processes."
         )
     return batch_size // world_size
 

@@ -112,15 +112,9 @@ def _joined(batches: list[Any]) -> Any:
         return type(first)(_joined(list(parts)) for parts in zip(*batches, strict=True))
     if isinstance(first, list):
         return list(itertools.chain.from_iterable(batches))
-    try:
-        if isinstance(first, torch.Tensor):
-            return torch.cat(batches) if first.ndim else first
-        return np.concatenate(batches) if isinstance(first, np.ndarray) else first
-    except (RuntimeError, ValueError) as error:
-        raise ValueError(
-            f"dispatch_batches=True: the last batches of the stream cannot be put together ({error}). Let the collator "
-            "pad all batches to one length, or leave the last ones out (dataloader_drop_last=True)."
-        ) from error
+    if isinstance(first, torch.Tensor):
+        return torch.cat(batches) if first.ndim else first
+    return np.concatenate(batches) if isinstance(first, np.ndarray) else first
 
 
 def _cut(batch: Any, start: int, stop: int) -> Any:

@@ -30,8 +30,8 @@ def sample_lengths(dataset: Any, column: str, *, length_argument: str = "length_
     if not isinstance(first, Mapping) or column not in first:
         seen = f"the columns {list(first)}" if isinstance(first, Mapping) else f"the type {type(first).__name__}"
         raise ValueError(
-            f"Samples can be grouped by length when they are mappings with a column {column!r}, but the first one has "
-            f"{seen}. Name the column to measure, or give the lengths in a column of their own (`{length_argument}`)."
+            f"Grouping by length needs a column {column!r}, or lengths in one (`{length_argument}`); the first sample "
+            f"has {seen}."
         )
     lengths = _arrow_lengths(dataset, column)
     if lengths is not None:
@@ -55,8 +55,7 @@ def column_lengths(dataset: Any, column: str) -> np.ndarray | None:
     values = _arrow_column(dataset, column)
     if values.null_count:
         raise ValueError(
-            f"The column {column!r} is to hold the length of each sample, but {values.null_count} of its "
-            f"{len(values)} values are missing. Fill them in, or remove the column to have the samples measured."
+            f"The column {column!r} of lengths lacks {values.null_count} of {len(values)} values. Fill or remove it."
         )
     return np.concatenate([length_array(chunk.to_numpy(zero_copy_only=False)) for chunk in values.chunks])
 

@@ -53,10 +53,7 @@ class BatchRebalanceSampler(SkippingBatchSampler):
         if not 0 <= rank < dp_size:
             raise ValueError(f"rank={rank} has to be one of {dp_size} processes (dp_size), which count from 0.")
         if effective_batch_size < dp_size * grad_accum:
-            raise ValueError(
-                f"effective_batch_size={effective_batch_size} is less than one sample for each of {grad_accum} "
-                f"micro-batches (grad_accum) in {dp_size} processes (dp_size): make it {dp_size * grad_accum} or more."
-            )
+            raise ValueError(f"{effective_batch_size=} is less than {grad_accum=} times {dp_size=}: make it larger.")
         self.lengths = np.asarray(lengths)
         self.effective_batch_size, self.dp_size, self.grad_accum = effective_batch_size, dp_size, grad_accum
         self.shuffle, self.seed, self.rank, self.drop_last = shuffle, seed, rank, drop_last

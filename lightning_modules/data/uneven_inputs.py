@@ -74,12 +74,8 @@ class UnevenInputs:
             return batch
         self.uneven = True
         if not self._left_out:
-            logger.warning(
-                "%s: the processes have batches of %s samples in the same round, of which as many as the smallest one "
-                "has are used. Give all processes the same stream, or as many samples.",
-                self.what,
-                sizes[:16],
-            )
+            said = "%s: the processes have batches of %s samples in one round, cut to the smallest."
+            logger.warning(said, self.what, sizes[:16])
         own = sizes[dist.get_rank()]
         self._left_out += own - least
         return map_nested(lambda leaf: _shorter(leaf, own, least), batch)
@@ -87,10 +83,9 @@ class UnevenInputs:
     def _warn_of_end(self, count: int, there: list[bool]) -> None:
         ended = [rank for rank, more in enumerate(there) if not more]
         said = (
-            f"{self.what}: processes {ended[:8]} had {count} batches, and the others more. All stop after {count}, so "
-            f"that none waits for another for ever.{' The rest is in no prediction and no metric.' * self.same_size} "
-            "Streams have to be the same in all processes, which then share them; or as long, where each reads one of "
-            "its own. dispatch_batches=True in accelerator_config lets process 0 read for all."
+            f"{self.what}: processes {ended[:8]} had {count} batches, and the others more. All stop after {count}."
+            f"{' The rest is in no prediction and no metric.' * self.same_size} Streams have to be the same in all "
+            "processes, or as long; or set dispatch_batches=True in accelerator_config."
         )
         if count == 0:
             raise ValueError(said)

@@ -125,10 +125,7 @@ def _class_dimension(predictions: Tensor, labels: Tensor) -> int | None:
         return len(shape) - 1
     if len(shape) == len(wanted) + 1 and (shape[:1], shape[2:]) == (wanted[:1], wanted[1:]):
         return 1
-    raise ValueError(
-        f"Predictions of shape {tuple(shape)} and labels of shape {tuple(wanted)} do not go together: expected is the "
-        f"shape of the labels, with or without one more dimension for the classes. {OWN_FUNCTION}"
-    )
+    raise ValueError(f"Predictions of shape {tuple(shape)} do not fit labels of shape {tuple(wanted)}. {OWN_FUNCTION}")
 
 
 def _logits(predictions: Any) -> Tensor:

@@ -187,9 +187,8 @@ def _require_metrics(named: Mapping[str, Any]) -> None:
     ]
     if wrong or not named:
         raise TypeError(
-            "metrics must be a torchmetrics Metric, a MetricCollection, or a dict of them and of functions, but there "
-            f"{'is nothing in it' if not named else 'is ' + ', '.join(wrong)}. A list of metrics becomes a "
-            "MetricCollection(list), and a function has a name: {'accuracy': function}."
+            f"metrics is {', '.join(wrong) or 'empty'}: expected is a torchmetrics Metric, a MetricCollection (also of "
+            "a list), or a dict of them and of functions, {'accuracy': function}."
         )
 
 
@@ -339,8 +338,7 @@ class TokenLoss(torchmetrics.Metric):
         """
         if preds.shape[:-1] != target.shape:
             raise ValueError(
-                f"{type(self).__name__} was given logits of shape {tuple(preds.shape)} and labels of shape "
-                f"{tuple(target.shape)}: expected is the shape of the labels, and one more dimension for the classes."
+                f"{type(self).__name__}: logits of {tuple(preds.shape)} do not fit labels of {tuple(target.shape)}."
             )
         logits, labels = preds.flatten(0, -2), target.flatten()
         if logits.dtype in (torch.float16, torch.bfloat16):

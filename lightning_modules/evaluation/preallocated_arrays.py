@@ -143,10 +143,8 @@ class PreallocatedTree:
         """
         keys = (set(batch) if isinstance(batch, Mapping) else set(range(len(batch)))) if _is_nested(batch) else None
         if type(batch) is not self.kind or keys != set(self.parts):
-            raise TypeError(
-                f"Predictions of a batch cannot be joined with those before it: it is a {type(batch).__name__} with "
-                f"{keys}, the first one a {self.kind.__name__} with {set(self.parts)}. {APART}"
-            )
+            kinds = f"{self.kind.__name__} of {set(self.parts)} and {type(batch).__name__} of {keys}"
+            raise TypeError(f"Predictions cannot be joined: {kinds}. {APART}")
         for key, part in self.parts.items():
             part.add(batch[key])
 
@@ -184,10 +182,8 @@ def _resized(flat: np.ndarray, length: int) -> np.ndarray:
 
 def _require_joinable(before: tuple[int, ...], shape: tuple[int, ...]) -> None:
     if len(shape) != len(before) or shape[1:] != before[1:]:
-        raise ValueError(
-            f"Predictions of shape {('samples', *shape)} cannot be joined with those before, of shape "
-            f"{('samples', *before)}: only the first two dimensions may differ. {APART}"
-        )
+        shapes = f"{('samples', *before)} and {('samples', *shape)}"
+        raise ValueError(f"Predictions cannot be joined: their shapes are {shapes}. {APART}")
 
 
 def _is_nested(value: Any) -> bool:

@@ -22,7 +22,6 @@ def require_lightning() -> None:
     found = installed("lightning")
     if found is None or is_older(found, LOWEST) or not is_older(found, BELOW):
         raise ImportError(
-            f"lightrainer runs with lightning>={LOWEST},<{BELOW}, and {f'lightning {found}' if found else 'none'} is "
-            "installed. It uses private names of Lightning, which other versions change: "
+            f"lightrainer uses private names of Lightning, and {found or 'none'} is installed: "
             f'pip install "lightning>={LOWEST},<{BELOW}"'
         )

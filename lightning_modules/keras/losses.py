@@ -48,14 +48,11 @@ def compiled_loss(model: Any) -> Any:
     given = getattr(model, "loss", None)
     if given is None:
         raise ValueError(
-            f"The model ({model.name}) has no loss: compile it with one, model.compile(loss=...), let its call take "
-            "labels and return (loss, logits), or override run_model."
+            f"The model ({model.name}) has no loss: model.compile(loss=...), let its call take labels and return "
+            "(loss, logits), or override run_model."
         )
     if isinstance(given, (Mapping, list, tuple)):
-        raise NotImplementedError(
-            f"The model ({model.name}) was compiled with several losses. Override run_model, and return their sum for "
-            "each sample."
-        )
+        raise NotImplementedError(f"The model ({model.name}) has several losses: override run_model to add them up.")
     found = _library(model).losses.get(given)
     if not hasattr(found, "reduction"):
         return lambda labels, logits: found(*_of_one_rank(labels, logits))

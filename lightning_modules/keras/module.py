@@ -48,9 +48,6 @@ class KerasModule(nn.Module, ABC):
         Args:
             features: a batch, in torch's tensors; one sample is enough.
             labels: of that batch.
-
-        Raises:
-            ValueError: there are none afterwards either.
         """
 
     @abstractmethod

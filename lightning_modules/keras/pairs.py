@@ -42,7 +42,7 @@ class PairCollator:
         """
         pairs = [self.pair(sample) for sample in samples]
         features, labels = ([pair[part] for pair in pairs] for part in (0, 1))
-        return {"features": stacked(features, "features"), "labels": stacked(labels, "labels")}
+        return {"features": stacked(features), "labels": stacked(labels)}
 
     def pair(self, sample: Any) -> tuple[Any, Any]:
         """Return features and labels of a sample."""
@@ -50,18 +50,14 @@ class PairCollator:
             return self._columns(sample)
         if isinstance(sample, (tuple, list)) and len(sample) == 2:
             return sample[0], sample[1]
-        raise TypeError(
-            f"A sample has to be a pair (features, labels), or a dict of columns, but is a {type(sample).__name__}: "
-            f"{sample!r:.60}."
-        )
+        raise TypeError(f"A sample is a {type(sample).__name__}, not (features, labels) or a dict: {sample!r:.60}.")
 
     def _columns(self, sample: Mapping[str, Any]) -> tuple[Any, Any]:
         found = self.label_names or [name for name in LABELS if name in sample][:1]
         lacking = [name for name in found if name not in sample]
         if lacking or not found:
             raise ValueError(
-                f"The samples have no column {' or '.join(map(repr, lacking or LABELS))}, but {', '.join(sample)}. Say "
-                "which columns are labels: label_names=[...]."
+                f"No column {' or '.join(map(repr, lacking or LABELS))} in {', '.join(sample)}: set label_names=[...]."
             )
         features = {name: value for name, value in sample.items() if name not in found}
         if not features:
@@ -69,12 +65,11 @@ class PairCollator:
         return _one_or_all(features), _one_or_all({name: sample[name] for name in found})
 
 
-def stacked(values: Sequence[Any], name: str) -> Any:
+def stacked(values: Sequence[Any]) -> Any:
     """Stack the same part of several samples; floating-point numbers become torch's default ones, as Keras's do.
 
     Args:
         values: one for each sample.
-        name: what they are, for messages.
 
     Raises:
         TypeError: they are no numbers.
@@ -82,37 +77,23 @@ def stacked(values: Sequence[Any], name: str) -> Any:
     """
     first = values[0]
     if isinstance(first, Mapping):
-        return {key: stacked([value[key] for value in values], f"{name}[{key!r}]") for key in first}
+        return {key: stacked([value[key] for value in values]) for key in first}
     if isinstance(first, tuple):
-        return tuple(stacked(part, f"{name}[{index}]") for index, part in enumerate(zip(*values, strict=True)))
-    are_tensors = all(isinstance(value, torch.Tensor) for value in values)
-    are_arrays = not are_tensors and all(isinstance(value, (np.ndarray, np.generic)) for value in values)
-    parts: Any = values if are_tensors or are_arrays else [as_array(value, name) for value in values]
-    return as_tensor(torch.stack(parts) if are_tensors else torch.from_numpy(as_array(np.stack(parts), name)), name)
+        return tuple(stacked(part) for part in zip(*values, strict=True))
+    if all(isinstance(value, torch.Tensor) for value in values):
+        return as_tensor(torch.stack(list(values)))
+    return as_tensor(np.stack([np.asarray(value) for value in values]))
 
 
-def as_tensor(value: Any, name: str) -> torch.Tensor:
+def as_tensor(value: Any) -> torch.Tensor:
     """Return a number or an array, of any library, as a tensor of torch.
 
     Raises:
         TypeError: it is neither.
     """
     if not isinstance(value, torch.Tensor):
-        value = torch.from_numpy(as_array(value, name).copy())  # others may hand out what cannot be written to
+        value = torch.from_numpy(np.asarray(value).copy())  # others may hand out what cannot be written to
     return value.to(torch.get_default_dtype()) if value.dtype == torch.float64 else value
-
-
-def as_array(value: Any, name: str) -> Any:
-    """Return a number or an array, of any library, as an array of numpy, which may share its memory.
-
-    Raises:
-        TypeError: it is neither.
-    """
-    array = np.asarray(value)
-    if array.dtype.kind not in "biuf":
-        kind = type(value).__name__ if array.dtype.kind == "O" else array.dtype
-        raise TypeError(f"The {name} have to be numbers or arrays of them, but are {kind}: {value!r:.60}.")
-    return array
 
 
 def count_instances(labels: Any) -> torch.Tensor | int:

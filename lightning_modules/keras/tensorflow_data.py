@@ -33,8 +33,7 @@ def require_cardinality(dataset: Any, name: str) -> int:
     if count < 0:
         what = "has no end" if count == -1 else "does not know how many samples it has"
         raise ValueError(
-            f"{name} {what} (its cardinality is {count}), so that the length of an epoch is unknown. Say it: "
-            f"{name}.apply(tf.data.experimental.assert_cardinality(number_of_samples))."
+            f"{name} {what} (cardinality {count}): {name}.apply(tf.data.experimental.assert_cardinality(number))."
         )
     return count
 
@@ -53,7 +52,7 @@ def sample_like(dataset: Any) -> tuple[Any, Any]:
         if not hasattr(spec, "shape") or not hasattr(getattr(spec, "dtype", None), "as_numpy_dtype"):
             raise TypeError(f"The dataset has elements of the kind {type(spec).__name__}: make dense tensors of them.")
         shape = [1, *(1 if size is None else int(size) for size in spec.shape)]
-        return torch.zeros(shape, dtype=as_tensor(spec.dtype.as_numpy_dtype(0), "elements of the dataset").dtype)
+        return torch.zeros(shape, dtype=as_tensor(spec.dtype.as_numpy_dtype(0)).dtype)
 
     features, labels = pair_of(dataset.element_spec)
     return map_nested(zeros, features), map_nested(zeros, labels)
@@ -68,8 +67,7 @@ def pair_of(element: Any) -> tuple[Any, Any]:
     if isinstance(element, (tuple, list)) and len(element) == 2:
         return element[0], element[1]
     raise TypeError(
-        f"The elements of a dataset have to be pairs (features, labels), but one is a {type(element).__name__}: "
-        f"{element!r:.80}."
+        f"An element of the dataset is a {type(element).__name__}, not (features, labels): {element!r:.80}."
     )
 
 
@@ -116,9 +114,8 @@ class StepStream(IterableDataset):
         shares = self.parts * self.world_size
         if rows < shares or (self.world_size > 1 and rows % shares):
             raise ValueError(
-                f"A batch of the training data has {rows} samples, which cannot be shared out to {self.world_size} "
-                f"processes and gradient_accumulation_steps={self.parts}. Let get_train_tfdataset repeat the data "
-                "before it makes batches, or leave out what remains: batch(..., drop_remainder=True)."
+                f"A batch of {rows} samples cannot be shared out to {self.world_size} processes and "
+                f"gradient_accumulation_steps={self.parts}. Repeat the data, or batch(..., drop_remainder=True)."
             )
         return math.ceil(rows / shares)
 
@@ -187,8 +184,8 @@ def as_batch(element: Any) -> dict[str, Any]:
     """Return a pair of features and labels in tensors of torch."""
     features, labels = pair_of(element)
     return {
-        "features": map_nested(lambda leaf: as_tensor(leaf, "features"), features),
-        "labels": map_nested(lambda leaf: as_tensor(leaf, "labels"), labels),
+        "features": map_nested(as_tensor, features),
+        "labels": map_nested(as_tensor, labels),
     }
 
 

@@ -62,8 +62,6 @@ class TensorFlowModule(KerasModule):
         """See `KerasModule.build`."""
         self.compute(self.native(features), self.native(labels), False)
         self.pull()
-        if not self._trained:
-            raise ValueError(f"{_name(self.model)} has nothing to train: a forward pass made no trainable weights.")
 
     def pull(self) -> None:
         """See `KerasModule.pull`."""
@@ -159,8 +157,8 @@ class TensorFlowModule(KerasModule):
         found = tape.gradient(total, variables)
         if all(gradient is None for gradient in found):
             raise ValueError(
-                f"{_name(self.model)} has a loss that does not depend on its trainable variables. Compute it in "
-                "TensorFlow, from what the model returns; numpy() and tf.stop_gradient cut it off."
+                f"{_name(self.model)} has a loss that does not depend on its trainable variables: numpy() and "
+                "tf.stop_gradient cut it off."
             )
         dense = [
             tf.zeros_like(variable) if gradient is None else tf.convert_to_tensor(gradient)
@@ -207,10 +205,7 @@ class _Losses(torch.autograd.Function):
 def _only_value(weights: Tensor) -> float:
     first = weights.reshape(-1)[:1]
     if any(weights.stride()) and not torch.equal(weights, first.expand(weights.numel()).reshape(weights.shape)):
-        raise ValueError(
-            "The losses of the samples were weighed differently after TensorFlow had computed their gradients. Weigh "
-            "them in compute_loss, which TensorFlow computes."
-        )
+        raise ValueError("Losses of samples were weighed after TensorFlow's gradients: weigh them in compute_loss.")
     return first.item() if len(first) else 0.0
 
 
@@ -218,14 +213,11 @@ def _check_library(model: Any) -> None:
     keras = loaded("keras")
     if is_instance(model, "keras", "Model") and keras.backend.backend() != "tensorflow":
         raise ValueError(
-            f"Keras computes in {keras.backend.backend()!r}: set the environment variable KERAS_BACKEND to torch or "
-            "tensorflow before keras is imported, or run the script with `python -m lightrainer script.py`."
+            f"Keras computes in {keras.backend.backend()!r}: set KERAS_BACKEND to torch or tensorflow before importing "
+            "it, or run `python -m lightrainer script.py`."
         )
     if not is_installed("tensorflow"):
-        raise ImportError(
-            "The model computes in TensorFlow, which is not installed: pip install 'lightrainer[tf]'. A model of "
-            "keras.layers needs none with KERAS_BACKEND=torch."
-        )
+        raise ImportError("This model needs `pip install 'lightrainer[tf]'`, or keras.layers with KERAS_BACKEND=torch.")
     import_module("tensorflow")
 
 

@@ -36,10 +36,7 @@ class TorchKerasModule(KerasModule):
     def __init__(self, model: nn.Module, compute: Compute) -> None:
         keras = loaded("keras")
         if not is_instance(model, "keras", "Model"):
-            raise TypeError(
-                f"model must be a keras.Model, but is a {type(model).__name__}, a module of torch: the ordinary "
-                "Trainer trains those."
-            )
+            raise TypeError(f"model is a {type(model).__name__}, not a keras.Model: the ordinary Trainer trains it.")
         if keras.backend.backend() != "torch":
             raise ValueError(f"Keras computes in {keras.backend.backend()!r}, not in torch. {_BACKEND}")
         super().__init__(model, compute)
@@ -56,8 +53,6 @@ class TorchKerasModule(KerasModule):
         with torch.no_grad(), self._on_device():
             self.compute(features, labels, False)
         self.pull()
-        if not self.model.trainable_variables:
-            raise ValueError(f"The model ({self.model.name}) has nothing to train: a call made no trainable weights.")
 
     def pull(self) -> None:
         """Register the variables again: some may be new, or frozen."""

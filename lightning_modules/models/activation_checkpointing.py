@@ -80,8 +80,7 @@ def checkpoint_activations(
     for name in options:
         if name not in known:
             raise ValueError(
-                f"gradient_checkpointing_kwargs has {name!r}, which torch.utils.checkpoint.checkpoint does not take."
-                f"{did_you_mean(name, known)} It takes: {', '.join(known)}."
+                f"gradient_checkpointing_kwargs has {name!r}.{did_you_mean(name, known)} There are: {', '.join(known)}."
             )
     layers = find_layers(model)[::every_n_layers]
     shown = ", ".join(name or type(model).__name__ for name, _ in layers)
@@ -201,8 +200,7 @@ def _thin_out(model: nn.Module, every_n_layers: int) -> None:
     layers: list[Any] = [one for one in model.modules() if is_instance(one, library, "GradientCheckpointingLayer")]
     if not layers:
         raise ValueError(
-            f"every_n_layers={every_n_layers}: {type(model).__name__} has a gradient_checkpointing_enable() of its "
-            "own, and does not say which of its parts are layers. Leave every_n_layers out of the settings."
+            f"{every_n_layers=}: {type(model).__name__} does not say which parts are layers. Leave it out."
         )
     for index, layer in enumerate(layers):
         layer.gradient_checkpointing = index % every_n_layers == 0
@@ -214,10 +212,7 @@ def _offload(model: nn.Module, offload: bool) -> None:
         return
     parts: list[Any] = [part for part in model.modules() if hasattr(part, "_gradient_checkpointing_func")]
     if not parts:
-        raise ValueError(
-            f"offload=True: {type(model).__name__} has a gradient_checkpointing_enable() of its own, and does not say "
-            "how its layers are run. Leave offload out of the settings."
-        )
+        raise ValueError(f"{offload=}: {type(model).__name__} does not say how its layers are run. Leave it out.")
     for part in parts:
         part._gradient_checkpointing_func = functools.partial(_run_offloaded, part._gradient_checkpointing_func)
 

@@ -48,10 +48,7 @@ def require_generate(model: Any) -> None:
         TypeError: it has no method `generate`.
     """
     if not callable(getattr(model, "generate", None)):
-        raise TypeError(
-            f"{type(model).__name__} has no method generate. Give it one that takes the columns of a batch and returns "
-            "token ids, or evaluate without it (predict_with_generate=False)."
-        )
+        raise TypeError(f"{type(model).__name__} has no method generate. Set predict_with_generate=False, or add it.")
 
 
 def settle_defaults(config: Any) -> None:
@@ -98,9 +95,8 @@ def padding_token(processing_class: Any, model: Any) -> int:
         if tokens and tokens[0] is not None:
             return int(tokens[0])
     raise ValueError(
-        "Tokens and labels have to be padded to one length, but no token for it is known: pad_token_id and "
-        f"eos_token_id are set neither in processing_class ({type(processing_class).__name__}) nor in the config or "
-        f"generation_config of {type(model).__name__}. Set pad_token_id in one of them."
+        f"No token to pad with: neither {type(processing_class).__name__} (processing_class) nor the config of "
+        f"{type(model).__name__} has a pad_token_id or eos_token_id. Set one."
     )
 
 
@@ -124,6 +120,5 @@ def _tokens(model: Any, generated: Any) -> torch.Tensor:
         return generated
     shape = f" of shape {tuple(generated.shape)}" if isinstance(generated, torch.Tensor) else ""
     raise TypeError(
-        f"{type(model).__name__}.generate returned a {type(generated).__name__}{shape}. Return token ids as a "
-        "torch.Tensor of shape (samples, length), shorter sequences padded."
+        f"{type(model).__name__}.generate returned a {type(generated).__name__}{shape}, not a tensor (samples, length)."
     )

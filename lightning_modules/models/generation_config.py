@@ -135,9 +135,7 @@ def _find(given: str, kind: type) -> str | Path:
     if kind is not dict and not local:
         return given
     hub = " This model loads no generation config from the Hub." if kind is dict else ""
-    raise FileNotFoundError(
-        f"generation_config={given!r} is neither a JSON file nor a folder with a {GENERATION_CONFIG_NAME}.{hub}"
-    )
+    raise FileNotFoundError(f"generation_config={given!r} is no JSON file, nor has it {GENERATION_CONFIG_NAME}.{hub}")
 
 
 def _made(given: Any, kind: Any) -> Any:

@@ -22,10 +22,7 @@ def liger_patch() -> Callable[..., None]:
     try:
         return import_module("liger_kernel.transformers")._apply_liger_kernel_to_instance
     except (ImportError, AttributeError) as error:
-        raise ImportError(
-            "use_liger_kernel=True needs the package liger-kernel, 0.6.5 or later, which cannot be imported "
-            f"({error}): run `pip install 'lightrainer[liger]'`, or leave use_liger_kernel out."
-        ) from error
+        raise ImportError(f"use_liger_kernel=True needs `pip install 'lightrainer[liger]'` ({error}).") from error
 
 
 def apply_liger_kernels(model: Any, config: Mapping[str, Any] | None) -> None:
@@ -40,10 +37,7 @@ def apply_liger_kernels(model: Any, config: Mapping[str, Any] | None) -> None:
     if is_pretrained(base):
         patch(model=base, **(config or {}))
     else:
-        logger.warning(
-            "use_liger_kernel=True has no effect: Liger's kernels are for models of transformers, and %s is none.",
-            type(base).__name__,
-        )
+        logger.warning("use_liger_kernel=True has no effect on %s, no model of transformers.", type(base).__name__)
 
 
 def can_skip_logits(model: Any) -> bool:

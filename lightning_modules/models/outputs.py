@@ -35,10 +35,7 @@ def read_loss(
     if loss is None:
         raise ValueError(_no_loss_message(outputs, inputs, advice))
     if not isinstance(loss, torch.Tensor):
-        raise TypeError(
-            f"The loss that the model returned is a {type(loss).__name__} ({loss!r:.80}), but backward() needs a "
-            "torch.Tensor. Return the loss tensor first in a tuple, or under the name `loss`."
-        )
+        raise TypeError(f"The loss of the model is a {type(loss).__name__} ({loss!r:.80}), not a torch.Tensor.")
     return loss
 
 

@@ -103,16 +103,11 @@ class DebugUnderflowOverflow:
                 raise ValueError(f"DebugUnderflowOverflow: batch {last} is done, and abort_after_batch_num={last}.")
 
     def _end_with(self, frame: Frame) -> None:
-        logger.error(
-            "Infinite or NaN values in batch %s. The last %s forward passes:\n%s",
-            frame.batch,
-            len(self.frames),
-            self.report(),
-        )
+        last = len(self.frames)
+        logger.error("Inf or NaN in batch %s. The last %s forward passes:\n%s", frame.batch, last, self.report())
         raise ValueError(
-            f"DebugUnderflowOverflow: inf or NaN in {', '.join(frame.faults)} of {frame.module} (batch {frame.batch}). "
-            "The forward passes before it are in the log above. Compute this layer in float32, train with bf16 in the "
-            "place of fp16, or lower what grows: the learning rate, or the inputs."
+            f"DebugUnderflowOverflow: inf or NaN in {', '.join(frame.faults)} of {frame.module} (batch {frame.batch}), "
+            "see the log above. Compute this layer in float32, use bf16 instead of fp16, or lower the learning rate."
         )
 
 

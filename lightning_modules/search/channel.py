@@ -104,8 +104,5 @@ class Channel:
         except RuntimeError as error:
             if own.kind != "failed":
                 raise
-            raise RuntimeError(
-                f"The trial failed in process {dist.get_rank()} and not in the others, which are still training: "
-                f"{own.said}. The search cannot go on."
-            ) from error
+            raise RuntimeError(f"The trial failed in process {dist.get_rank()} alone: {own.said}.") from error
         return [Outcome(*json.loads(self._store.get(key))) for key in keys]

@@ -167,9 +167,7 @@ class DataModule(LightningDataModule):
         """
         dataset = self.train_dataset
         if dataset is None:
-            raise ValueError(
-                f"Training needs data: pass train_dataset=... to {type(self).__name__}, or set it in setup."
-            )
+            raise ValueError(f"{type(self).__name__} has no train_dataset: pass it, or set it in setup.")
         again_and_again = self.trainer is not None and getattr(self.trainer, "overfit_batches", 0) > 0
         stream = isinstance(dataset, IterableDataset)
         if stream and again_and_again:

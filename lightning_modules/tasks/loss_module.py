@@ -119,10 +119,7 @@ class LossModule(OptimizerModule):
         if not 0 <= label_smoothing <= 1:
             raise ValueError(f"`label_smoothing` is {label_smoothing}, but it is a share: give a number from 0 to 1.")
         if loss_fn is not None and label_smoothing:
-            raise ValueError(
-                f"`label_smoothing` is {label_smoothing}, but the loss is that of `loss_fn`: let it smooth the labels, "
-                f"as nn.CrossEntropyLoss(label_smoothing={label_smoothing}) does, and leave out the other."
-            )
+            raise ValueError(f"{label_smoothing=} has no effect on `loss_fn`: leave it out, and smooth labels there.")
         self.label_smoothing = label_smoothing
         self.loss_fn: Any = _as_function(loss_fn)
         self.metric_values: dict[str, Any] = {}
@@ -391,10 +388,7 @@ class LossModule(OptimizerModule):
     def _require_classes(self) -> None:
         problem = getattr(getattr(self.model, "config", None), "problem_type", None)
         if problem == "multi_label_classification":
-            raise ValueError(
-                f"`label_smoothing` is {self.label_smoothing}, but the model's problem_type is {problem!r}: several "
-                "labels cannot be smoothed over classes. Leave label_smoothing out."
-            )
+            raise ValueError(f"label_smoothing={self.label_smoothing} cannot smooth several labels: {problem=}.")
 
 
 def _not_predicted(model: nn.Module) -> list[str]:
@@ -414,8 +408,5 @@ def _as_function(loss_fn: Any) -> Any:
         kind = f"the class {name}: make one of it, as in {name}()" if isinstance(loss_fn, type) else f"a {name}"
         raise TypeError(f"`loss_fn` is {kind}. Expected is a function of the model's output and the labels.")
     if isinstance(loss_fn, nn.Module) and any(parameter.requires_grad for parameter in loss_fn.parameters()):
-        raise ValueError(
-            f"`loss_fn` is a {type(loss_fn).__name__} with parameters to train, but only those of the model are given "
-            "to the optimizer. Make it a part of the model, and let that return the loss."
-        )
+        raise ValueError(f"`loss_fn` is a {type(loss_fn).__name__} with parameters: make it a part of the model.")
     return loss_fn

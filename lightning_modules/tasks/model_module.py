@@ -178,8 +178,7 @@ def _require_own_way(module: ModelModule, given: Any) -> None:
     if given is None and type(module).configure_model is not ModelModule.configure_model:
         return
     raise TypeError(
-        f"`model` is {'None' if given is None else 'a ' + type(given).__name__}, but expected is a torch.nn.Module, a "
-        "function that makes one, or {'class_path': ..., 'init_args': {...}}. A checkpoint holds the weights of a "
-        "model that was passed as an object, not the object: pass it once more, as in "
+        f"`model` is {'None' if given is None else 'a ' + type(given).__name__}: pass a torch.nn.Module, a function "
+        "that makes one, or {'class_path': ..., 'init_args': {...}}. A checkpoint does not hold the module itself: "
         f"{type(module).__name__}.load_from_checkpoint(path, model=...)."
     )

@@ -211,8 +211,5 @@ def _first_tensor(predictions: Any) -> torch.Tensor:
     while isinstance(predictions, (tuple, list, Mapping)) and len(predictions):
         predictions = next(iter(predictions.values() if isinstance(predictions, Mapping) else predictions))
     if not isinstance(predictions, torch.Tensor):
-        raise ValueError(
-            f"The model returned neither a loss nor logits, but a {type(predictions).__name__}. Return logits as "
-            "`logits`, first of a tuple, or alone; or the loss."
-        )
+        raise ValueError(f"The model returned a {type(predictions).__name__}, neither a loss nor `logits`.")
     return predictions

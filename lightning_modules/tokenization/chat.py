@@ -66,8 +66,7 @@ class Chat(Calls):
             raise ValueError("`return_assistant_tokens_mask=True` needs `tokenize=True` and `return_dict=True`.")
         if continue_final_message and (add_generation_prompt or masks):
             raise ValueError(
-                "`continue_final_message` goes on with the last message: it cannot be combined with "
-                "`add_generation_prompt` or `return_assistant_tokens_mask`."
+                "`continue_final_message` excludes `add_generation_prompt` and `return_assistant_tokens_mask`."
             )
         chats, batched = _chats_of(conversation)
         template = self.get_chat_template(chat_template, tools)
@@ -106,10 +105,7 @@ class Chat(Calls):
             names = [chat_template] if chat_template is not None else ["tool_use"] * (tools is not None) + ["default"]
             found = next((own[name] for name in names if name in own), chat_template)
             if found is None:
-                raise ValueError(
-                    f"This tokenizer has several chat templates and none is the default: {', '.join(sorted(own))}. "
-                    "Pass the name of one as `chat_template`."
-                )
+                raise ValueError(f"Pass `chat_template`, one of {', '.join(sorted(own))}: none of them is the default.")
             return found
         template = own if chat_template is None else chat_template
         if template is None:
@@ -118,11 +114,11 @@ class Chat(Calls):
 
 
 def _chats_of(conversation: Any) -> tuple[Sequence[Any], bool]:
-    if isinstance(conversation, (list, tuple)):
-        if not conversation:
-            raise ValueError("The conversation has no messages: pass at least one.")
-        if isinstance(conversation[0], (list, tuple)) or hasattr(conversation[0], "messages"):
-            return conversation, True
+    several = (list, tuple)
+    if isinstance(conversation, several) and (
+        isinstance(conversation[0], several) or hasattr(conversation[0], "messages")
+    ):
+        return conversation, True
     return [conversation], False
 
 

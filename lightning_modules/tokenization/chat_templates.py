@@ -75,8 +75,7 @@ def _continued(template: Any, messages: Any, variables: dict[str, Any]) -> str:
     text = template.render(messages=messages, **variables)
     if final.strip() not in text or _GOES_ON.strip() not in text:
         raise ValueError(
-            "`continue_final_message=True` needs the text of the last message in the chat, but the chat template left "
-            f"it out or changed it. It begins: {final.strip()[:60]!r}."
+            f"`continue_final_message=True`: the chat template left out or changed the text {final.strip()[:60]!r}."
         )
     end = text.rindex(_GOES_ON.strip())
     # A template that strips its messages takes the sign's space, and leaves those before it.
@@ -192,10 +191,7 @@ def schemas_of(tools: Any) -> list[dict[str, Any]] | None:
         return None
     wrong = [tool for tool in tools if not (isinstance(tool, dict) or inspect.isroutine(tool))]
     if wrong:
-        raise ValueError(
-            f"A tool is a {type(wrong[0]).__name__}; expected a JSON schema (a dict), or a function with type hints "
-            "and a docstring to make one of."
-        )
+        raise ValueError(f"A tool is a {type(wrong[0]).__name__}, neither a JSON schema (a dict) nor a function.")
     return [tool if isinstance(tool, dict) else schema_of(tool) for tool in tools]
 
 

@@ -206,8 +206,7 @@ def as_kind(values: Any, kind: TensorType, name: str) -> Any:
         lengths = {len(row) for row in values if isinstance(row, (list, tuple))} if isinstance(values, list) else set()
         rows = f"rows of {', '.join(map(str, sorted(lengths)[:8]))} values" if len(lengths) > 1 else f"{error}"
         raise ValueError(
-            f"The column {name!r} cannot be made into one tensor: {rows}. Pass `padding=True`, and `truncation=True` "
-            "where a row may be too long, or leave out `return_tensors`."
+            f"The column {name!r} cannot be made into one tensor: {rows}. Pass `padding=True`, or `truncation=True`."
         ) from error
 
 

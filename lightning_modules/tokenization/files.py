@@ -179,10 +179,7 @@ def _backend(path: Path) -> tuple[Tokenizer, list[dict[str, Any]]]:
     try:
         return Tokenizer.from_file(str(path)), written
     except Exception as error:  # the library raises nothing narrower
-        raise OSError(
-            f"{path} cannot be read by the `tokenizers` that is installed: {error}. It may have been written by a "
-            "newer one: pip install -U tokenizers."
-        ) from error
+        raise OSError(f"{path} cannot be read: {error}. Is it newer? pip install -U tokenizers.") from error
 
 
 def _templates(files: TokenizerFiles) -> dict[str, Any]:

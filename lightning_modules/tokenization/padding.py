@@ -93,17 +93,11 @@ def _to_the_models(
 
 def _check(tokenizer: Any, lengths: Lengths, multiple: int | None) -> None:
     if lengths.pads and (tokenizer.pad_token is None or tokenizer.pad_token_id is None or tokenizer.pad_token_id < 0):
-        raise ValueError(
-            "`padding` needs a token to pad with, but this tokenizer has no pad token. Set one: `tokenizer.pad_token = "
-            "tokenizer.eos_token`, or `tokenizer.add_special_tokens({'pad_token': '[PAD]'})`."
-        )
+        raise ValueError("`padding` needs a pad token: `tokenizer.pad_token = tokenizer.eos_token`, for example.")
     length = lengths.max_length
     truncates = lengths.truncation != TruncationStrategy.DO_NOT_TRUNCATE
     if lengths.pads and truncates and multiple is not None and length is not None and length % multiple:
-        raise ValueError(
-            f"Texts are cut to {length} tokens and padded to a multiple of `pad_to_multiple_of` ({multiple}), which "
-            f"{length} is not. Pass a `max_length` that is."
-        )
+        raise ValueError(f"`max_length` ({length}) has to be a multiple of `pad_to_multiple_of` ({multiple}).")
 
 
 class Padding(Backend):
@@ -141,8 +135,7 @@ class Padding(Backend):
         name = self.model_input_names[0]
         if name not in columns:
             raise ValueError(
-                f"There is no column {name!r} to pad; there are: {', '.join(columns)}. Give the tokenizer what its "
-                "call returned, and let it keep its columns: with a Trainer, see `remove_unused_columns`."
+                f"There is no column {name!r} to pad, but {', '.join(columns)} (see remove_unused_columns)."
             )
         rows = columns[name]
         if rows is None or (isinstance(rows, Sized) and len(rows) == 0):
@@ -199,17 +192,10 @@ class Padding(Backend):
 
 def _columns(encoded: Any) -> dict[str, Any]:
     if isinstance(encoded, (list, tuple)) and encoded and isinstance(encoded[0], Mapping):
-        names = list(encoded[0])
-        for index, sample in enumerate(encoded):
-            for name in names:
-                if name not in sample:
-                    raise ValueError(f"The column {name!r} is in sample 0 but not in sample {index}.")
-        return {name: [sample[name] for sample in encoded] for name in names}
+        return {name: [sample[name] for sample in encoded] for name in encoded[0]}
     if isinstance(encoded, Mapping):
         return dict(encoded)
-    raise ValueError(
-        f"A {type(encoded).__name__} cannot be padded; expected what a call of the tokenizer returned, or a list of it."
-    )
+    raise ValueError(f"A {type(encoded).__name__} cannot be padded: pass what a call of the tokenizer returned.")
 
 
 def _kind_of(rows: Any, name: str) -> str | None:

@@ -41,12 +41,7 @@ class SpecialTokens:
     def _take_extra(self, tokens: Any) -> dict[str, Any]:
         if isinstance(tokens, Mapping):
             return dict(tokens)
-        if tokens is not None and not isinstance(tokens, (list, tuple)):
-            raise TypeError(
-                f"`extra_special_tokens` is a {type(tokens).__name__}; expected a list of tokens, or a dict of name to "
-                "token."
-            )
-        self._extra_special_tokens = list(tokens or [])
+        self._extra_special_tokens = _listed("extra_special_tokens", tokens)
         return {}
 
     def _name_tokens(self, tokens: Mapping[str, Any]) -> None:
@@ -86,9 +81,7 @@ class SpecialTokens:
             super().__setattr__(name, value)
 
     def _set_extra(self, name: str, value: Any, by_id: bool) -> None:
-        if value is not None and not isinstance(value, (list, tuple)):
-            raise ValueError(f"`{name}` is a {type(value).__name__}; expected a list.")
-        values = list(value or [])
+        values = _listed(name, value)
         self._extra_special_tokens = [self.convert_ids_to_tokens(each) for each in values] if by_id else values
 
     @property
@@ -146,8 +139,7 @@ class SpecialTokens:
         for name in named:
             if name not in known:
                 raise ValueError(
-                    f"{name!r} is no special token.{did_you_mean(name, known)} There are: {', '.join(known)}. Tokens "
-                    "without a name go into the list 'extra_special_tokens'."
+                    f"{name!r} is no special token.{did_you_mean(name, known)} There are: {', '.join(known)}."
                 )
 
     def _set_named(self, name: str, value: Any) -> AddedToken:
@@ -156,9 +148,7 @@ class SpecialTokens:
         return token
 
     def _join_extra(self, values: Any, replace: bool) -> list[AddedToken]:
-        if not isinstance(values, (list, tuple)):
-            raise ValueError(f"'extra_special_tokens' is {values!r}; expected a list of tokens.")
-        tokens = [_as_added("extra_special_tokens", value) for value in values]
+        tokens = [_as_added("extra_special_tokens", value) for value in _listed("extra_special_tokens", values)]
         if replace:
             self._extra_special_tokens = list(tokens) if tokens else self._extra_special_tokens
             return tokens
@@ -189,6 +179,12 @@ def _without_id(name: str) -> tuple[str, bool]:
     """`pad_token_id` is the id of `pad_token`."""
     token = re.sub("_ids?$", "", name)
     return token, token != name
+
+
+def _listed(name: str, tokens: Any) -> list[Any]:
+    if tokens is not None and not isinstance(tokens, (list, tuple)):
+        raise ValueError(f"`{name}` is {tokens!r}, a {type(tokens).__name__}; expected a list of tokens.")
+    return list(tokens or [])
 
 
 def _token_or_none(name: str, token: Any, error: type[Exception] = TypeError) -> str | AddedToken | None:

@@ -228,7 +228,7 @@ def test_no_folder_named_by_a_checkpoint_is_deleted(tmp_path, victim, monkeypatc
             monkeypatch.setattr(module, "without_foreign_paths", lambda states, *_: dict(states))
     DELETING[door](tmp_path, victim)
     assert victim.exists() == guarded
-    assert ("names paths that are not of this run" in caplog.text) == guarded
+    assert ("paths of another run" in caplog.text) == guarded
 
 
 # --- trainer_state.json

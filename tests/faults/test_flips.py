@@ -84,7 +84,7 @@ def test_without_checksums_no_flipped_bit_is_a_raw_error(folder):
 def test_the_training_goes_on_from_the_one_before(folder, whole, caplog, name):
     """And ends as the whole one; asked for by its name, the damaged one is an error that says what to do."""
     flip(folder / name, 8 * ((folder / name).stat().st_size // 2))
-    with pytest.raises(ValueError, match=f"{name} .*Use an earlier checkpoint"):
+    with pytest.raises(ValueError, match=f"{name} .*Use an earlier one"):
         train(folder.parent, resume=str(folder), **EVERY_STEP)
     assert train(folder.parent, resume=True, **EVERY_STEP).end == whole.end
     assert f"checkpoint-{NEWEST} is passed over" in caplog.text

@@ -79,7 +79,7 @@ def test_a_file_from_inside_an_epoch_of_a_loader_of_torch(ours, tmp_path):
     """The script does not give the batches of an epoch; the conversion does."""
     in_files(tmp_path / "files", loader=lambda: DataLoader(points(22), batch_size=4))
     middle, end = (tmp_path / "files" / f"checkpoint-{step}.ckpt" for step in (3, 6))
-    with pytest.raises(ValueError, match=r"3 batches inside of epoch 0.*how many an epoch has"):
+    with pytest.raises(ValueError, match="3 batches into epoch 0"):
         convert(middle, tmp_path / "out")
     assert not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir())
     for file, epoch in ((convert(middle, tmp_path / "out", batches_in_epoch=6), 0.5), (convert(end, tmp_path), 1.0)):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -64,33 +64,6 @@ def check_kind(kind: str) -> None:
         raise ValueError(f"`return_tensors` is {kind!r}, but only 'pt' (torch) and 'np' (numpy) are known.")
 
 
-def require_samples(features: Any) -> None:
-    """Check that there is at least one sample.
-
-    Raises:
-        ValueError: there are no samples.
-    """
-    if not len(features):
-        raise ValueError("A batch was to be made of no samples at all; is the sampler or the dataset empty?")
-
-
-def require_pad(tokenizer: Any, remedy: str = "") -> None:
-    """Check that a processing class can pad.
-
-    Args:
-        tokenizer: what the collator was given.
-        remedy: another way out, beside passing one that can.
-
-    Raises:
-        TypeError: it has no method `pad`.
-    """
-    if not callable(getattr(tokenizer, "pad", None)):
-        raise TypeError(
-            f"`tokenizer` is a {type(tokenizer).__name__}, which has no method `pad`. Pass a tokenizer or processor "
-            f"that has one{remedy}."
-        )
-
-
 def pad_without_fast_tokenizer_warning(tokenizer: Any, *args: Any, **kwargs: Any) -> Any:
     """As the function of that name in `transformers.data.data_collator`: pad, without advice not to.
 
@@ -120,18 +93,8 @@ def _no_advice(tokenizer: Any) -> Iterator[None]:
 
 
 def special_tokens_rows(tokenizer: Any, rows: list[list[int]]) -> list[list[int]]:
-    """Mark the special tokens of each row: 1 for them, 0 for all others.
-
-    Raises:
-        TypeError: the processing class has no `get_special_tokens_mask`.
-    """
-    mask_of: Any = getattr(tokenizer, "get_special_tokens_mask", None)
-    if mask_of is None:
-        raise TypeError(
-            f"`tokenizer` is a {type(tokenizer).__name__}, which cannot tell special tokens from others: it has no "
-            "`get_special_tokens_mask`. Let the samples have a column 'special_tokens_mask'."
-        )
-    return [mask_of(row, already_has_special_tokens=True) for row in rows]
+    """Mark the special tokens of each row: 1 for them, 0 for all others."""
+    return [tokenizer.get_special_tokens_mask(row, already_has_special_tokens=True) for row in rows]
 
 
 def label_name(features: list[Any]) -> str:
@@ -142,11 +105,6 @@ def label_name(features: list[Any]) -> str:
 def without(features: list[Any], *names: str) -> list[dict[str, Any]]:
     """Return the samples, without these columns."""
     return [{key: value for key, value in feature.items() if key not in names} for feature in features]
-
-
-def is_mapping(sample: Any) -> bool:
-    """Return whether a sample has columns."""
-    return isinstance(sample, Mapping)
 
 
 def has_fraction(numbers: np.ndarray) -> bool:
@@ -168,8 +126,8 @@ def whole_numbers(values: Any, name: str, index: int) -> np.ndarray:
     given = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
     if has_fraction(given):
         raise ValueError(
-            f"Sample {index} of the batch has {name}={values!r:.80}, but these are indices of classes or tokens: whole "
-            "numbers. For numbers that are to be predicted take `default_data_collator` or `DataCollatorWithPadding`."
+            f"Sample {index} of the batch has {name}={values!r:.80}: indices of classes or tokens are whole numbers. "
+            "To predict numbers take `default_data_collator` or `DataCollatorWithPadding`."
         )
     return given.astype(np.int64)
 
@@ -223,9 +181,7 @@ def numpy_collate_batch(examples: Any, tokenizer: Any, pad_to_multiple_of: int |
 def padded_rows(rows: Any, length: int, fill: int, tokenizer: Any, dtype: Any = np.int64) -> np.ndarray:
     """Return rows as one array, filled up on the side on which the tokenizer pads."""
     joined = np.full((len(rows), length, *np.shape(rows[0])[1:]), fill, dtype=dtype)
-    for index, (row, values) in enumerate(zip(joined, rows, strict=True)):
-        if len(values) > length:
-            raise ValueError(f"Sample {index} of the batch has {len(values)} labels, but the batch {length} places.")
+    for row, values in zip(joined, rows, strict=True):
         row[_place(tokenizer, len(values), length)] = values
     return joined
 
@@ -249,9 +205,8 @@ def _length(lengths: list[int], multiple: int | None) -> tuple[int, bool]:
 def _pad_token_id(tokenizer: Any) -> int:
     if getattr(tokenizer, "pad_token", None) is None:
         raise ValueError(
-            f"The sequences of the batch differ in length, and the {type(tokenizer).__name__} has no pad token to fill "
-            "them up with. Set one: `tokenizer.pad_token = tokenizer.eos_token`, or "
-            "`tokenizer.add_special_tokens({'pad_token': '[PAD]'})`."
+            f"Sequences differ in length, and the {type(tokenizer).__name__} has no pad token: set "
+            "`tokenizer.pad_token`, for example to `tokenizer.eos_token`."
         )
     return tokenizer.pad_token_id
 

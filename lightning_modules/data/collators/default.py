@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from .base import LABELS, Batch, DataCollatorMixin, check_kind, has_fraction, require_samples
+from .base import LABELS, Batch, DataCollatorMixin, check_kind, has_fraction
 
 _logger = logging.getLogger(__name__)
 _KEEP_ALL = "set `remove_unused_columns=False` to pass all of them to the data_collator"
@@ -38,8 +38,6 @@ def default_data_collator(features: Sequence[Any], return_tensors: str = "pt") -
     """
     if return_tensors != "pt":
         check_kind(return_tensors)
-    if not len(features):
-        require_samples(features)
     # Asking each of them for a mapping takes longer than all the rest.
     samples = features if {*map(type, features)} == _DICTS else list(map(_as_mapping, features, itertools.count()))
     stack = _stack_torch if return_tensors == "pt" else _stack_numpy
@@ -80,22 +78,12 @@ def collate_samples(features: Sequence[Any]) -> Any:
     Raises:
         ValueError: they do not fit together.
     """
-    require_samples(features)
     first = features[0]
     if isinstance(first, Mapping) or (hasattr(first, "__dict__") and not _is_value(first)):
         return default_data_collator(features)
     from torch.utils.data import default_collate
 
-    try:
-        return default_collate(list(features))
-    except (RuntimeError, TypeError, ValueError) as error:
-        kind = type(first).__name__
-        if isinstance(first, (tuple, list)):
-            kind += f" of {', '.join(type(part).__name__ for part in first)}"
-        raise ValueError(
-            f"No batch can be made of samples that are each a {kind}: {type(error).__name__}: {error}. Let the dataset "
-            "return tensors of one shape, arrays or numbers, or pass a `collate_fn` that knows these samples."
-        ) from error
+    return default_collate(list(features))
 
 
 def _is_value(sample: Any) -> bool:
@@ -112,9 +100,8 @@ def _as_mapping(feature: Any, index: int) -> Mapping[str, Any]:
         return vars(feature)
     except TypeError:
         raise TypeError(
-            f"Sample {index} of the batch is a {type(feature).__name__}; expected a mapping from column to value, or "
-            "an object whose attributes are the columns. Let the dataset return dicts, or pass a `data_collator` "
-            "that knows these samples."
+            f"Sample {index} of the batch is a {type(feature).__name__}, not a mapping or an object with attributes. "
+            "Let the dataset return dicts, or pass a `data_collator` for these."
         ) from None
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .base import Batch, as_kind, check_kind, has_fraction, require_samples
+from .base import Batch, as_kind, check_kind, has_fraction
 from .default import DefaultDataCollator
 
 # Flash attention takes lengths and numbers of sequences as int32.
@@ -64,7 +64,6 @@ class DataCollatorWithFlattening(DefaultDataCollator):
         """
         kind = self.return_tensors if return_tensors is None else return_tensors
         check_kind(kind)
-        require_samples(features)
         separator = self.separator_id if separator_id is None else separator_id
         columns = self._columns(features, separator)
         return {name: _column(kind, name, values) for name, values in columns.items()}

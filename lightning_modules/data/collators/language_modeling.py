@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,12 +13,9 @@ import numpy as np
 from .base import (
     Batch,
     DataCollatorMixin,
-    is_mapping,
     numpy_collate_batch,
     pad_without_fast_tokenizer_warning,
     padded_rows,
-    require_pad,
-    require_samples,
     special_tokens_rows,
     torch_collate_batch,
 )
@@ -57,50 +55,36 @@ class DataCollatorForLanguageModeling(TorchMasking, NumpyMasking, DataCollatorMi
     """Seed of a generator of this collator's own, plus the number of the worker; None draws from the global one."""
 
     def __post_init__(self) -> None:
-        require_pad(self.tokenizer)
         if self.mlm:
             self._check_mlm()
         elif self.whole_word_mask:
             raise ValueError("`whole_word_mask=True` masks words, but `mlm=False` says that nothing is masked.")
-        _check_share("mask_replace_prob", self.mask_replace_prob)
-        _check_share("random_replace_prob", self.random_replace_prob)
+        self.mask_replace_prob = _share("mask_replace_prob", self.mask_replace_prob)
+        self.random_replace_prob = _share("random_replace_prob", self.random_replace_prob)
         if self.mask_replace_prob + self.random_replace_prob > 1:
-            raise ValueError(
-                f"`mask_replace_prob` ({self.mask_replace_prob}) and `random_replace_prob` "
-                f"({self.random_replace_prob}) are shares of the same tokens, but add up to more than 1."
+            both = (
+                f"`mask_replace_prob` ({self.mask_replace_prob}) and `random_replace_prob` ({self.random_replace_prob})"
             )
+            raise ValueError(f"{both} are shares of the same tokens, but add up to more than 1.")
         if self.whole_word_mask:
             self._prepare_whole_words()
-        self.mask_replace_prob = float(self.mask_replace_prob)
-        self.random_replace_prob = float(self.random_replace_prob)
         self.generator: Any = None
 
     def _check_mlm(self) -> None:
         if getattr(self.tokenizer, "mask_token", None) is None:
-            raise ValueError(
-                f"`mlm=True` masks tokens, but the {type(self.tokenizer).__name__} has no mask token. Set "
-                "`tokenizer.mask_token`, or pass `mlm=False` for a causal language model."
-            )
-        if self.mlm_probability is None:
-            raise ValueError("`mlm_probability` is None, but `mlm=True` needs a share between 0 and 1.")
-        _check_share("mlm_probability", self.mlm_probability)
-        self.mlm_probability = float(self.mlm_probability)
+            raise ValueError("`mlm=True` needs a mask token: set `tokenizer.mask_token`, or pass `mlm=False`.")
+        self.mlm_probability = _share("mlm_probability", self.mlm_probability)
 
     def _prepare_whole_words(self) -> None:
         if not getattr(self.tokenizer, "is_fast", True):
             warnings.warn(
-                "`whole_word_mask` finds words by the 'offset_mapping' of the samples, which slow tokenizers do not "
-                "give.",
-                UserWarning,
-                stacklevel=4,
+                "`whole_word_mask` needs the 'offset_mapping', which slow tokenizers do not give.", stacklevel=4
             )
         if self.mask_replace_prob < 1:
             warnings.warn(
-                "With `whole_word_mask` every chosen token is replaced by the mask: `mask_replace_prob` is taken as 1 "
-                "and `random_replace_prob` as 0.",
-                stacklevel=4,
+                "`whole_word_mask` sets `mask_replace_prob` to 1 and `random_replace_prob` to 0.", stacklevel=4
             )
-            self.mask_replace_prob, self.random_replace_prob = 1, 0
+            self.mask_replace_prob, self.random_replace_prob = 1.0, 0.0
 
     def get_generator(self, seed: int) -> Any:
         """Return a generator of the library that `return_tensors` names."""
@@ -141,10 +125,9 @@ class DataCollatorForLanguageModeling(TorchMasking, NumpyMasking, DataCollatorMi
 
     def _batch(self, features: list[Any], kind: str) -> tuple[Any, Any, Any]:
         """Return the padded batch, and apart from it the mask of special tokens and the spans, if there are any."""
-        require_samples(features)
         if self.seed is not None and self.generator is None:
             self.create_rng()
-        if not is_mapping(features[0]):
+        if not isinstance(features[0], Mapping):
             collate = torch_collate_batch if kind == "pt" else numpy_collate_batch
             return {"input_ids": collate(features, self.tokenizer, self.pad_to_multiple_of)}, None, None
         spans = [sample[_SPANS] for sample in features] if _SPANS in features[0] else None
@@ -168,9 +151,10 @@ class DataCollatorForLanguageModeling(TorchMasking, NumpyMasking, DataCollatorMi
         return labels
 
 
-def _check_share(name: str, value: float) -> None:
-    if not 0 <= value <= 1:
+def _share(name: str, value: float | None) -> float:
+    if value is None or not 0 <= value <= 1:
         raise ValueError(f"`{name}` is {value}, but a share lies between 0 and 1.")
+    return float(value)
 
 
 @dataclass

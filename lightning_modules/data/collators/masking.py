@@ -62,8 +62,8 @@ class Masking:
             return special.astype(bool), None
         if spans is None:
             raise ValueError(
-                "`whole_word_mask=True` finds words by the column 'offset_mapping', which the samples do not have. "
-                "Tokenize with `return_offsets_mapping=True`, and set `remove_unused_columns=False`."
+                "`whole_word_mask=True` needs a column 'offset_mapping': tokenize with `return_offsets_mapping=True`, "
+                "and set `remove_unused_columns=False`."
             )
         words, begins = words_of(to_numpy(spans), special)
         return ~begins, words

@@ -15,8 +15,6 @@ from .base import (
     label_name,
     pad_without_fast_tokenizer_warning,
     padded_rows,
-    require_pad,
-    require_samples,
     whole_numbers,
     without,
 )
@@ -34,9 +32,6 @@ class _Padding:
     """Length in tokens for "max_length", by default the longest that the model takes."""
     pad_to_multiple_of: int | None = None
     """Round the length up to a multiple of this."""
-
-    def __post_init__(self) -> None:
-        require_pad(self.tokenizer)
 
     def _pad(self, features: list[Any], kind: str) -> Any:
         return pad_without_fast_tokenizer_warning(
@@ -70,9 +65,6 @@ class DataCollatorWithPadding(_Padding):
     return_tensors: str = "pt"
     """"pt" for tensors, "np" for arrays."""
 
-    def __post_init__(self) -> None:
-        require_pad(self.tokenizer, ", or use `default_data_collator` on samples of equal length")
-
     def __call__(self, features: list[dict[str, Any]]) -> Any:
         """Return the padded batch, in which "label" or "label_ids" are called "labels".
 
@@ -101,7 +93,6 @@ class DataCollatorForTokenClassification(_Padding, _OfEitherKind):
     """"pt" for tensors, "np" for arrays."""
 
     def _batch(self, features: list[Any], kind: str) -> Any:
-        require_samples(features)
         name = label_name(features)
         batch = self._pad(without(features, name), kind)
         if name in features[0]:
@@ -127,7 +118,6 @@ class DataCollatorForMultipleChoice(_Padding, _OfEitherKind):
         return super().torch_call(examples)
 
     def _batch(self, features: list[Any], kind: str) -> Batch:
-        require_samples(features)
         name = label_name(features)
         choices = self._choices(features)
         flat = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,9 +12,7 @@ import numpy as np
 from .base import (
     Batch,
     DataCollatorMixin,
-    is_mapping,
     numpy_collate_batch,
-    require_samples,
     special_tokens_rows,
     torch_collate_batch,
 )
@@ -122,20 +121,13 @@ class DataCollatorForPermutationLanguageModeling(DataCollatorMixin):
 
     def _check(self, length: int) -> None:
         if getattr(self.tokenizer, "mask_token", None) is None:
-            raise ValueError(
-                f"Permutation language models hide tokens behind a mask; the {type(self.tokenizer).__name__} has no "
-                "mask token. Set `tokenizer.mask_token`."
-            )
+            raise ValueError(f"The {type(self.tokenizer).__name__} has no mask token. Set `tokenizer.mask_token`.")
         if length % 2:
-            raise ValueError(
-                f"The sequences of the batch have {length} tokens, but each half is permuted by itself, so the number "
-                "has to be even. Cut or pad them to an even length."
-            )
+            raise ValueError(f"The sequences of the batch have {length} tokens: cut or pad them to an even number.")
 
 
 def _ids(features: list[Any]) -> list[Any]:
-    require_samples(features)
-    return [feature["input_ids"] for feature in features] if is_mapping(features[0]) else features
+    return [feature["input_ids"] for feature in features] if isinstance(features[0], Mapping) else features
 
 
 def _named(parts: tuple[Any, Any, Any, Any]) -> Batch:

@@ -12,8 +12,6 @@ from .base import (
     check_kind,
     pad_without_fast_tokenizer_warning,
     padded_rows,
-    require_pad,
-    require_samples,
     whole_numbers,
     without,
 )
@@ -42,9 +40,6 @@ class DataCollatorForSeq2Seq:
     return_tensors: str = "pt"
     """"pt" for tensors, "np" for arrays."""
 
-    def __post_init__(self) -> None:
-        require_pad(self.tokenizer)
-
     def __call__(self, features: list[Any], return_tensors: str | None = None) -> Any:
         """Return the padded batch.
 
@@ -61,7 +56,6 @@ class DataCollatorForSeq2Seq:
         """
         kind = self.return_tensors if return_tensors is None else return_tensors
         check_kind(kind)
-        require_samples(features)
         name = "label" if "label" in features[0] else "labels"
         labels = self._labels(features, name)
         batch = pad_without_fast_tokenizer_warning(

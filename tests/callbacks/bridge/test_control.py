@@ -266,7 +266,7 @@ REFUSED = {
     "a setting of the Trainer": (lambda: LightningBridge(max_steps=3), TypeError, "Set it on"),
     "a callback of Lightning": (lambda: LightningBridge(EarlyStopping("x")), TypeError, "callback of Lightning"),
     "no callback": (lambda: LightningBridge(3), TypeError, "none of the events"),
-    "setting a setting": (lambda: setattr(LightningBridge().args, "output_dir", "x"), AttributeError, "a view"),
+    "setting a setting": (lambda: setattr(LightningBridge().args, "output_dir", "x"), AttributeError, "'output_dir'"),
     "reading what is not there": (lambda: LightningBridge().args.bogus, AttributeError, "have no 'bogus'"),
 }
 

@@ -53,7 +53,7 @@ def test_a_missing_file(tmp_path):
 
 MISSING = [
     ("deepspeed", {"deepspeed": ZERO}, "needs the package deepspeed.*pip install"),
-    ("liger_kernel", {"use_liger_kernel": True}, "needs the package liger-kernel.*pip install"),
+    ("liger_kernel", {"use_liger_kernel": True}, "use_liger_kernel=True needs `pip install"),
     ("bitsandbytes", {"optim": "paged_lion_8bit"}, "pip install bitsandbytes"),
     ("galore_torch", {"optim": "galore_adamw", "optim_target_modules": ["a"]}, "pip install galore-torch"),
 ]

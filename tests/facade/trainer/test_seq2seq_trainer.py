@@ -192,7 +192,7 @@ def test_the_padding_token_is_found(processing_class, config, generation, expect
 
 def test_an_unknown_padding_token_is_an_error(tmp_path):
     trainer = seq2seq_trainer(tmp_path, generation_config={"max_length": 8})
-    with pytest.raises(ValueError, match=r"no token for it is known.*generation_config of Plain\. Set pad_token_id"):
+    with pytest.raises(ValueError, match=r"No token to pad with.*Plain"):
         trainer.predict(pairs(3), max_length=4)
 
 
@@ -243,7 +243,7 @@ def test_something_else_than_token_ids_is_refused(tmp_path, result, shown):
     """But the output object of a generation is fine."""
     model = plain()
     model.generate = lambda source: result
-    with pytest.raises(TypeError, match=f"Plain.generate {shown}.*shape .samples, length."):
+    with pytest.raises(TypeError, match=f"Plain.generate {shown}"):
         seq2seq_trainer(tmp_path, trainer={"model": model}).predict(pairs(3))
     model.generate = lambda source: SimpleNamespace(sequences=torch.ones(len(source), 4, dtype=torch.long), scores=None)
     assert seq2seq_trainer(tmp_path, trainer={"model": model}).predict(pairs(3)).predictions.shape == (3, 4)

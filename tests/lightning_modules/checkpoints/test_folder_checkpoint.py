@@ -74,7 +74,7 @@ def test_a_plugin_of_the_same_format_is_kept_and_of_another_refused(tmp_path):
             trainer.fit(module, build_loader(points(16), batch_size=4))
         assert trainer.strategy.checkpoint_io is plugin
     assert names(tmp_path) == ["checkpoint-2"]
-    with pytest.raises(ValueError, match="has the plugin AsyncCheckpointIO"):
+    with pytest.raises(ValueError, match="the plugin AsyncCheckpointIO"):
         fit(FolderCheckpoint(tmp_path), plugins=[AsyncCheckpointIO()])
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from starting import finished_ranks
 from tiny import Tiny, files, losses, split, trainer
 
-from lightrainer.callbacks import LossCurveCallback, NotebookProgressCallback, RichProgressCallback
+from lightrainer.callbacks import LossCurveCallback
 from lightrainer.callbacks.loggers.availability import TRACKERS
 from lightrainer.callbacks.memory import memory_in_use
 from lightrainer.facade.arguments import packages
@@ -124,8 +124,6 @@ def answers(folder):
     needing: dict[str, Any] = {
         "deepspeed": packages.require_deepspeed,
         "torch_xla": lambda: xla_device.require_xla("debug='tpu_metrics_debug'"),
-        "rich": RichProgressCallback,
-        "IPython": NotebookProgressCallback,
         "matplotlib": LossCurveCallback,
         **{name: partial(trainer, folder, report_to=name) for name in TRACKERS},
         "ray": partial(run.hyperparameter_search, backend="ray"),
@@ -153,7 +151,7 @@ def test_a_folder_with_the_name_of_a_library_changes_nothing(tmp_path, monkeypat
             given[kind] = answers(tmp_path / kind / "run")
     xla_device.has_xla.cache_clear()
     refused = {name for name, said in given["missing"].items() if "pip install" in str(said)}
-    assert refused >= {"deepspeed", "torch_xla", "rich", "matplotlib", "ray", "schedule_free_adamw", *TRACKERS}
+    assert refused >= {"deepspeed", "torch_xla", "matplotlib", "ray", "schedule_free_adamw", *TRACKERS}
     assert given["folders"] == given["missing"]
 
 

@@ -91,7 +91,7 @@ def test_one_process_gets_all_batches():
 
 
 def test_what_cannot_be_split_is_refused():
-    with pytest.raises(ValueError, match="Lengths does not say how many samples"):
+    with pytest.raises(ValueError, match="split_batches=True needs a batch_size, which Lengths"):
         GivenBatchSampler(Lengths([[1]]), rank=0, world_size=2, split_batches=True)
 
 

@@ -122,7 +122,7 @@ def test_tables_are_not_read_sample_by_sample(monkeypatch):
     ("samples", "seen"), [([(1, 2)], "the type tuple"), ([{"ids": [1]}], r"the columns \['ids'\]")]
 )
 def test_samples_that_cannot_be_measured(samples, seen):
-    with pytest.raises(ValueError, match=f"'input_ids', but the first one has {seen}.*length_column_name"):
+    with pytest.raises(ValueError, match=f"'input_ids'.*length_column_name.*{seen}"):
         LengthGroupedSampler(2, dataset=samples)
 
 
@@ -155,5 +155,5 @@ def test_a_column_of_lengths_is_read_as_a_column(form):
 
 
 def test_a_column_with_gaps_holds_no_lengths():
-    with pytest.raises(ValueError, match=r"column 'n' .* 1 of its 3 values are missing"):
+    with pytest.raises(ValueError, match=r"column 'n' .* 1 of 3 values"):
         column_lengths(datasets.Dataset.from_dict({"n": [1, None, 3]}), "n")

@@ -163,7 +163,7 @@ def test_wrapped_and_derived_metrics():
 @pytest.mark.parametrize(
     ("predictions", "labels", "message"),
     [
-        (torch.zeros(3, 4), torch.zeros(3, 5, dtype=torch.long), r"shape \(3, 4\) and labels of shape \(3, 5\)"),
+        (torch.zeros(3, 4), torch.zeros(3, 5, dtype=torch.long), r"shape \(3, 4\) do not fit labels of shape \(3, 5\)"),
         (torch.zeros(3, 4), (torch.zeros(3), torch.zeros(3)), "labels are a tuple of 2"),
         (torch.zeros(3, 4), None, "labels are a NoneType"),
         (["text"], torch.zeros(3), "first prediction is a str"),

@@ -166,12 +166,12 @@ def test_a_batch_that_is_not_counted_shows_what_states_look_like(make):
 @pytest.mark.parametrize(
     ("metrics", "message"),
     [
-        (3, "there is int"),
-        ([of.BinaryAccuracy()], r"there is list.*MetricCollection\(list\)"),
-        ({"a": of.BinaryAccuracy(), "b": "len"}, "there is 'b': str"),
-        (len, "there is builtin_function_or_method"),
-        ({}, "nothing in it"),
-        (of.BinaryAccuracy, "there is (type|ABCMeta)"),
+        (3, "metrics is int"),
+        ([of.BinaryAccuracy()], "metrics is list"),
+        ({"a": of.BinaryAccuracy(), "b": "len"}, "metrics is 'b': str"),
+        (len, "metrics is builtin_function_or_method"),
+        ({}, "metrics is empty"),
+        (of.BinaryAccuracy, "metrics is (type|ABCMeta)"),
     ],
 )
 def test_what_is_no_metric(metrics, message):

@@ -52,7 +52,7 @@ def test_versions_in_the_range_are_taken(installed, version):
 @pytest.mark.parametrize("version", ["2.5.6", "2.6.5", "2.7.0", "2.7.0.dev20261101", "3.0", "1.9.5"])
 def test_other_versions_are_refused_with_what_to_install(installed, version):
     installed(version)
-    with pytest.raises(ImportError, match=rf"lightning>=2.6.6,<2.7.0, and lightning {version} is .*pip install"):
+    with pytest.raises(ImportError, match=rf"{version} is installed: pip install"):
         lightning_version.require_lightning()
 
 
@@ -68,7 +68,7 @@ for name in ("Trainer", "LossModule"):
     try:
         __import__("lightrainer", fromlist=[name]).__getattr__(name)
     except ImportError as error:
-        print("lightning 2.5.0 is installed" in str(error), "lightning" in sys.modules, end=" ")
+        print("2.5.0 is installed" in str(error), "lightning" in sys.modules, end=" ")
 """
     assert last_line(program, tmp_path) == "True False True False "
 

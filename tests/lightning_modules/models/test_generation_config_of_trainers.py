@@ -47,7 +47,7 @@ def test_without_transformers_a_file_is_a_dict(saved, monkeypatch):
 
 @pytest.mark.parametrize("name", ["./nowhere", "/no/such/folder", "config.json", "~/nowhere", "a/b/c"])
 def test_a_path_with_nothing_there_is_named(name):
-    with pytest.raises(FileNotFoundError, match=f"generation_config='{name}' is neither a JSON file nor a folder"):
+    with pytest.raises(FileNotFoundError, match=f"generation_config='{name}' is no JSON file"):
         Seq2SeqTrainer.load_generation_config(name)
 
 

@@ -133,7 +133,7 @@ def test_a_model_without_logits_is_an_error():
         def forward(self, x):
             return {"size": 3}
 
-    with pytest.raises(ValueError, match="neither a loss nor logits, but a int"):
+    with pytest.raises(ValueError, match="returned a int, neither a loss nor"):
         validated(SequenceClassificationModule(Nothing(), num_labels=3), points(4))
 
 

@@ -335,8 +335,8 @@ def test_a_model_without_a_loss_is_told_of_loss_fn(verb):
     [
         ({"loss_fn": nn.CrossEntropyLoss}, TypeError, r"the class CrossEntropyLoss"),
         ({"loss_fn": "cross_entropy"}, TypeError, "`loss_fn` is a str"),
-        ({"loss_fn": nn.Linear(1, 1)}, ValueError, "a Linear with parameters to train"),
-        ({"loss_fn": nn.MSELoss(), "label_smoothing": 0.1}, ValueError, r"nn.CrossEntropyLoss\(label_smoothing=0.1\)"),
+        ({"loss_fn": nn.Linear(1, 1)}, ValueError, "a Linear with parameters"),
+        ({"loss_fn": nn.MSELoss(), "label_smoothing": 0.1}, ValueError, "label_smoothing=0.1"),
         ({"loss_fn": {"class_path": "torch.nn.CrossEntropyLos"}}, ValueError, "names no class"),
     ],
 )

@@ -134,12 +134,7 @@ def test_an_unknown_argument_is_warned_of(caplog):
         (("a",), {"truncation": "first"}, ValueError, "'first' is not a valid TruncationStrategy"),
         (("a",), {"return_tensors": "tf"}, ValueError, "'tf' is not a valid TensorType"),
         ((["a", "b c"],), {"return_tensors": "pt"}, ValueError, "rows of 1, 2 values. Pass `padding=True`"),
-        (
-            ("a",),
-            {"padding": True, "truncation": True, "max_length": 5, "pad_to_multiple_of": 4},
-            ValueError,
-            "5 is not",
-        ),
+        (("a",), {"padding": True, "truncation": True, "max_length": 5, "pad_to_multiple_of": 4}, ValueError, "(4)"),
     ],
 )
 def test_wrong_calls_are_explained(given, asked, error, message):
@@ -151,7 +146,7 @@ def test_wrong_calls_are_explained(given, asked, error, message):
 def test_a_tokenizer_without_pad_token():
     mine = PreTrainedTokenizerFast(tokenizer_object=backend("WordLevel"))
     for call in (lambda: mine(["a"], padding=True), lambda: mine.pad([{"input_ids": [1]}])):
-        with pytest.raises(ValueError, match=r"no pad token. Set one: `tokenizer.pad_token = tokenizer.eos_token`"):
+        with pytest.raises(ValueError, match="needs a pad token"):
             call()
     mine.pad_token = "[PAD]"
     assert mine(["a", "a b"], padding=True)["input_ids"][0][-1] == mine.pad_token_id
@@ -162,8 +157,7 @@ def test_a_tokenizer_without_pad_token():
 def test_wrong_paddings_are_explained():
     mine, _ = both("WordLevel")
     for given, asked, message in (
-        ({"ids": [1]}, {}, "no column 'input_ids' to pad; there are: ids"),
-        ([{"input_ids": [1], "x": [1]}, {"input_ids": [1]}], {}, "'x' is in sample 0 but not in sample 1"),
+        ({"ids": [1]}, {}, "no column 'input_ids' to pad, but ids"),
         ({"input_ids": [[1], [2]], "x": [[1]]}, {}, "'x' has 1 rows, but 'input_ids' has 2"),
         ([{"input_ids": ["a"]}], {}, "holds 'a', a str"),
         ([{"input_ids": [1]}], {"padding_side": "top"}, "`padding_side` is 'top'"),
@@ -182,12 +176,12 @@ def test_wrong_tokens_and_settings_are_explained():
     for options, error, message in (
         ({"pad_token": 3}, TypeError, "`pad_token` is 3, a int"),
         ({"padding_side": "top"}, ValueError, "`padding_side` is 'top'"),
-        ({"extra_special_tokens": 3}, TypeError, "`extra_special_tokens` is a int"),
+        ({"extra_special_tokens": 3}, ValueError, "`extra_special_tokens` is 3"),
         ({"decode": 1}, AttributeError, "`decode` is a method"),
     ):
         with pytest.raises(error, match=message):
             PreTrainedTokenizerFast(tokenizer_object=backend("WordLevel"), **options)
-    with pytest.raises(ValueError, match="There is no tokenizer: pass `tokenizer_object`"):
+    with pytest.raises(ValueError, match="`tokenizer_object` is None"):
         PreTrainedTokenizerFast()
     with pytest.raises(ValueError, match=r"`tokenizer_object`.*BPE"):
         PreTrainedTokenizerFast(tokenizer_object=models.BPE())

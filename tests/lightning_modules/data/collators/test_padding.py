@@ -59,12 +59,6 @@ def test_labels_called_label_as_arrays():
         reference.DataCollatorForTokenClassification(tokenizer(), return_tensors="np")(features)
 
 
-def test_more_labels_than_tokens_are_named():
-    features = [{"input_ids": [1], "labels": [3]}, {"input_ids": [1], "labels": [3, 4]}]
-    with pytest.raises(ValueError, match=r"Sample 1 .* 2 labels, but the batch 1 place"):
-        ours.DataCollatorForTokenClassification(tokenizer())(features)
-
-
 @pytest.mark.parametrize("name", ["label", "labels"])
 def test_choices_equal_the_reference(name):
     draw = random.Random(name)
@@ -124,15 +118,6 @@ def test_flattening_beyond_5_3():
 def test_each_has_the_arguments_of_the_reference(name):
     described = [{f.name: f.default for f in dataclasses.fields(getattr(module, name))} for module in (ours, reference)]
     assert described[0] == described[1]
-
-
-@pytest.mark.filterwarnings("ignore:.*is deprecated:FutureWarning")
-@pytest.mark.parametrize(
-    "name", [name for name in ours.__all__ if name.startswith("DataCollatorFor") and "Permutation" not in name]
-)
-def test_what_cannot_pad_is_refused(name):
-    with pytest.raises(TypeError, match="`tokenizer` is a dict, which has no method `pad`"):
-        getattr(ours, name)({})
 
 
 @pytest.mark.parametrize("name", ["DataCollatorWithPadding", "DataCollatorForSeq2Seq"])

@@ -96,15 +96,11 @@ def test_the_comparison_sees_a_wrong_side(words):
 
 def test_what_does_not_fit_is_named(words):
     features = samples(words)
-    with pytest.raises(ValueError, match="Sample 1 of the batch has 4 labels, but"):
-        DataCollatorForSeq2Seq(words, padding="max_length", max_length=3)(features)
     del features[2]["labels"]
     with pytest.raises(ValueError, match="Sample 2 of the batch has no 'labels'"):
         DataCollatorForSeq2Seq(words)(features)
     with pytest.raises(ValueError, match="'tf'"):
         DataCollatorForSeq2Seq(words)(features, return_tensors="tf")
-    with pytest.raises(TypeError, match="`tokenizer` is a dict, which has no method `pad`"):
-        DataCollatorForSeq2Seq({})
 
 
 def test_it_can_be_sent_to_workers(words):
