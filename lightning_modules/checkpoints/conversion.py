@@ -1,7 +1,8 @@
 """Convert checkpoints between formats, without a model.
 
 A file of Lightning becomes a folder of the documented format, or the other way round; a folder with sharded states of
-DeepSpeed becomes one with whole states, without DeepSpeed being installed.
+DeepSpeed becomes one with whole states, without DeepSpeed being installed; parts of processes become whole files, and
+whole weights become a part.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +33,13 @@ from ..distributed.zero_files import saved_schedule, saved_states
 from ..distributed.zero_states import ZeroStates
 from . import disk, manifest, staging
 from .folder_io import split_weights
-from .forms import adapter_folders
+from .forms import adapter_folders, has_model_parts, has_whole_weights
 from .hashed_files import WrittenFiles
 from .lightning_files import read_states, write_states
 from .verify import require_intact
 from .weights import read_weights, save_weights
 
-__all__ = ["convert", "file_to_folder", "folder_to_file", "zero_to_folder"]
+__all__ = ["convert", "file_to_folder", "folder_to_file", "parts_to_folder", "zero_to_folder"]
 
 _WEIGHTS = r"(pytorch_)?model(-[0-9]+-of-[0-9]+)?\.(safetensors|bin)(\.index\.json)?$"
 """Pattern of the files of whole weights."""
@@ -57,17 +59,24 @@ def convert(
     batches_in_epoch: int | None = None,
     batch_size: int | None = None,
     dtype: str | None = None,
+    parts: bool = False,
+    max_shard_size: int | str = "5GB",
 ) -> Path:
-    """Convert a file to a folder, a folder to a file, or a folder with states of DeepSpeed to one without.
+    """Convert a file to a folder, a folder to a file, or a folder to one with whole weights, or with parts.
 
     Returns:
         the folder or file written.
+
+    Raises:
+        ValueError: `dtype` or `parts` does not apply to the source.
     """
     saved = saved_states(source) if Path(source).is_dir() else None
     if saved is not None and saved.processes is not None:
         return zero_to_folder(source, target, dtype=dtype, force=force)
     if dtype is not None:
         raise ValueError(f"dtype={dtype!r} is for folders with states of DeepSpeed's ZeRO, which {source} is not")
+    if parts or (Path(source).is_dir() and has_model_parts(Path(source)) and Path(target).suffix != ".ckpt"):
+        return parts_to_folder(source, target, back=parts, max_shard_size=max_shard_size, force=force)
     if Path(source).is_dir():
         return folder_to_file(source, target, prefix=prefix, force=force, accumulation=accumulation)
     return file_to_folder(
@@ -159,19 +168,15 @@ def zero_to_folder(folder: StrPath, target: StrPath, *, dtype: str | None = None
         FileExistsError: there is something at the target already.
         ValueError: the folder is damaged, the files of a process lack, or it holds other things than DeepSpeed writes.
     """
-    folder, final = Path(folder), Path(target)
+    folder = Path(folder)
     if dtype is not None and dtype not in _DTYPES:
         raise ValueError(f"dtype={dtype!r} is none of {', '.join(_DTYPES)}")
-    if final.suffix == ".ckpt":
-        raise ValueError(f"{final}: first convert {folder} into a folder, and that into a file")
-    resumable = (folder / TRAINER_STATE_NAME).is_file()
-    require_intact(folder, training_state=resumable, weights=False)
+    if Path(target).suffix == ".ckpt":
+        raise ValueError(f"{target}: first convert {folder} into a folder, and that into a file")
+    final, resumable = _new_folder(folder, target, force=force, weights=False)
     states = ZeroStates(folder)
-    if resumable:
-        final = _folder_named(final, int(json.loads((folder / TRAINER_STATE_NAME).read_text("utf-8"))["global_step"]))
-    _require_free(final, force)
     with staging.staged_folder(final) as staged:
-        _copy_others(folder, staged)
+        _copy_others(folder, staged, but=_LEFT_OUT)
         if not adapter_folders(folder):
             save_weights(torch.nn.Module(), staged, state_dict=_whole_weights(states, dtype))
         if resumable:
@@ -185,13 +190,62 @@ def zero_to_folder(folder: StrPath, target: StrPath, *, dtype: str | None = None
     return final
 
 
-def _copy_others(folder: Path, staged: Path) -> None:
-    """Copy all files except weights and those of DeepSpeed: position, generators, schedule, tokenizers."""
+def parts_to_folder(
+    folder: StrPath,
+    target: StrPath,
+    *,
+    back: bool = False,
+    max_shard_size: int | str = "5GB",
+    force: bool = False,
+) -> Path:
+    """Write the folder with whole weights, and a whole optimizer, that has parts of processes; or the other way round.
+
+    Args:
+        folder: a checkpoint, or a model.
+        target: the folder `checkpoint-N`, or its parent; of a model, the folder itself.
+        back: make a part of whole weights. The optimizer stays whole; FSDP takes it so.
+        max_shard_size: largest size of a file of weights, in bytes or as "5GB": so much of them is in memory.
+        force: replace an existing folder.
+
+    Raises:
+        FileExistsError: there is something at the target already.
+        ValueError: the folder is damaged, or has no such weights.
+    """
+    from .parts_conversion import parts_from_whole, whole_from_parts
+
+    folder = Path(folder)
+    if back and not has_whole_weights(folder):
+        raise ValueError(f"parts=True: {folder} has no whole weights to make a part of")
+    final, _ = _new_folder(folder, target, force=force)
+    written = WrittenFiles()
+    with staging.staged_folder(final) as staged:
+        _copy_others(folder, staged)
+        if back:
+            parts_from_whole(folder, staged)
+        else:
+            whole_from_parts(folder, staged, max_shard_size, written)
+        manifest.write_manifest(staged, written)
+    return final
+
+
+def _new_folder(folder: Path, target: StrPath, *, force: bool, weights: bool = True) -> tuple[Path, bool]:
+    """Return the folder to write, and whether it is a checkpoint; the one to read is intact."""
+    final, state = Path(target), folder / TRAINER_STATE_NAME
+    resumable = state.is_file()
+    require_intact(folder, training_state=resumable, weights=weights)
+    if resumable:
+        final = _folder_named(final, int(json.loads(state.read_text("utf-8"))["global_step"]))
+    _require_free(final, force)
+    return final, resumable
+
+
+def _copy_others(folder: Path, staged: Path, but: Collection[str] = ("_manifest.json",)) -> None:
+    """Copy all files except weights and some others: position, generators, schedule, tokenizers."""
     adapters = adapter_folders(folder)
     for path in sorted(folder.iterdir()):
         if path.name in adapters:
             shutil.copytree(path, staged / path.name)
-        elif path.is_file() and path.name not in _LEFT_OUT and not re.match(_WEIGHTS, path.name):
+        elif path.is_file() and path.name not in but and not re.match(_WEIGHTS, path.name):
             shutil.copyfile(path, staged / path.name)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -99,8 +99,12 @@ def load_optimizer_parts(
         set_optimizer_state_dict(model, optimizer, read["optimizer"])
 
 
-def read_model_parts(folder: StrPath) -> dict[str, Any]:
-    """Return all weights in a folder by their names, whole, in the memory of this process."""
+def describe_model_parts(folder: StrPath) -> dict[str, torch.Tensor]:
+    """Return an empty tensor without memory for each weight in a folder, by their names.
+
+    Raises:
+        ValueError: there are other values.
+    """
     path = Path(folder, MODEL_PARTS_NAME)
     table: dict[str, Any] = read_table(path).state_dict_metadata
     second = {f"model.{name.removeprefix(_SECOND_NAMES + '.')}" for name in table if name.startswith(_SECOND_NAMES)}
@@ -108,13 +112,30 @@ def read_model_parts(folder: StrPath) -> dict[str, Any]:
     values = [name for name, kind in described.items() if name.startswith("model.") and not hasattr(kind, "size")]
     if others := [name for name in values if not name.endswith(_EXTRA_STATE)]:
         raise ValueError(f"{path} holds no tensors as {', '.join(others)}: these are no weights of a model.")
-    state: dict[str, Any] = {
-        name.removeprefix("model."): torch.empty(value.size, dtype=value.properties.dtype, device="cpu")
+    return {
+        name.removeprefix("model."): torch.empty(value.size, dtype=value.properties.dtype, device="meta")
         for name, value in described.items()
         if name.startswith("model.") and hasattr(value, "size")
     }
-    _read({"model": state}, path, together=False)
+
+
+def read_model_parts(folder: StrPath, names: Collection[str] | None = None) -> dict[str, Any]:
+    """Return weights in a folder by their names, whole, in the memory of this process.
+
+    Args:
+        folder: the checkpoint.
+        names: of the weights; None for all.
+    """
+    described = describe_model_parts(folder)
+    wanted = described.keys() if names is None else names
+    state = {name: torch.empty_like(described[name], device="cpu") for name in wanted}
+    read_parts({"model": state}, Path(folder, MODEL_PARTS_NAME))
     return state
+
+
+def read_parts(state: dict[str, Any], path: Path) -> None:
+    """Fill a nested dict with what a folder of parts holds under its names, in this process alone."""
+    _read(state, path, together=False)
 
 
 def _write(state: dict[str, Any], path: Path) -> None:

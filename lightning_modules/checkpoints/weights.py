@@ -143,7 +143,7 @@ def load_weights(model: nn.Module, folder: StrPath, *, strict: bool = True) -> L
     if not first_present(folder, WEIGHT_FILES) and (adapters := adapter_folders(folder)):
         report = load_adapters(model, folder, adapters)
     elif has_whole_weights(folder):
-        report = _load_files(model, folder, *_whole_files(folder), require)
+        report = _load_files(model, folder, *whole_files(folder), require)
     elif has_model_parts(folder):
         from .sharded_files import load_model_parts
 
@@ -220,7 +220,7 @@ def read_weights(folder: StrPath) -> dict[str, Tensor]:
         return read_model_parts(folder)
     if not has_whole_weights(folder):
         raise ValueError(f"{folder} does not hold all weights of a model: expected one of {_EXPECTED}")
-    parts, aliases = _whole_files(folder)
+    parts, aliases = whole_files(folder)
     weights = {name: tensor for part in _read_parts(parts) for name, tensor in part.items()}
     return weights | {alias: weights[saved] for alias, saved in aliases.items() if saved in weights}
 
@@ -254,7 +254,7 @@ def _fits(tensors: Mapping[str, Tensor], limit: int | str) -> bool:
     return sum(tensor.nbytes for tensor in tensors.values()) <= limit
 
 
-def _whole_files(folder: Path) -> tuple[list[Path], dict[str, str]]:
+def whole_files(folder: Path) -> tuple[list[Path], dict[str, str]]:
     """Return the files of all weights, and for each tied name the saved one."""
     file = first_present(folder, WEIGHT_FILES + INDEX_FILES)
     assert file is not None

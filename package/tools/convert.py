@@ -11,12 +11,14 @@ from .command_line import CommandParser, whole
 _DESCRIPTION = """\
 Turn a checkpoint file of lightning.Trainer into a folder checkpoint-N of the Trainer API, or such a folder into a file.
 A folder with the states of DeepSpeed's processes (stages 1 to 3 of ZeRO) becomes one with whole weights and a whole
-optimizer, without DeepSpeed. Only tensors and plain values are read.
+optimizer, without DeepSpeed. A folder with parts of FSDP's processes becomes one with safetensors, or the other way
+round with --parts, with a file of weights in memory at a time. Only tensors and plain values are read.
 """
 _EXAMPLES = """examples:
   lightrainer convert lightning_logs/version_0/checkpoints/last.ckpt out
   lightrainer convert out/checkpoint-500 again.ckpt
   lightrainer convert deepspeed/checkpoint-500 whole
+  lightrainer convert fsdp/checkpoint-500 whole --max-shard-size 2GB
 """
 
 
@@ -53,4 +55,7 @@ def _parser() -> CommandParser:
     add("--batch-size", type=whole(), help="samples of a batch, for files that do not tell it")
     dtype = "precision of the weights from states of DeepSpeed; by default that of its optimizer, float32"
     add("--dtype", choices=("float32", "bfloat16", "float16"), help=dtype)
+    add("--parts", action="store_true", help="write the weights as FSDP with SHARDED_STATE_DICT does")
+    size = "largest size of a file of weights, and of weights in memory, made of parts (%(default)s)"
+    add("--max-shard-size", default="5GB", metavar="SIZE", help=size)
     return parser
