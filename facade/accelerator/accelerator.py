@@ -13,10 +13,11 @@ import torch.distributed as dist
 
 from ...lightning_modules.common.followed import followed
 from ..arguments.exports import export_precision
+from ..distributed.process import forwarded
 from ..distributed.process_group import leave
 from .gradient_state import GradientState
 from .preparing import Preparing
-from .processes import DistributedType, Grid, ProcessDecorators, Processes, forwarded, fsdp_version
+from .processes import DistributedType, Grid, ProcessDecorators, Processes, fsdp_version
 from .refusals import REFUSED, refusal
 from .writing import Writing
 
@@ -50,7 +51,7 @@ class Accelerator(Preparing, Writing, Grid, ProcessDecorators):
         known = {"data_seed": args.data_seed, "use_stateful_dataloader": False}
         self.dataloader_config = SimpleNamespace(**{**config.to_dict(), **known})
         self.state = StateView(args)
-        self._models, self._prepared_optimizers, self._schedulers, self._dataloaders = [], [], [], []
+        self._models, self._optimizers, self._schedulers, self._dataloaders = [], [], [], []
         export_precision(args)
 
     def apply_accumulation(self, args: TrainingArguments) -> None:
@@ -72,10 +73,7 @@ class Accelerator(Preparing, Writing, Grid, ProcessDecorators):
         return self
 
     def bind(
-        self,
-        backward: Callable[..., None] | None,
-        optimizer: Callable[[], Any] | None = None,
-        strategy: Strategy | None = None,
+        self, backward: Callable[..., None] | None, optimizer: Any = None, strategy: Strategy | None = None
     ) -> None:
         """Connect to a run of Lightning, or disconnect with None.
 

@@ -16,8 +16,9 @@ from ...lightning_modules.common.nested import map_nested
 from ...lightning_modules.evaluation.collecting import cut_objects, join_objects
 from ..arguments.parallelism import copies_of_batches
 from ..distributed.collectives import all_gather, has_only_tensors, pad_to_longest, require_tensor
+from ..distributed.process import forwarded
 from .gradient_state import GradientState
-from .processes import Processes, forwarded
+from .processes import Processes
 
 logger = logging.getLogger(__name__)
 
@@ -91,8 +92,6 @@ class Collectives(Processes):
             TypeError: `tensor` holds something other than tensors.
             ValueError: unknown reduction.
         """
-        if reduction not in _REDUCTIONS:
-            raise ValueError(f"reduction={reduction!r} must be one of {', '.join(_REDUCTIONS)}.")
         if scale != 1.0:
             logger.warning("accelerator.reduce: scale=%s counts on TPUs only, and is left out here.", scale)
         return map_nested(functools.partial(self._reduce_one, reduction), tensor)

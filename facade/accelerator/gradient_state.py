@@ -91,7 +91,5 @@ class GradientState:
 
     def __repr__(self) -> str:
         """Return a one-line summary."""
-        return (
-            f"GradientState(sync_gradients={self.sync_gradients}, end_of_dataloader={self.end_of_dataloader}, "
-            f"remainder={self.remainder}, {self.plugin_kwargs})"
-        )
+        loader = f"end_of_dataloader={self.end_of_dataloader}, remainder={self.remainder}"
+        return f"GradientState(sync_gradients={self.sync_gradients}, {loader}, {self.plugin_kwargs})"

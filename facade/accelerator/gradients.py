@@ -11,12 +11,12 @@ from torch import nn
 
 from ...lightning_modules.internals.precision import HALF, LossScaler
 from ...lightning_modules.optim import steps_in_backward
+from ..distributed.process import forwarded
 from ..strategies.ddp import OWN_LOOP
 from ..strategies.plan import PRECISIONS
 from ..strategies.strategy import Strategy
 from .collectives import Collectives
 from .prepared import PreparedOptimizer
-from .processes import forwarded
 
 
 class Gradients(Collectives):
@@ -34,6 +34,7 @@ class Gradients(Collectives):
     _optimizer: Callable[[], Any] = staticmethod(lambda: None)
     strategy: Strategy = OWN_LOOP
     """Strategy of the current run, or of the last one."""
+    _optimizers: list[PreparedOptimizer]
     _scaler: LossScaler | None = None
     _unscaled_run = False  # in a run whose precision needs no scaler
     _windows = 0  # depth of nested `accumulate` blocks
@@ -42,11 +43,6 @@ class Gradients(Collectives):
     def in_run(self) -> bool:
         """Return whether Lightning runs, and handles accumulation, precision and strategy."""
         return self._backward is not None or self.strategy.runs
-
-    @property
-    def _optimizers(self) -> list[PreparedOptimizer]:
-        """Return the prepared optimizers."""
-        raise NotImplementedError
 
     @property
     def scaler(self) -> LossScaler | None:
@@ -123,9 +119,7 @@ class Gradients(Collectives):
             ValueError: no learning rate, or no such optimizer.
         """
         if learning_rate is None or self._stepping_in_backward() is None:
-            raise ValueError(
-                "lomo_backward needs a learning_rate, and optim='lomo' or 'adalomo', or such an optimizer."
-            )
+            raise ValueError("lomo_backward needs a learning_rate, and an optimizer such as that of optim='lomo'.")
         self.backward(loss, learning_rate=learning_rate)
 
     @property

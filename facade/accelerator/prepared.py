@@ -8,7 +8,7 @@ from typing import Any
 from torch.optim import Optimizer
 
 from ...lightning_modules.optim import steps_in_backward
-from .processes import forwarded
+from ..distributed.process import forwarded
 
 
 class PreparedOptimizer(Optimizer):
@@ -26,8 +26,7 @@ class PreparedOptimizer(Optimizer):
     defaults: Any = forwarded("optimizer.defaults", "See `torch.optim.Optimizer`.", writable=True)
 
     def __init__(self, optimizer: Optimizer, accelerator: Any) -> None:
-        self.optimizer = optimizer
-        self.accelerator = accelerator
+        self.optimizer, self.accelerator = optimizer, accelerator
         self.step_was_skipped = False
 
     def __getattr__(self, name: str) -> Any:
@@ -101,9 +100,7 @@ class PreparedScheduler:
     """
 
     def __init__(self, scheduler: Any, accelerator: Any, optimizers: list[PreparedOptimizer]) -> None:
-        self.scheduler = scheduler
-        self.accelerator = accelerator
-        self.optimizers = optimizers
+        self.scheduler, self.accelerator, self.optimizers = scheduler, accelerator, optimizers
         self.skipped = 0  # steps of micro-batches that `adjust_scheduler` counts
 
     def __getattr__(self, name: str) -> Any:

@@ -22,10 +22,10 @@ from ...lightning_modules.data.loaders import EpochLoader, loader_after, rebuild
 from ...lightning_modules.distributed import sharding
 from ...lightning_modules.internals.precision import cast_for_good
 from ..arguments.parallelism import copies_of_batches
+from ..distributed.process import forwarded
 from ..strategies import choose
 from .gradients import Gradients
 from .prepared import PreparedOptimizer, PreparedScheduler
-from .processes import forwarded
 
 logger = logging.getLogger(__name__)
 
@@ -37,13 +37,8 @@ class Preparing(Gradients):
     device_placement = True
     step_scheduler_with_optimizer = True
     _models: list[nn.Module]
-    _prepared_optimizers: list[PreparedOptimizer]
     _schedulers: list[PreparedScheduler]
     _dataloaders: list[DataLoader]
-
-    @property
-    def _optimizers(self) -> list[PreparedOptimizer]:
-        return self._prepared_optimizers
 
     split_batches: bool = forwarded("dataloader_config.split_batches", "Each batch is split over all processes.")
     dispatch_batches: bool | None = forwarded("dataloader_config.dispatch_batches", "Process 0 reads all batches.")
@@ -141,7 +136,7 @@ class Preparing(Gradients):
         if device_placement is not False and optimizer.state:
             optimizer.load_state_dict(optimizer.state_dict())
         ready = PreparedOptimizer(optimizer, self)
-        self._prepared_optimizers.append(ready)
+        self._optimizers.append(ready)
         return ready
 
     def prepare_scheduler(self, scheduler: Any) -> PreparedScheduler:
@@ -198,7 +193,7 @@ class Preparing(Gradients):
 
     def free_memory(self, *objects: Any) -> list[None]:
         """Release prepared objects and the cached memory of the device; returns a None for each argument."""
-        for known in (self._models, self._prepared_optimizers, self._schedulers, self._dataloaders):
+        for known in (self._models, self._optimizers, self._schedulers, self._dataloaders):
             known.clear()
         self.step = 0
         gc.collect()
@@ -218,11 +213,9 @@ def _prepared_loader(accelerator: Any, loader: DataLoader, *, placed: bool) -> D
         placed: move batches to the device.
     """
     alone = accelerator.num_processes == 1
-    if isinstance(loader, EpochLoader) or (alone and not iterates_as_torch(loader)):
+    if isinstance(loader, EpochLoader) or (alone and not (iterates_as_torch(loader) and has_batches(loader))):
         return loader
     if not has_batches(loader):
-        if alone:
-            return loader
         raise NotImplementedError("A DataLoader with batch_size=None cannot be sharded: give it a batch_size.")
     config = accelerator.dataloader_config
     rebuilt = rebuild_loader(
@@ -244,8 +237,7 @@ class _Watcher:
     """Move batches to the device, and record the active loader in the accelerator."""
 
     def __init__(self, accelerator: Any, *, placed: bool) -> None:
-        self.accelerator = accelerator
-        self.placed = placed
+        self.accelerator, self.placed = accelerator, placed
 
     def handed_out(self, loader: EpochLoader, batch: Any) -> Any:
         """See `BatchWatcher`."""

@@ -6,7 +6,6 @@ import contextlib
 import functools
 from collections.abc import Callable, Iterator
 from enum import Enum
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,29 +14,13 @@ import torch.distributed as dist
 from ..arguments.fsdp_config import settings_of
 from ..arguments.parallelism import data_rank, groups_of
 from ..distributed.collectives import share_of_inputs
-from ..distributed.process import others_wait
+from ..distributed.process import forwarded, others_wait
 from .refusals import refusal
 
 if TYPE_CHECKING:
     from ..arguments import TrainingArguments
 
 Function = Callable[..., Any]
-
-
-def forwarded(path: str, doc: str, *, writable: bool = False) -> Any:
-    """Return a property that is an attribute of another object.
-
-    Args:
-        path: such as `args.device`.
-        doc: its docstring.
-        writable: setting it sets that attribute.
-    """
-    owner, _, name = path.rpartition(".")
-
-    def write(self: Any, value: Any) -> None:
-        setattr(attrgetter(owner)(self), name, value)
-
-    return property(attrgetter(path), write if writable else None, doc=doc)
 
 
 class DistributedType(str, Enum):

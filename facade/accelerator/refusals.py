@@ -4,11 +4,7 @@ from __future__ import annotations
 
 __all__ = ["REFUSED", "refusal"]
 
-_STATES = (
-    "it saves and loads what was prepared, and not where a training stands in its data. In a training set "
-    "save_strategy and resume_from_checkpoint; in a loop of your own save the state_dict() of model, optimizer and "
-    "schedule with accelerator.save"
-)
+_STATES = "set save_strategy and resume_from_checkpoint; in a loop of your own save state_dict()s by accelerator.save"
 _TRACKERS = "the trackers are those of report_to. Call trainer.log, or add a callback with on_log"
 _FP8 = "Lightning trains in fp8 through its TransformerEnginePrecision only, which no argument chooses. Use bf16=True"
 _GRID = "there is no parallelism_config with that dimension. Give one in the arguments"
@@ -16,15 +12,13 @@ _PROJECT = "folders and numbers of checkpoints are those of the arguments: outpu
 
 REFUSED: dict[str, str] = {
     **dict.fromkeys(("save_state", "load_state"), _STATES),
-    "register_for_checkpointing": "what a training keeps is the state of its callbacks: give yours state_dict and "
-    "load_state_dict",
+    "register_for_checkpointing": "give a callback state_dict and load_state_dict",
     "register_save_state_pre_hook": "there is no save_state. Override Trainer._save, or use a callback with on_save",
     "register_load_state_pre_hook": "there is no load_state. Override Trainer._load_from_checkpoint",
     **dict.fromkeys(("project_configuration", "save_iteration"), _PROJECT),
     **dict.fromkeys(("init_trackers", "log"), _TRACKERS),
     "get_tracker": "the trackers are those of report_to: look for their callback in trainer.callback_handler.callbacks",
-    "ddp_handler": "set ddp_find_unused_parameters, ddp_bucket_cap_mb, ddp_broadcast_buffers, ddp_static_graph in the "
-    "arguments",
+    "ddp_handler": "set ddp_find_unused_parameters, ddp_bucket_cap_mb and their like in the arguments",
     "scaler_handler": "Lightning's precision plugin has the scaler; its scale is trainer.accelerator.scaler",
     "init_handler": "set ddp_backend and ddp_timeout in the arguments",
     "autocast_handler": "pass it to accelerator.autocast",
@@ -39,10 +33,7 @@ REFUSED: dict[str, str] = {
 }
 """Reasons by member. `hasattr` is False for these members, and they cannot be set."""
 
-_UNKNOWN = (
-    "it is not an accelerate.Accelerator, but has those of its members that Trainers and their libraries use. For a "
-    "loop of your own make one with accelerate"
-)
+_UNKNOWN = "it has those members of accelerate.Accelerator that Trainers and their libraries use"
 
 
 class RefusedError(RuntimeError, AttributeError):

@@ -83,8 +83,6 @@ class Writing(Gradients):
             RuntimeError: some weights are on the meta device.
         """
         weights = self.get_state_dict(model)
-        if any(isinstance(value, torch.Tensor) and value.is_meta for value in weights.values()):
-            raise RuntimeError("Some weights are on the meta device. Load them first.")
         if not self._writes:
             return
         from huggingface_hub import save_torch_state_dict

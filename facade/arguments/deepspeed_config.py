@@ -158,9 +158,7 @@ def _decided_by_arguments(args: Any, processes: int) -> list[tuple[str, Any, str
     ]
 
 
-def _fill(
-    config: dict[str, Any], key: str, value: Any, argument: str | None = None, *, lowest: Any = None
-) -> list[str]:
+def _fill(config: Any, key: str, value: Any, argument: str | None = None, *, lowest: Any = None) -> list[str]:
     """Set a key that is "auto"; return a line if `argument` contradicts the key."""
     *path, last = key.split(".")
     node: Any = value_at(config, ".".join(path)) if path else config

@@ -130,14 +130,11 @@ def read_fsdp(fsdp: Any, fsdp_config: Mapping[str, Any] | None) -> tuple[FSDPSet
         offload="offload" in words or values.get("cpu_offload", False),
         wrap=wrap,
         layers=layers,
-        min_num_params=values.get("min_num_params", 0),
         backward_prefetch=None if prefetch == "no_prefetch" else prefetch,
-        state_dict_type=values.get("state_dict_type", "full"),
-        xla=values.get("xla", False),
         xla_v2=values.get("xla_fsdp_v2", False),
         xla_options=values.get("xla_fsdp_settings"),
         xla_checkpointing=values.get("xla_fsdp_grad_ckpt", False),
-        **{key: values[key] for key in _SWITCHES if key in values},
+        **{key: values[key] for key in (*_SWITCHES, "min_num_params", "state_dict_type", "xla") if key in values},
     )
     return settings, faults + _combinations(settings)
 

@@ -10,7 +10,7 @@ from datetime import timedelta
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from ..distributed.process import ProcessEnvironment, current_process, others_wait
+from ..distributed.process import ProcessEnvironment, current_process, forwarded, others_wait
 from .enums import ParallelMode
 from .fields import ArgumentFields
 from .result_fields import LOG_LEVELS
@@ -72,25 +72,10 @@ class ProcessView(ArgumentFields):
             return ParallelMode.TPU
         return ParallelMode.DISTRIBUTED if self.world_size > 1 else ParallelMode.NOT_PARALLEL
 
-    @property
-    def world_size(self) -> int:
-        """Number of processes."""
-        return self.distributed_state.world_size
-
-    @property
-    def process_index(self) -> int:
-        """The number of this process among all, from 0."""
-        return self.distributed_state.rank
-
-    @property
-    def local_process_index(self) -> int:
-        """The number of this process among those of its machine, from 0."""
-        return self.distributed_state.local_rank
-
-    @property
-    def local_world_size(self) -> int:
-        """Number of processes on this machine; the reference does not have it."""
-        return self.distributed_state.local_world_size
+    world_size: int = forwarded("distributed_state.world_size", "Number of processes.")
+    process_index: int = forwarded("distributed_state.rank", "Its number among all, from 0.")
+    local_process_index: int = forwarded("distributed_state.local_rank", "Its number on its machine, from 0.")
+    local_world_size: int = forwarded("distributed_state.local_world_size", "Number of processes on this machine.")
 
     @property
     def should_log(self) -> bool:

@@ -34,19 +34,9 @@ class Setters(ArgumentFields):
         activation_checkpointing: bool = False,
     ) -> Self:
         """As the method of that name in the reference: the arguments of training; turns `do_train` on."""
-        return _assign(
-            self,
-            do_train=True,
-            learning_rate=learning_rate,
-            per_device_train_batch_size=batch_size,
-            weight_decay=weight_decay,
-            num_train_epochs=num_epochs,
-            max_steps=max_steps,
-            gradient_accumulation_steps=gradient_accumulation_steps,
-            seed=seed,
-            gradient_checkpointing=gradient_checkpointing or activation_checkpointing,
-            activation_checkpointing=gradient_checkpointing or activation_checkpointing,
-        )
+        do_train = True
+        gradient_checkpointing = activation_checkpointing = gradient_checkpointing or activation_checkpointing
+        return _assign(self, locals(), batch_size="per_device_train_batch_size", num_epochs="num_train_epochs")
 
     def set_evaluate(
         self: Self,
@@ -61,21 +51,16 @@ class Setters(ArgumentFields):
 
         Sets `do_eval` to whether there is a strategy.
         """
-        chosen = IntervalStrategy(strategy)
-        return _assign(
-            self,
-            eval_strategy=chosen,
-            do_eval=chosen != IntervalStrategy.NO,
-            eval_steps=steps,
-            per_device_eval_batch_size=batch_size,
-            eval_accumulation_steps=accumulation_steps,
-            eval_delay=0 if delay is None else delay,
-            prediction_loss_only=loss_only,
-        )
+        strategy, delay = IntervalStrategy(strategy), delay or 0
+        do_eval = strategy != IntervalStrategy.NO
+        renamed = {"batch_size": "per_device_eval_batch_size", "loss_only": "prediction_loss_only"}
+        return _assign(self, locals(), "eval_", **renamed)
 
     def set_testing(self: Self, batch_size: int = 8, loss_only: bool = False) -> Self:
         """As the method of that name in the reference: the arguments of prediction; turns `do_predict` on."""
-        return _assign(self, do_predict=True, per_device_eval_batch_size=batch_size, prediction_loss_only=loss_only)
+        do_predict = True
+        renamed = {"batch_size": "per_device_eval_batch_size", "loss_only": "prediction_loss_only"}
+        return _assign(self, locals(), **renamed)
 
     def set_save(
         self: Self,
@@ -85,12 +70,10 @@ class Setters(ArgumentFields):
         on_each_node: bool = False,
     ) -> Self:
         """As the method of that name in the reference: sets when and how checkpoints are written."""
-        chosen = SaveStrategy(strategy)
-        if chosen == SaveStrategy.STEPS and steps == 0:
+        strategy = SaveStrategy(strategy)
+        if strategy == SaveStrategy.STEPS and steps == 0:
             raise ValueError("set_save(strategy='steps', steps=0): pass a number of steps above 0, or strategy='no'.")
-        return _assign(
-            self, save_strategy=chosen, save_steps=steps, save_total_limit=total_limit, save_on_each_node=on_each_node
-        )
+        return _assign(self, locals(), "save_")
 
     def set_logging(
         self: Self,
@@ -104,17 +87,9 @@ class Setters(ArgumentFields):
         replica_level: str = "passive",
     ) -> Self:
         """As the method of that name in the reference, but `report_to` becomes a list as in the constructor."""
-        return _assign(
-            self,
-            logging_strategy=IntervalStrategy(strategy),
-            logging_steps=steps,
-            report_to=report_to_list(report_to),
-            log_level=level,
-            logging_first_step=first_step,
-            logging_nan_inf_filter=nan_inf_filter,
-            log_on_each_node=on_each_node,
-            log_level_replica=replica_level,
-        )
+        strategy, report_to = IntervalStrategy(strategy), report_to_list(report_to)
+        renamed = {"level": "log_level", "on_each_node": "log_on_each_node", "replica_level": "log_level_replica"}
+        return _assign(self, locals(), "logging_", **renamed)
 
     def set_push_to_hub(
         self: Self,
@@ -127,16 +102,8 @@ class Setters(ArgumentFields):
     ) -> Self:
         """As the method of that name in the reference: turns `push_to_hub` on, and sets target and strategy."""
         token = secret(token)
-        return _assign(
-            self,
-            push_to_hub=True,
-            hub_model_id=model_id,
-            hub_strategy=HubStrategy(strategy),
-            hub_token=token,
-            hub_private_repo=private_repo,
-            hub_always_push=always_push,
-            hub_revision=revision,
-        )
+        strategy, push_to_hub = HubStrategy(strategy), True
+        return _assign(self, locals(), "hub_")
 
     def set_optimizer(
         self: Self,
@@ -149,16 +116,8 @@ class Setters(ArgumentFields):
         args: str | None = None,
     ) -> Self:
         """As the method of that name in the reference: the optimizer and its settings."""
-        return _assign(
-            self,
-            optim=OptimizerNames(name),
-            learning_rate=learning_rate,
-            weight_decay=weight_decay,
-            adam_beta1=beta1,
-            adam_beta2=beta2,
-            adam_epsilon=epsilon,
-            optim_args=args,
-        )
+        name = OptimizerNames(name)
+        return _assign(self, locals(), "adam_", name="optim", args="optim_args")
 
     def set_lr_scheduler(
         self: Self,
@@ -169,13 +128,9 @@ class Setters(ArgumentFields):
         warmup_ratio: float | None = None,
     ) -> Self:
         """As the method of that name in the reference; the deprecated `warmup_ratio` goes into `warmup_steps`."""
-        return _assign(
-            self,
-            lr_scheduler_type=SchedulerType(name),
-            num_train_epochs=num_epochs,
-            max_steps=max_steps,
-            warmup_steps=warmup_steps if warmup_ratio is None else warmup_ratio,
-        )
+        name, warmup_steps = SchedulerType(name), warmup_steps if warmup_ratio is None else warmup_ratio
+        del warmup_ratio
+        return _assign(self, locals(), name="lr_scheduler_type", num_epochs="num_train_epochs")
 
     def set_dataloader(
         self: Self,
@@ -193,25 +148,23 @@ class Setters(ArgumentFields):
         in_order: bool = True,
     ) -> Self:
         """As the method of that name in the reference: sets the loading of data."""
-        return _assign(
-            self,
-            per_device_train_batch_size=train_batch_size,
-            per_device_eval_batch_size=eval_batch_size,
-            dataloader_drop_last=drop_last,
-            dataloader_num_workers=num_workers,
-            dataloader_pin_memory=pin_memory,
-            dataloader_persistent_workers=persistent_workers,
-            dataloader_prefetch_factor=prefetch_factor,
-            auto_find_batch_size=auto_find_batch_size,
-            ignore_data_skip=ignore_data_skip,
-            data_seed=sampler_seed,
-            dataloader_multiprocessing_context=multiprocessing_context,
-            dataloader_in_order=in_order,
-        )
+        train, evaluation = "per_device_train_batch_size", "per_device_eval_batch_size"
+        renamed = {"train_batch_size": train, "eval_batch_size": evaluation, "sampler_seed": "data_seed"}
+        return _assign(self, locals(), "dataloader_", **renamed)
 
 
-def _assign(args: Self, **values: Any) -> Self:
-    """Set fields once they have been found good on a copy."""
+def _assign(args: Self, given: dict[str, Any], prefix: str = "", /, **renamed: str) -> Self:
+    """Set fields once they have been found good on a copy.
+
+    Args:
+        args: the object.
+        given: values by parameter, and other local variables, which are left out.
+        prefix: of the fields, where one is called by it and the parameter.
+        **renamed: fields by parameter, where they are called otherwise.
+    """
+    known = args.__dataclass_fields__
+    names = {one: f"{prefix}{one}" if f"{prefix}{one}" in known else renamed.get(one, one) for one in given}
+    values = {name: given[one] for one, name in names.items() if name in known}
     trial = copy.copy(args)
     for target, check in ((trial, True), (args, False)):
         for name, value in values.items():

@@ -103,12 +103,8 @@ class TrainingArguments(Setters, Serialization, ProcessView, NamesItsArguments):
     """
 
     _VALID_DICT_FIELDS = [
-        "accelerator_config",
-        "fsdp_config",
-        "deepspeed",
-        "gradient_checkpointing_kwargs",
-        "activation_checkpointing_kwargs",
-        "lr_scheduler_kwargs",
+        *("accelerator_config", "fsdp_config", "deepspeed"),
+        *("gradient_checkpointing_kwargs", "activation_checkpointing_kwargs", "lr_scheduler_kwargs"),
     ]
     # The result of `checkpointing.agree`.
     _checkpointing = None

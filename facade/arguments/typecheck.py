@@ -13,15 +13,8 @@ from .rules import with_article
 
 # Fields checked by `validation` or not at all: older scripts and libraries put values of other types there.
 _FREE = {
-    "run_name",
-    "resume_from_checkpoint",
-    "torch_empty_cache_steps",
-    "report_to",
-    "include_num_input_tokens_seen",
-    "optim_target_modules",
-    "parallelism_config",
-    "debug",
-    "fsdp",
+    *("run_name", "resume_from_checkpoint", "torch_empty_cache_steps", "report_to", "include_num_input_tokens_seen"),
+    *("optim_target_modules", "parallelism_config", "debug", "fsdp"),
     *ENUM_FIELDS,
 }
 # None is accepted unless the strategy is "steps", which `validation` checks.

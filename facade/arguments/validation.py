@@ -209,10 +209,12 @@ def _is_multiple(save: float | None, evaluation: float | None) -> bool:
     return save < 1 and evaluation < 1 and (save * 1_000_000) % (evaluation * 1_000_000) == 0
 
 
-@rule("save_strategy", "metric_for_best_model")
+@rule("save_strategy", "load_best_model_at_end", "metric_for_best_model")
 def _best_by_metric(args: Any) -> Iterable[str]:
-    if args.save_strategy == SaveStrategy.BEST and args.metric_for_best_model is None:
-        yield "save_strategy='best' needs metric_for_best_model, such as 'loss', to know which checkpoint is best."
+    saves_best = args.save_strategy == SaveStrategy.BEST
+    if args.metric_for_best_model is None and (saves_best or args.load_best_model_at_end):
+        wanted = "save_strategy='best'" if saves_best else "load_best_model_at_end=True"
+        yield f"{wanted} needs metric_for_best_model, such as 'loss', to know which checkpoint is best."
 
 
 @rule("lr_scheduler_type", "eval_strategy")

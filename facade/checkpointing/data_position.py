@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import DataLoader
@@ -37,8 +37,7 @@ class DataPosition:
     host = WeakAttribute["Trainer"]()
 
     def __init__(self, host: Trainer, elastic: ElasticResumption) -> None:
-        self.host = host
-        self.elastic = elastic
+        self.host, self.elastic = host, elastic
         self.evaluated_before: dict[str, Any] = {}
         """Worker states of evaluation loaders, by name of the loader."""
 
@@ -65,12 +64,7 @@ class DataPosition:
         self.host._checkpoints.files.tensors(_as_plain(state), path)
 
     def windows(
-        self,
-        dataloader: DataLoader,
-        length: TrainingLength,
-        checkpoint: str | None,
-        read: Reader,
-        on_positioned: Callable[[], None],
+        self, dataloader: DataLoader, length: TrainingLength, checkpoint: str | None, read: Reader, on_positioned: Any
     ) -> tuple[WindowLoader, TrainingLength]:
         """Return the loader of windows from the position to resume at, and the adjusted length of the training.
 

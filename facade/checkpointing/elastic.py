@@ -101,10 +101,8 @@ class StoredPositions:
                 if not isinstance(state[name], kinds):
                     raise TypeError(f"{name}={state[name]!r:.60}, but expected is {kinds}")
         except (KeyError, TypeError, ValueError, IndexError) as error:
-            raise ValueError(
-                f"{path} does not hold a position in the data ({error!r}): take another checkpoint, or delete the file "
-                "to count from the step."
-            ) from error
+            instead = "take another checkpoint, or delete the file to count from the step"
+            raise ValueError(f"{path} does not hold a position in the data ({error!r}): {instead}.") from error
         return state
 
     def _rank_before(self, checkpoint: str, rank: int) -> int:

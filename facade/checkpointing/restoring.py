@@ -44,9 +44,7 @@ class CheckpointRestorer:
     host = WeakAttribute["Trainer"]()
 
     def __init__(self, host: Trainer, hub: HubSession, resume_from: Callable[[Wanted], Wanted]) -> None:
-        self.host = host
-        self.hub = hub
-        self.resume_from = resume_from
+        self.host, self.hub, self.resume_from = host, hub, resume_from
 
     # --- choice of the checkpoint
 
@@ -104,10 +102,9 @@ class CheckpointRestorer:
         if not os.path.isdir(folder):
             folder = self.hub.find_checkpoint(folder) or folder
         if not os.path.isdir(folder):
-            raise checkpoints.CheckpointNotFoundError(
-                f"Can't find a valid checkpoint at {folder!r}: there is no such folder. Pass a folder checkpoint-N, or "
-                "resume_from_checkpoint=True for the newest one in output_dir."
-            )
+            said = f"Can't find a valid checkpoint at {folder!r}: there is no such folder"
+            instead = "Set resume_from_checkpoint to another, or to True for the newest one in output_dir"
+            raise checkpoints.CheckpointNotFoundError(f"{said}. {instead}.")
         checkpoints.require_intact(folder, weights=own_weights and not strategy.weights_are_in_parts(folder))
         return folder
 
@@ -141,20 +138,16 @@ class CheckpointRestorer:
     def _differing_machines(self, steps: list[tuple[str, int]]) -> str:
         has = sorted({f"checkpoint-{step} on {host}" for host, step in steps if step >= 0})
         lacks = sorted({host for host, step in steps if step < 0})
-        return (
-            f"The machines do not have the same checkpoints in output_dir {str(self.host.args.output_dir)!r}: the "
-            f"newest is {', '.join(has)}, and there is none on {', '.join(lacks)}. Copy the folder there, and set "
-            "save_on_each_node=True, or output_dir to a disk that all of them see."
-        )
+        where = f"output_dir {str(self.host.args.output_dir)!r} differs between the machines"
+        found = f"the newest checkpoint is {', '.join(has)}, and there is none on {', '.join(lacks)}"
+        return f"{where}: {found}. Copy the folder there and set save_on_each_node=True, or use a disk that all see."
 
     def _require_newest(self, weights: bool) -> str:
         newest = self._newest(weights=weights)
         if newest is None:
             folder = str(self.host.args.output_dir)
-            raise checkpoints.CheckpointNotFoundError(
-                f"No valid checkpoint found in output_dir {folder!r}, so resume_from_checkpoint=True has nothing to go "
-                f"on from. {_damaged_in(folder, weights)}Leave it out to start anew."
-            )
+            said = f"No valid checkpoint found in output_dir {folder!r}. {_damaged_in(folder, weights)}"
+            raise checkpoints.CheckpointNotFoundError(f"{said}Leave out resume_from_checkpoint=True to start anew.")
         return newest
 
     @property
@@ -210,12 +203,9 @@ class CheckpointRestorer:
                 why = f"there was no evaluation in {state.global_step} steps"
             logger.warning("load_best_model_at_end=True, but %s: the last model is kept.", why)
         elif step and Path(best or "").name != f"{PREFIX_CHECKPOINT_DIR}-{step}":
-            logger.warning(
-                "The best evaluation was at step %s, of which there is no checkpoint: %s. To have the best one, "
-                "evaluate and save at the same steps, or set save_strategy='best'.",
-                step,
-                "the last model is kept" if best is None else f"{best}, the best of those before it, is loaded",
-            )
+            instead = "the last model is kept" if best is None else f"{best}, the best of those before it, is loaded"
+            said = "The best evaluation was at step %s, of which there is no checkpoint: %s. Set save_strategy='best'."
+            logger.warning(said, step, instead)
         return best is not None
 
     def load_best(self) -> None:
@@ -227,11 +217,8 @@ class CheckpointRestorer:
         if not checkpoints.problems(best, training_state=parts, weights=not parts):
             strategy.load_weights(self.host.model, best)
             return
-        logger.warning(
-            "The best checkpoint %s is not there, or damaged, so the last model is kept. With several machines, set "
-            "save_on_each_node=True, or write to a disk that all of them see.",
-            best,
-        )
+        said = "The best checkpoint %s is not there, or damaged, so the last model is kept. %s"
+        logger.warning(said, best, "With several machines set save_on_each_node=True, or use a disk that all see.")
 
 
 def _step_of(checkpoint: str | Path) -> int:

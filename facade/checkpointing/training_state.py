@@ -160,8 +160,7 @@ class LightningCallbackStates:
     host = WeakAttribute["Trainer"]()
 
     def __init__(self, host: Trainer, callbacks: list[Any]) -> None:
-        self.host = host
-        self.callbacks = callbacks
+        self.host, self.callbacks = host, callbacks
         self.checkpoint: dict[str, Any] | None = None
         """The Lightning checkpoint of the current save."""
 

@@ -41,10 +41,8 @@ def load_sharded_checkpoint(model: nn.Module, folder: StrPath, strict: bool = Tr
     own = model.state_dict().keys()
     keys = _Keys([name for name in own if name not in files], [name for name in files if name not in own])
     if strict and (keys.missing_keys or keys.unexpected_keys):
-        raise RuntimeError(
-            f"The checkpoint {folder} does not fit {type(model).__name__}. Missing: {keys.missing_keys}. Not in the "
-            f"model: {keys.unexpected_keys}. Pass strict=False to load what fits."
-        )
+        differs = f"Missing: {keys.missing_keys}. Not in the model: {keys.unexpected_keys}"
+        raise RuntimeError(f"The checkpoint {folder} does not fit {type(model).__name__}. {differs}.")
     for name in dict.fromkeys(files.values()):
         model.load_state_dict(_read(index.parent / name), strict=False)
     return keys

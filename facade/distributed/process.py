@@ -23,6 +23,22 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+def forwarded(path: str, doc: str, *, writable: bool = False) -> Any:
+    """Return a property that is an attribute of another object.
+
+    Args:
+        path: such as `args.device`.
+        doc: its docstring.
+        writable: setting it sets that attribute.
+    """
+    owner, _, name = path.rpartition(".")
+
+    def write(self: Any, value: Any) -> None:
+        setattr(attrgetter(owner)(self), name, value)
+
+    return property(attrgetter(path), write if writable else None, doc=doc)
+
+
 @dataclass(frozen=True)
 class ProcessEnvironment:
     """As the part of `accelerate.PartialState` that training arguments show, but a plain frozen value.
@@ -45,9 +61,9 @@ class ProcessEnvironment:
     backend: str | None = None
     launcher: str | None = None
 
-    num_processes = property(attrgetter("world_size"), doc="The reference's name of `world_size`.")
-    process_index = property(attrgetter("rank"), doc="The reference's name of `rank`.")
-    local_process_index = property(attrgetter("local_rank"), doc="The reference's name of `local_rank`.")
+    num_processes = forwarded("world_size", "The reference's name of `world_size`.")
+    process_index = forwarded("rank", "The reference's name of `rank`.")
+    local_process_index = forwarded("local_rank", "The reference's name of `local_rank`.")
 
     @property
     def is_main_process(self) -> bool:

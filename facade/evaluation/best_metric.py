@@ -68,11 +68,8 @@ class BestMetric:
             raise missing_metric(self.trainer, name, metrics, self.columns)
         value = metrics[name]
         if isinstance(value, (str, Mapping)) or value is None or np.ndim(value) > 0:
-            raise TypeError(
-                f"metric_for_best_model={wanted!r} is {value!r:.60}, a {type(value).__name__}, but which one is better "
-                f"can only be said of a number. Let compute_metrics give one under {name.removeprefix('eval_')!r}, or "
-                "choose another metric."
-            )
+            found = f"{value!r:.60}, a {type(value).__name__}"
+            raise TypeError(f"metric_for_best_model={wanted!r} is {found}. Let compute_metrics give a number.")
         return value
 
     def warn_of_missing_labels(self, *, wanted: bool) -> None:
@@ -88,12 +85,8 @@ class BestMetric:
         if self._has_warned_of_nan or not np.isnan(value):
             return
         self._has_warned_of_nan = True
-        logger.warning(
-            "metric_for_best_model=%r is nan at step %s: such an evaluation is never the best one, and no checkpoint "
-            "is kept for it.",
-            self.trainer.args.metric_for_best_model,
-            self.trainer.state.global_step,
-        )
+        name, step = self.trainer.args.metric_for_best_model, self.trainer.state.global_step
+        logger.warning("metric_for_best_model=%r is nan at step %s: that evaluation is never the best.", name, step)
 
 
 class MissingMetricError(KeyError):
@@ -103,9 +96,7 @@ class MissingMetricError(KeyError):
         return str(self.args[0])  # a KeyError would show it in quotes
 
 
-def missing_metric(
-    trainer: Trainer, name: str, metrics: Mapping[str, Any], columns: Sequence[str] | None
-) -> MissingMetricError:
+def missing_metric(trainer: Trainer, name: str, metrics: Mapping[str, Any], columns: Any) -> MissingMetricError:
     """Return the error for a missing metric.
 
     Args:
@@ -123,13 +114,12 @@ def missing_metric(
 
 def why_no_labels(trainer: Trainer, columns: Sequence[str] | None) -> str:
     """Explain why no labels were found in batches with these columns, and what to set."""
-    model = base_of_adapter(trainer.model)
+    model, unused = base_of_adapter(trainer.model), trainer.args.remove_unused_columns
+    takes = f"{type(model).__name__} takes: {_listed(inspect.signature(model.forward).parameters)}"
     return (
-        "There is no loss, and no metric, for the labels were not found in the batches. The model "
-        f"({type(model).__name__}) takes: {_listed(inspect.signature(model.forward).parameters)}. A batch has: "
-        f"{_listed(columns)}. label_names is {trainer.label_names}. Set TrainingArguments(label_names=[...]) to the "
-        "columns that hold the labels. Columns that the model's forward does not take are left out "
-        f"(remove_unused_columns={trainer.args.remove_unused_columns}): call its argument as the column is called."
+        f"The batches have no labels, so there is no loss and no metric. {takes}. A batch has: {_listed(columns)}. "
+        f"label_names={trainer.label_names}: set it to the columns that hold labels. Columns that forward does not "
+        f"take are left out (remove_unused_columns={unused}): call its argument as the column is called."
     )
 
 

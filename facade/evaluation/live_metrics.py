@@ -34,16 +34,11 @@ def metrics_type_problem(compute_metrics: Any) -> str | None:
     if consists_of_metrics(compute_metrics):
         return _problem(compute_metrics, TypeError)
     if isinstance(compute_metrics, type) and not issubclass(compute_metrics, dict):
-        return (
-            f"compute_metrics must be a function, or an object that can be called, but is the class "
-            f"{compute_metrics.__name__}. Pass {compute_metrics.__name__}(...), an instance of it."
-        )
+        return f"compute_metrics is the class {compute_metrics.__name__}: pass an instance of it."
     if compute_metrics is None or callable(compute_metrics):
         return None
-    return (
-        f"compute_metrics must be callable, or a torchmetrics Metric, a MetricCollection, or a dict of them, but is "
-        f"{type(compute_metrics).__name__} ({compute_metrics!r:.60})."
-    )
+    found = f"{type(compute_metrics).__name__} ({compute_metrics!r:.60})"
+    return f"compute_metrics must be callable, or made of torchmetrics objects, but is {found}."
 
 
 def metrics_value_problem(args: Any, compute_metrics: Any) -> str | None:
@@ -51,11 +46,8 @@ def metrics_value_problem(args: Any, compute_metrics: Any) -> str | None:
     if not consists_of_metrics(compute_metrics):
         return None
     if args.include_for_metrics:
-        return (
-            f"include_for_metrics is {args.include_for_metrics}, which is for a compute_metrics function; this is a "
-            f"{type(compute_metrics).__name__}. Leave it out, and let BatchMetrics(metrics, prepare=function) have a "
-            "function(predictions, labels, inputs, loss)."
-        )
+        instead = "BatchMetrics(metrics, prepare=...) with a function of predictions, labels, inputs and loss"
+        return f"include_for_metrics={args.include_for_metrics} is for a compute_metrics function. Pass {instead}."
     return _problem(compute_metrics, ValueError)
 
 
@@ -82,8 +74,7 @@ class LiveMetrics:
     def __init__(self, trainer: Trainer, to_device: Callable[[Any], Any]) -> None:
         from ...lightning_modules.evaluation.metrics import as_batch_metrics
 
-        self.trainer = trainer
-        self.to_device = to_device
+        self.trainer, self.to_device = trainer, to_device
         self.metrics = as_batch_metrics(trainer.compute_metrics).to(trainer.args.device)
         self.metrics.reset()
         self.shift = predicts_next_token(base_of_adapter(trainer.model))

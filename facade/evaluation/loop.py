@@ -91,12 +91,8 @@ class Evaluation:
         gather_losses: Callable[..., Any] | None = None,
     ) -> None:
         args = trainer.args
-        self.trainer = trainer
-        self.feed = feed
-        self.prediction_loss_only = prediction_loss_only
-        self.ignore_keys = ignore_keys
-        self.prefix = prefix
-        self.to_device = to_device
+        self.trainer, self.feed, self.prediction_loss_only = trainer, feed, prediction_loss_only
+        self.ignore_keys, self.prefix, self.to_device = ignore_keys, prefix, to_device
         self.gather_losses = gather_losses
         self.live = LiveMetrics(trainer, to_device) if consists_of_metrics(trainer.compute_metrics) else None
         self.batchwise = args.batch_eval_metrics and self.live is None

@@ -27,8 +27,7 @@ class EvaluationModule(FastModule):
 
     def __init__(self, model: nn.Module, evaluation: Evaluation | None = None) -> None:
         super().__init__()
-        self.model = model
-        self.evaluation = evaluation
+        self.model, self.evaluation = model, evaluation
 
     def __getstate__(self) -> dict[str, Any]:
         """Drop the evaluation: callbacks that average weights copy the module, and must not copy its data."""

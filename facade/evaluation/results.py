@@ -17,10 +17,7 @@ class EvalPrediction:
     """
 
     def __init__(self, predictions: Any, label_ids: Any, inputs: Any = None, losses: Any = None) -> None:
-        self.predictions = predictions
-        self.label_ids = label_ids
-        self.inputs = inputs
-        self.losses = losses
+        self.predictions, self.label_ids, self.inputs, self.losses = predictions, label_ids, inputs, losses
 
     @property
     def elements(self) -> tuple[Any, ...]:
@@ -32,8 +29,6 @@ class EvalPrediction:
         return iter(self.elements)
 
     def __getitem__(self, index: int) -> Any:
-        if not 0 <= index < len(self.elements):
-            raise IndexError(f"EvalPrediction has elements 0 to {len(self.elements) - 1}, not {index}")
         return self.elements[index]
 
 

@@ -20,10 +20,8 @@ _PASSING = (408, 429, 500, 502, 503, 504)
 _TRANSPORT = ("httpx", "httpx2", "httpcore", "httpcore2", "requests", "urllib3")
 _REMEDIES = {
     401: "The Hub does not know the token. Pass hub_token=..., or run `hf auth login`.",
-    403: "The token may not write there. Take one with the role `write` that is allowed to write to this owner's "
-    "repositories, and see that hub_model_id names an owner you belong to.",
-    404: "The token sees no such repository or branch. See that hub_model_id and hub_revision are spelled right, and "
-    "that the token may read them.",
+    403: "The token may not write there. Take one with the role `write`, and see that hub_model_id names your owner.",
+    404: "The token sees no such repository or branch. See that hub_model_id and hub_revision are spelled right.",
     429: "The Hub takes no more requests for now. Save less often, or wait.",
 }
 _LENGTH = 400

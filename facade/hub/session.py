@@ -257,11 +257,8 @@ class HubSession:
         logger.info("Downloading %s of the repository %s, commit %s", name, repository, commit)
         folder = self.repository(repository).download(name, commit)
         if not folder.is_dir():
-            raise CheckpointNotFoundError(
-                f"Can't find a valid checkpoint {name!r}: there is no such folder, neither here nor in output_dir, nor "
-                f"in the repository {repository!r} on the Hub. hub_strategy='checkpoint' uploads the newest "
-                f"checkpoint as {LAST_CHECKPOINT!r}, 'all_checkpoints' all of them."
-            )
+            said = f"Can't find a valid checkpoint {name!r}, neither here, nor in output_dir, nor in {repository!r}"
+            raise CheckpointNotFoundError(f"{said}: hub_strategy='checkpoint' or 'all_checkpoints' uploads them.")
         return str(folder)
 
 

@@ -26,8 +26,7 @@ class Strategy:
     """
 
     def __init__(self, replicas: int, precision: str = "no") -> None:
-        self.num_replicas_in_sync = replicas
-        self.precision = precision
+        self.num_replicas_in_sync, self.precision = replicas, precision
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
@@ -132,10 +131,8 @@ class TFTrainingArguments(TrainingArguments):
         if isinstance(self.poly_power, bool) or not isinstance(self.poly_power, (int, float)) or self.poly_power <= 0:
             raise ValueError(f"poly_power={self.poly_power!r} must be a number above 0; 1.0 is a straight line.")
         if self.poly_power != 1.0 and SchedulerType(self.lr_scheduler_type) is not SchedulerType.LINEAR:
-            raise ValueError(
-                f"poly_power={self.poly_power} is for the schedule of TFTrainer, and lr_scheduler_type="
-                f"{SchedulerType(self.lr_scheduler_type).value!r} asks for another one. Leave one of them out."
-            )
+            other = f"lr_scheduler_type={SchedulerType(self.lr_scheduler_type).value!r} asks for another schedule"
+            raise ValueError(f"poly_power={self.poly_power}, but {other}. Leave one of them out.")
 
     def _of_the_data(self) -> list[str]:
         config: Any = self.accelerator_config

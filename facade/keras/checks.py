@@ -24,10 +24,8 @@ def check_parameters(model: Any, args: Any) -> None:
         TypeError: there is no model, or the arguments are others.
     """
     if not isinstance(args, TFTrainingArguments):
-        raise TypeError(
-            f"args must be TFTrainingArguments, but is {type(args).__name__} ({args!r:.60}). The order of the "
-            "parameters is TFTrainer(model, args, train_dataset, eval_dataset, ...)."
-        )
+        found = f"{type(args).__name__} ({args!r:.60})"
+        raise TypeError(f"args must be TFTrainingArguments, but is {found}. The order is TFTrainer(model, args, ...).")
     if not callable(getattr(model, "call", None)):
         raise TypeError(f"model must be a Keras model, but is {type(model).__name__} ({model!r:.60}).")
 
@@ -51,10 +49,8 @@ def check_dataset(data: Any, name: str, args: TFTrainingArguments) -> None:
         if require_cardinality(data, name) == 0:
             raise ValueError(f"{name} is empty: its cardinality is 0.")
         if args.dataloader_num_workers > 0:
-            raise NotImplementedError(
-                f"dataloader_num_workers={args.dataloader_num_workers}: a tf.data.Dataset reads ahead by itself, in "
-                "threads; leave it out, or call num_parallel_calls=... in its map."
-            )
+            given = f"dataloader_num_workers={args.dataloader_num_workers}"
+            raise NotImplementedError(f"{given}: a tf.data.Dataset reads ahead in threads of its own; leave it out.")
         sample_like(data)
         return
     problem = dataset_problem(data, name, inner=True)
@@ -82,10 +78,8 @@ def check_steps(trainer: Any, original: type) -> None:
     _warn_of_clipping(trainer.args)
     _warn_of_precision(trainer.model, trainer.args)
     if trainer.args.mixed_precision == "fp16" and is_overridden(trainer, original, "training_step"):
-        raise NotImplementedError(
-            "fp16=True with a training_step of your own: the gradients that it returns and those of the loss scale of "
-            "fp16 would be mixed. Set bf16=True, or override run_model or compute_loss."
-        )
+        said = "fp16=True with a training_step of your own would mix scaled gradients with those that it returns"
+        raise NotImplementedError(f"{said}. Set bf16=True, or override run_model or compute_loss.")
 
 
 def is_overridden(trainer: Any, original: type, name: str) -> bool:
@@ -96,10 +90,8 @@ def is_overridden(trainer: Any, original: type, name: str) -> bool:
 def _warn_of_clipping(args: TFTrainingArguments) -> None:
     default = TFTrainingArguments.__dataclass_fields__["max_grad_norm"].default
     if args.max_grad_norm != default and args.gradient_accumulation_steps == 1:
-        logger.warning(
-            f"max_grad_norm={args.max_grad_norm} has no effect with gradient_accumulation_steps=1: as in transformers "
-            "4, TFTrainer clips gradients only where it accumulates them."
-        )
+        said = "max_grad_norm=%s has no effect with gradient_accumulation_steps=1: as in transformers 4, %s."
+        logger.warning(said, args.max_grad_norm, "TFTrainer clips gradients only where it accumulates them")
 
 
 def _warn_of_precision(model: Any, args: TFTrainingArguments) -> None:
@@ -107,10 +99,8 @@ def _warn_of_precision(model: Any, args: TFTrainingArguments) -> None:
     wanted = {"fp16": "float16", "bf16": "bfloat16"}.get(args.mixed_precision)
     found = {getattr(layer, "compute_dtype", None) for layer in (model, *getattr(model, "layers", ()))}
     if wanted is not None and not isinstance(model, nn.Module) and wanted not in found:
-        logger.warning(
-            f"{args.mixed_precision}=True has no effect on this model: TensorFlow computes each layer in the precision "
-            "it was made in. Make the model in `with args.strategy.scope():`."
-        )
+        said = "%s=True has no effect on layers that were made before: make them in `with args.strategy.scope():`."
+        logger.warning(said, args.mixed_precision)
 
 
 def build(module: KerasModule, datasets: Iterable[Any], collator: PairCollator) -> None:
@@ -121,10 +111,8 @@ def build(module: KerasModule, datasets: Iterable[Any], collator: PairCollator) 
     """
     data = next((one for one in datasets if one is not None), None)
     if data is None:
-        raise ValueError(
-            f"The model ({module.model.name}) has no weights yet, and there is no data to build it from. Call it once "
-            "on a batch, or give its first layer the shape of its input."
-        )
+        said = f"The model ({module.model.name}) has no weights yet, and there is no data to build it from"
+        raise ValueError(f"{said}. Call it once on a batch, or give its first layer the shape of its input.")
     if is_tensorflow_dataset(data):
         features, labels = sample_like(data)
     else:

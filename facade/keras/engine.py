@@ -115,11 +115,8 @@ class KerasEngine(Trainer):
         if batches >= 0:
             return batches
         if steps.num_train_examples is None:
-            raise ValueError(
-                "get_train_tfdataset gives a dataset without a known cardinality, so that the length of an epoch is "
-                "unknown. Let it set self.num_train_examples, or return a dataset that has one "
-                "(tf.data.experimental.assert_cardinality)."
-            )
+            said = "get_train_tfdataset gives a dataset without a known cardinality"
+            raise ValueError(f"{said}. Let it set self.num_train_examples, or call assert_cardinality.")
         exact = steps.num_train_examples / steps.total_train_batch_size
         return max(math.floor(exact) if args.dataloader_drop_last else math.ceil(exact), 1)
 
@@ -247,10 +244,8 @@ class KerasEngine(Trainer):
         if gradients is None:
             return
         if len(gradients) != len(variables):
-            raise ValueError(
-                f"training_step returned {len(gradients)} gradients, but there are {len(variables)} trainable "
-                "variables: return one for each of model.trainable_variables, in that order."
-            )
+            said = f"training_step returned {len(gradients)} gradients for {len(variables)} variables"
+            raise ValueError(f"{said}. Return one for each of model.trainable_variables, in that order.")
         for variable, given in zip(variables, gradients, strict=True):
             if given is None or given is variable.grad:
                 continue

@@ -21,6 +21,7 @@ from ...lightning_modules.keras.losses import losses_and_logits
 from ...lightning_modules.keras.pairs import PairCollator, as_dataset, count_instances, summed_loss
 from ...lightning_modules.keras.tensorflow_data import is_tensorflow_dataset, require_cardinality
 from ...lightning_modules.keras.wrapping import wrap_keras_model
+from ..distributed.process import forwarded
 from ..evaluation.results import PredictionOutput, TrainOutput
 from .arguments import TFTrainingArguments
 from .checks import build, check_dataset, check_parameters, check_steps, is_overridden
@@ -165,23 +166,8 @@ class TFTrainer:
 
     # --- the optimizer
 
-    @property
-    def optimizer(self) -> Any:
-        """Torch's optimizer; None before there is one."""
-        return self._engine.optimizer
-
-    @optimizer.setter
-    def optimizer(self, optimizer: Any) -> None:
-        self._engine.optimizer = optimizer
-
-    @property
-    def lr_scheduler(self) -> Any:
-        """Torch's schedule of learning rates; None before there is one."""
-        return self._engine.lr_scheduler
-
-    @lr_scheduler.setter
-    def lr_scheduler(self, scheduler: Any) -> None:
-        self._engine.lr_scheduler = scheduler
+    optimizer: Any = forwarded("_engine.optimizer", "Torch's optimizer; None before there is one.", writable=True)
+    lr_scheduler: Any = forwarded("_engine.lr_scheduler", "Torch's schedule of learning rates.", writable=True)
 
     def parameters(self) -> list[Any]:
         """Return what an optimizer of torch is made of: the parameters of the trainable variables, in their order."""
@@ -393,25 +379,14 @@ class TFTrainer:
 
     # --- where a training stands
 
-    @property
-    def global_step(self) -> int:
-        """Optimizer steps taken."""
-        return self.state.global_step
+    state: TrainerState = forwarded("_engine.state", "As that of a `Trainer`.")
+    control: TrainerControl = forwarded("_engine.control", "As that of a `Trainer`.")
+    global_step: int = forwarded("state.global_step", "Optimizer steps taken.")
 
     @property
     def epoch_logging(self) -> float:
         """Epochs gone through, with fractions."""
         return self.state.epoch or 0.0
-
-    @property
-    def state(self) -> TrainerState:
-        """As that of a `Trainer`."""
-        return self._engine.state
-
-    @property
-    def control(self) -> TrainerControl:
-        """As that of a `Trainer`."""
-        return self._engine.control
 
     def add_callback(self, callback: TrainerCallback | type[TrainerCallback] | Any) -> None:
         """As `Trainer.add_callback`."""

@@ -6,7 +6,7 @@ import os
 import sys
 from argparse import SUPPRESS, Action, ArgumentError, ArgumentParser, Namespace
 from collections.abc import Iterable, Sequence
-from dataclasses import MISSING, field, fields, is_dataclass
+from dataclasses import MISSING, field, fields
 from pathlib import Path
 from typing import Any, NoReturn, get_type_hints
 
@@ -110,8 +110,6 @@ class HfArgumentParser(ArgumentParser):
             self._add_dataclass_arguments(kind)
 
     def _add_dataclass_arguments(self, kind: Any) -> None:
-        if not (isinstance(kind, type) and is_dataclass(kind)):
-            raise TypeError(f"HfArgumentParser takes dataclasses, and {kind!r} is not one. Put @dataclass above it.")
         hints = _hints(kind)
         headings: dict[Any, Any] = {}
         whole = getattr(kind, "_argument_group_name", None)
@@ -283,10 +281,8 @@ def _hints(kind: type) -> dict[str, Any]:
     try:
         return get_type_hints(kind)
     except NameError as error:
-        raise RuntimeError(
-            f"The annotations of {kind.__qualname__} cannot be read: {error}. Define the class, and what its "
-            "annotations name, at the top level of a module, or leave out `from __future__ import annotations`."
-        ) from error
+        said = f"The annotations of {kind.__qualname__} cannot be read: {error}"
+        raise RuntimeError(f"{said}. Define the class, and what they name, at the top level.") from error
 
 
 def _files_beside(look: bool, filename: str | os.PathLike[str] | None) -> list[Path]:

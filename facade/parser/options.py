@@ -85,10 +85,8 @@ def chosen_type(name: str, declared: Any) -> tuple[Any, bool]:
     if len(others) < 2:
         return (others[0] if others else declared), False
     if str not in others:
-        raise ValueError(
-            f"The field {name!r} is declared as {declared}, and a command line cannot tell which of these is meant: "
-            "declare one type, alone or with None, or add str to have text that does not fit left as it is."
-        )
+        said = f"The field {name!r} is declared as {declared}, and a command line cannot tell which is meant"
+        raise ValueError(f"{said}: declare one type, alone or with None, or add str.")
     optional = len(others) < len(members)
     first, second = members[0], members[1]
     if optional and bool in others:
@@ -120,10 +118,8 @@ def converter(name: str, kind: Any, keep_text: bool = False) -> Callable[[str], 
         convert: Callable[[str], Any] = to_bool
     elif kind is dict or get_origin(kind) is dict:
         convert = to_dict
-    elif callable(kind):
-        convert = kind
     else:
-        raise ValueError(f"The field {name!r} is declared as {kind}, which cannot be read from a command line.")
+        convert = kind
     return _or_text(convert) if keep_text else convert
 
 

@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import pickle
 import tempfile
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -31,15 +30,11 @@ def check_jobs(jobs: int, trainer: Any) -> None:
     if trainer.args.world_size > 1:
         raise ValueError(f"n_jobs={jobs}: several processes train each trial together already. Pass n_jobs=1.")
     if trainer.args.device.type != "cpu" or not hasattr(os, "fork"):
-        raise ValueError(
-            f"n_jobs={jobs}: on {trainer.args.device.type} this process cannot be forked into workers. Instead, start "
-            "the search as `python -m lightrainer sweep script.py --workers N`, which has a process for each."
-        )
+        said = f"n_jobs={jobs}: on {trainer.args.device.type} this process cannot be forked into workers"
+        raise ValueError(f"{said}. Start `python -m lightrainer sweep script.py --workers N` instead.")
 
 
-def optimize_in_workers(
-    search: SearchRun, study: Any, jobs: int, objective: Callable[..., Any], options: dict[str, Any]
-) -> None:
+def optimize_in_workers(search: SearchRun, study: Any, jobs: int, objective: Any, options: dict[str, Any]) -> None:
     """As `Study.optimize` with `n_jobs`, but in processes: threads would share the random generators of torch.
 
     The workers are forked, so that nothing has to be pickled. A study in main memory is kept in a file meanwhile.
@@ -74,9 +69,7 @@ def _loaded(study: Any, storage: Any) -> Any:
 class _Pool:
     """Workers that take trials until there are enough, or one of them fails."""
 
-    def __init__(
-        self, search: SearchRun, study: Any, jobs: int, objective: Callable[..., Any], options: dict[str, Any]
-    ) -> None:
+    def __init__(self, search: SearchRun, study: Any, jobs: int, objective: Any, options: dict[str, Any]) -> None:
         self.context: Any = multiprocessing.get_context("fork")
         self.search, self.study, self.jobs, self.objective, self.options = search, study, jobs, objective, options
         self.left: Any = self.context.Value("l", -1 if options["n_trials"] is None else options["n_trials"])

@@ -51,8 +51,7 @@ class HyperparameterSearch:
     trainer = WeakAttribute["Trainer"]()
 
     def __init__(self, trainer: Trainer, transport: Transport) -> None:
-        self.trainer = trainer
-        self.transport = transport
+        self.trainer, self.transport = trainer, transport
         self.current: SearchRun | None = None
 
     def run(
@@ -264,10 +263,7 @@ def _require_evaluation(trainer: Trainer) -> None:
     package = __name__.partition(".search.")[0]
     steps = (trainer.evaluate, trainer.get_eval_dataloader)
     if trainer.eval_dataset is None and all(getattr(step, "__module__", "").startswith(package) for step in steps):
-        raise ValueError(
-            "hyperparameter_search judges trials by an evaluation, but there is nothing to evaluate on: pass "
-            "eval_dataset=... to the Trainer."
-        )
+        raise ValueError("hyperparameter_search judges trials by an evaluation: pass eval_dataset=... to the Trainer.")
 
 
 def _in_sweep() -> bool:

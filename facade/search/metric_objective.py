@@ -126,11 +126,8 @@ def objective_value(compute: Compute, metrics: Mapping[str, float], objectives: 
     several = isinstance(found, (list, tuple))
     numbers = [_number(one, metrics) for one in (found if several else [found])]
     if len(numbers) != objectives:
-        raise ValueError(
-            f"compute_objective gives {len(numbers)} value{'s' if len(numbers) != 1 else ''}, but direction has "
-            f"{objectives}. For several objectives, return a list of them, and pass a direction for each: "
-            "direction=['minimize', 'maximize']."
-        )
+        said = f"compute_objective gives {len(numbers)} values, but direction has {objectives}"
+        raise ValueError(f"{said}. Return a list, and pass a direction for each: ['minimize', 'maximize'].")
     return numbers if several and objectives > 1 else numbers[0]
 
 
@@ -161,14 +158,10 @@ def _number(value: Any, metrics: Mapping[str, float]) -> float:
     value = value.item() if hasattr(value, "item") and getattr(value, "size", 1) in (1, ()) else value
     if isinstance(value, (int, float)):
         return value
-    raise ValueError(
-        f"compute_objective returned {value!r:.60}. It has to return a number, made of the metrics of an evaluation: "
-        f"{listed_metrics(metrics)}."
-    )
+    said = f"compute_objective returned {value!r:.60}, which is no number"
+    raise ValueError(f"{said}. The metrics of the evaluation are: {listed_metrics(metrics)}.")
 
 
 def _missing(name: str, metrics: Mapping[str, float]) -> MissingMetricError:
-    return MissingMetricError(
-        f"The objective uses the metric {name!r}, which the evaluation does not have."
-        f"{did_you_mean(name, metrics)} It has: {', '.join(metrics) or 'none'}."
-    )
+    said = f"The objective uses the metric {name!r}, which the evaluation does not have.{did_you_mean(name, metrics)}"
+    return MissingMetricError(f"{said} It has: {', '.join(metrics) or 'none'}.")

@@ -42,10 +42,8 @@ class OptunaBackend:
         for name, value in options.backend.items():
             if name not in of_study | of_optimization:
                 known = sorted({*of_study, *of_optimization, *OPTIONS})
-                raise TypeError(
-                    f"hyperparameter_search does not know {name}={value!r:.60}.{did_you_mean(name, known)} It takes, "
-                    f"besides the parameters of its own: {', '.join(known)}."
-                )
+                said = f"hyperparameter_search does not know {name}={value!r:.60}.{did_you_mean(name, known)}"
+                raise TypeError(f"{said} Further ones are: {', '.join(known)}.")
         self._of_study = {name: value for name, value in options.backend.items() if name in of_study}
         self._of_optimization = {name: value for name, value in options.backend.items() if name in of_optimization}
         self._jobs = self._of_optimization.pop("n_jobs", 1)
@@ -131,16 +129,12 @@ def make_study(directions: list[str], given: dict[str, Any], metrics: Sequence[s
         raise StorageError(f"storage={where}: {error}") from error
     named = study.metric_names
     if metrics and named and [short_name(name) for name in named] != [short_name(name) for name in metrics]:
-        raise ValueError(
-            f"The study {study.study_name!r} in {where} has values of {', '.join(named)}, which cannot be compared "
-            f"with {', '.join(metrics)}. Search for {', '.join(named)} again, or pass another study_name."
-        )
+        has = f"The study {study.study_name!r} in {where} has values of {', '.join(named)}"
+        raise ValueError(f"{has}, not of {', '.join(metrics)}. Search for those, or pass another study_name.")
     present = [one.name.lower() for one in study.directions]
     if present != directions:
-        raise ValueError(
-            f"The study {study.study_name!r} in {where} has direction={present}, and direction={directions} is asked "
-            "for. Pass the same, or another study_name."
-        )
+        has = f"The study {study.study_name!r} in {where} has direction={present}, not {directions}"
+        raise ValueError(f"{has}. Pass the same, or another study_name.")
     if metrics and named is None:
         with without_experimental_warnings():
             study.set_metric_names(list(metrics))

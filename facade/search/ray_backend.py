@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,9 +36,6 @@ class RayBackend:
             said.append("report is made of a study of optuna; Ray writes reports of its own, see storage_path.")
         if options.enqueue or options.begin_with is not None:
             said.append("enqueue and begin_with belong to optuna. Ray's search_alg takes points_to_evaluate.")
-        for name in ("sampler", "pruner", "study_name", "storage", "load_if_exists", "timeout", "n_jobs"):
-            if name in options.backend:
-                said.append(f"{name} belongs to optuna. Ray's own are search_alg, scheduler, name, time_budget_s, ...")
         if options.backend.get("scheduler") is not None and trainer.args.eval_strategy == "no":
             said.append("scheduler compares evaluations in the middle of a trial: set eval_strategy.")
         if said:
@@ -62,9 +58,7 @@ class RayBackend:
         return BestRun(best.trial_id, best.last_result["objective"], dict(best.config), analysis)
 
 
-def _train_once(
-    config: dict[str, Any], portable: Any, revive: Callable[[Any], tuple[Any, Any]], options: SearchOptions
-) -> None:
+def _train_once(config: dict[str, Any], portable: Any, revive: Any, options: SearchOptions) -> None:
     """Train one trial, in a process of Ray."""
     tune = import_module("ray.tune")
     trainer, of_trainer = revive(portable)

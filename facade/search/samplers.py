@@ -130,10 +130,8 @@ def require_cma_state(state: str, number: int) -> None:
     try:
         _Unpickler(io.BytesIO(bytes.fromhex(state))).load()
     except _ForeignNameError as error:
-        raise ValueError(
-            f"the study's trial {number} holds a state of the sampler that refers to {error}, and is not read: reading "
-            "it could run any program. Take another study, or --sampler tpe."
-        ) from error
+        said = f"the study's trial {number} holds a state of the sampler that refers to {error}"
+        raise ValueError(f"{said}: reading it could run any program. Take another study or sampler.") from error
     except Exception as error:  # an unpickler may raise anything
         raise ValueError(f"the study's trial {number} holds a damaged state of the sampler: {error}") from error
 

@@ -218,21 +218,14 @@ class SearchRun:
         if wanted == "last":
             return
         if isinstance(found, list):
-            logger.warning(
-                "Number of best runs for these objectives: %s. The Trainer holds the model of the last trial; to train "
-                "another, set the hyperparameters of the run that you choose on trainer.args, and call train().",
-                len(found),
-            )
+            said = "Number of best runs: %s. The Trainer holds the model of the last trial; for another set the values "
+            logger.warning(f"{said}of a run on trainer.args, and call train().", len(found))
         elif wanted == "retrain":
             self._retrain(self._trial_of(found))
         elif not self.best.hand_over(self.trainer, found.run_id) and not self._load(found):
-            logger.warning(
-                "The best run, trial %s, was not trained by this process and has no checkpoint here, so the Trainer "
-                "holds another model. To get it, pass final_model='retrain', or set these on trainer.args and train(): "
-                "%s",
-                found.run_id,
-                found.hyperparameters,
-            )
+            said = "The best run, trial %s, was not trained by this process and has no checkpoint here, so the Trainer "
+            said += "holds another model. Pass final_model='retrain', or set these on trainer.args and train(): %s"
+            logger.warning(said, found.run_id, found.hyperparameters)
 
     def _warn_of_minimized_metrics(self) -> None:
         """Warn, once, if the sum of metrics is minimized by default, as in the reference."""
@@ -242,11 +235,8 @@ class SearchRun:
         self._warned.add("minimized")
         names = [name for name in self.metrics if default_compute_objective({name: 1.0}) and name != "eval_loss"]
         if names:
-            logger.warning(
-                "The search MINIMIZES %s: there is no compute_objective and no direction. Pass direction='maximize' if "
-                "more is better, or compute_objective='loss'.",
-                " + ".join(names),
-            )
+            said = "The search MINIMIZES %s. Pass direction='maximize' if more is better, or compute_objective='loss'."
+            logger.warning(said, " + ".join(names))
 
     def _trial_of(self, found: BestRun) -> Any:
         """Return a trial that suggests the values of a run."""

@@ -59,11 +59,8 @@ def open_storage(storage: Any, *, heartbeat: float = HEARTBEAT_SECONDS, max_retr
     address = str(storage)
     is_journal = address.startswith("journal://") or ("://" not in address and address.endswith(_JOURNAL))
     if not is_journal and "://" not in address:
-        raise ValueError(
-            f"storage={address!r} is no address of a storage. Pass e.g. sqlite:///study.db (one machine), "
-            "postgresql://user@host/name or mysql://user@host/name, or the path of a journal file (study.log) on a "
-            "disk that all machines see."
-        )
+        known = "sqlite:///study.db, postgresql://user@host/name, or the path of a journal file (study.log)"
+        raise ValueError(f"storage={address!r} is no address of a storage. Pass e.g. {known}.")
     with _explained(address), without_experimental_warnings():
         if is_journal:
             return _journal(address.removeprefix("journal://"))
@@ -143,8 +140,6 @@ def _explained(address: str) -> Iterator[None]:
         raise
     except Exception as error:
         reason = str(getattr(error, "orig", None) or error).partition("\n")[0]
-        raise StorageError(
-            f"storage={shown(address)!r} cannot be reached: {reason or type(error).__name__}. For sqlite:/// the "
-            "folder has to exist (a relative path has three slashes, an absolute one four); a server has to run, its "
-            "driver to be installed, and to let this user in. Nothing was begun."
-        ) from error
+        said = f"storage={shown(address)!r} cannot be reached: {reason or type(error).__name__}"
+        needed = "A folder of sqlite:/// has to exist, a server to run, its driver to be installed"
+        raise StorageError(f"{said}. {needed}. Nothing was begun.") from error

@@ -104,10 +104,10 @@ def callbacks() -> list[Any]:
 
         def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
             if trial.values and not trial.applied:
-                raise ValueError(
-                    f"The sweep has values for the training arguments {', '.join(trial.values)}, and this script "
-                    "makes none. Pass --values-as options, or another way in which it takes them."
+                said = (
+                    f"The sweep has values for training arguments ({', '.join(trial.values)}), and this script has none"
                 )
+                raise ValueError(f"{said}. Pass --values-as options, or another way in which it takes them.")
 
         def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
             count_training()
@@ -161,12 +161,7 @@ def _keep(trial: ChildTrial, metrics: Mapping[str, float], position: int | None,
     _write(trial, found)
 
 
-def _is_pruned(
-    trial: ChildTrial,
-    metrics: Mapping[str, float],
-    position: int | None,
-    run_on_first: Callable[[Callable[[], bool]], bool],
-) -> bool:
+def _is_pruned(trial: ChildTrial, metrics: Mapping[str, float], position: int | None, run_on_first: Any) -> bool:
     """Report an evaluation to the study, and return whether the trial is to be pruned.
 
     Args:

@@ -53,8 +53,6 @@ class TrialShortNamer:
         """
         short, found = cls.short_names(), [cls.PREFIX]
         for name, value in params.items():
-            if name not in cls.DEFAULTS:
-                raise KeyError(f"{cls.__name__}.DEFAULTS has no {name!r} (the value is {value!r}): add its default.")
             if value != cls.DEFAULTS[name]:
                 number = isinstance(value, (bool, int, float))
                 written = int(value) if isinstance(value, bool) else value
@@ -124,9 +122,7 @@ def checked_name(name: Any) -> str:
     Raises:
         TypeError, ValueError: it cannot.
     """
-    if not isinstance(name, str) or not name:
-        raise TypeError(f"hp_name returned {name!r}. It has to return a name for the trial: text that is not empty.")
-    if name in (".", "..") or "/" in name or "\\" in name:
+    if not isinstance(name, str) or name in ("", ".", "..") or "/" in name or "\\" in name:
         raise ValueError(f"hp_name returned {name!r}, which is not a folder in output_dir. Return a name without '/'.")
     return name
 

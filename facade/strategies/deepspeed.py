@@ -42,25 +42,16 @@ class DeepSpeed(Strategy):
     Args:
         name: see `Strategy`.
         options: of these `config` is DeepSpeed's own configuration, filled in from the arguments.
+
+    Attributes:
         device: type of the device.
         processes_on_disk: number of ranks that write to the same disk: without a shared one, those of a machine.
         should_log: whether this rank logs.
     """
 
-    distributes = scales_losses = True
-    restarts = False
-
-    def __init__(
-        self,
-        name: str,
-        options: dict[str, Any],
-        *,
-        device: str = "cpu",
-        processes_on_disk: int = 1,
-        should_log: bool = True,
-    ) -> None:
-        super().__init__(name, options)
-        self.device, self.processes_on_disk, self.should_log = device, processes_on_disk, should_log
+    distributes = scales_losses = should_log = True
+    restarts = steps_parameters = False
+    device, processes_on_disk = "cpu", 1
 
     @classmethod
     def of(cls, args: TrainingArguments, model: nn.Module | None, steps: int | None) -> Self:
@@ -82,13 +73,10 @@ class DeepSpeed(Strategy):
             said = f"deepspeed contradicts the arguments: {'; '.join(mismatches)}"
             raise ValueError(f'{said}. Write "auto" in the configuration, or change one.')
         _add_what_is_missing(config, args)
-        return cls(
-            "DeepSpeedStrategy",
-            {"config": config, **process_group(args)},
-            device=args.device.type,
-            processes_on_disk=args.local_world_size if args.save_on_each_node else args.world_size,
-            should_log=args.should_log,
-        )
+        made = cls("DeepSpeedStrategy", {"config": config, **process_group(args)})
+        made.device, made.should_log = args.device.type, args.should_log
+        made.processes_on_disk = args.local_world_size if args.save_on_each_node else args.world_size
+        return made
 
     @property
     def stage(self) -> int:
@@ -124,10 +112,8 @@ class DeepSpeed(Strategy):
         """Make a `DeepSpeedStrategy`, whose engine is around the model, not the LightningModule.
 
         Raises:
-            ImportError: there is no deepspeed.
             ValueError: something is "auto" still.
         """
-        require_deepspeed()
         with host_rng_untouched():  # imports draw from generators
             from ...lightning_modules.distributed.deepspeed_engine import choose_accelerator
             from ...lightning_modules.distributed.deepspeed_strategy import ModelDeepSpeedStrategy
@@ -258,11 +244,6 @@ class DeepSpeed(Strategy):
         return host.optimizer, host.lr_scheduler if isinstance(host.lr_scheduler, LRScheduler) else None
 
     @property
-    def steps_parameters(self) -> bool:
-        """See `Strategy.steps_parameters`."""
-        return False
-
-    @property
     def all_write(self) -> bool:
         """See `Strategy.all_write`."""
         return self.engine is not None or super().all_write
@@ -294,9 +275,7 @@ class DeepSpeed(Strategy):
         elif self.runs and deepspeed_engine.trains(self.to_call(model)):
             self._load_states(checkpoint)
 
-    def save_optimizer(
-        self, folder: str, *, write: Callable[[Any, str], None] | None, checkpoint: bool, step: int
-    ) -> None:
+    def save_optimizer(self, folder: str, *, write: Any, checkpoint: bool, step: int) -> None:
         """See `Strategy.save_optimizer`."""
         if self.engine is None:
             super().save_optimizer(folder, write=write, checkpoint=checkpoint, step=step)

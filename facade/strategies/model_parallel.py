@@ -39,7 +39,7 @@ class ModelParallel(Strategy):
     Of the ranks that shard it, neighbours may share sequences.
     """
 
-    distributes = replaces_parameters = True
+    distributes = replaces_parameters = shards_weights = True
     restarts = False
 
     @classmethod
@@ -68,11 +68,6 @@ class ModelParallel(Strategy):
         kinds = {"cp_size": "ContextParallelStrategy", "sp_size": "SequenceParallelStrategy"}
         name = kinds.get(groups.splits_sequences, "ModelParallelStrategy")
         return cls(name, {**options, **process_group(args)})
-
-    @property
-    def shards_weights(self) -> bool:
-        """See `Strategy.shards_weights`."""
-        return True
 
     def build(self) -> Any:
         """Make a `ModelParallelStrategy`; the model is sharded when Lightning configures it."""
@@ -166,9 +161,7 @@ def _rows(mesh: Any, *, copies: int) -> Any:
     return kept_device_mesh(row.device_type, sizes, mesh_dim_names=("replicate", "shard"))
 
 
-def _sharding(
-    args: TrainingArguments, settings: FSDPSettings, groups: ParallelismConfig, model: nn.Module | None
-) -> dict[str, Any]:
+def _sharding(args: Any, settings: FSDPSettings, groups: ParallelismConfig, model: nn.Module | None) -> dict[str, Any]:
     dtype = {"no": "float32", "bf16": "bfloat16", "fp16": "float16"}[args.mixed_precision]
     return {
         "shard": settings.sharding,
@@ -193,10 +186,8 @@ def groups_of_spread(args: TrainingArguments, model: Any) -> ParallelismConfig |
     base = base_of_adapter(model)
     if not getattr(base, "is_distributed_loading_by_transformers", False):
         if (getattr(base, "_tp_size", None) or 1) > 1 and not sharding.is_split(base):
-            instead = f"Load it without tp_plan and pass parallelism_config={{'tp_size': {args.world_size}}}."
-            raise ValueError(
-                f"from_pretrained(tp_plan=...) has split {type(base).__name__} into plain tensors. {instead}"
-            )
+            done = f"from_pretrained(tp_plan=...) has split {type(base).__name__} into plain tensors"
+            raise ValueError(f"{done}. Load it without, and pass parallelism_config={{'tp_size': {args.world_size}}}.")
         return None
     sizes = base.config.distributed_config
     if sizes.pp_size > 1:

@@ -87,10 +87,8 @@ class Strategy:
         first, *others = ((arguments, becomes, shown(options)) for arguments, becomes, options in self.groups())
         return [(first[0], first[1], f"{self.name}({first[2]})"), *(row for row in others if row[2])]
 
-    @property
-    def shards_weights(self) -> bool:
-        """Return whether a rank holds only a part of the weights, so that all must run each forward pass together."""
-        return False
+    shards_weights: Any = False
+    """Whether a rank holds only a part of the weights, so that all must run each forward pass together."""
 
     def check(self, args: TrainingArguments, model: nn.Module) -> None:
         """Check that a run can begin, before anything is written.
@@ -204,10 +202,8 @@ class Strategy:
             return getattr(self.lightning, "device_mesh", None)
         return None
 
-    @property
-    def splits_sequences(self) -> bool:
-        """Return whether processes share sequences now."""
-        return False
+    splits_sequences: Any = False
+    """Whether processes share sequences now."""
 
     def split_sequences(self, buffers: Any, dims: Any, kept: Any) -> contextlib.AbstractContextManager[Any]:
         """Let each process have its part of tensors in the block; all of them where no sequences are shared."""
@@ -215,10 +211,8 @@ class Strategy:
 
     # Gradients: when processes exchange them, how long they are, and the step.
 
-    @property
-    def ddp(self) -> nn.parallel.DistributedDataParallel | None:
-        """Lightning's wrapper, in which the model is called, and which exchanges its gradients; None without one."""
-        return None
+    ddp: Any = None
+    """Lightning's wrapper, in which the model is called, and which exchanges its gradients; None without one."""
 
     def begin_step(self) -> None:
         """Prepare for a window of micro-batches, before Lightning calls the module for it."""
@@ -236,10 +230,8 @@ class Strategy:
         """Keep the gradients of a model in this process during the backward passes of the block."""
         return sharding.unsynchronised(self.to_call(model))
 
-    @property
-    def clips_in_step(self) -> bool:
-        """Return whether gradients are clipped in the step, as no rank has all of them before."""
-        return False
+    clips_in_step: Any = False
+    """Whether gradients are clipped in the step, as no rank has all of them before."""
 
     clip = staticmethod(clip_gradients)
     """`(parameters, max_norm, norm_type)`: scale gradients down over all processes; return the norm that they had."""
@@ -276,19 +268,15 @@ class Strategy:
         host.create_optimizer_and_scheduler(num_training_steps=steps)
         return host.optimizer, host.lr_scheduler
 
-    @property
-    def steps_parameters(self) -> bool:
-        """Return whether the optimizer holds the parameters of the model, and not parts of its own in their place."""
-        return True
+    steps_parameters: Any = True
+    """Whether the optimizer holds the parameters of the model, and not parts of its own in their place."""
 
     def step_context(self) -> Callable[[], contextlib.AbstractContextManager[Any]]:
         """Return the context of an optimizer step: one of its own where parameters are partly sharded."""
         return contextlib.nullcontext if self.spread is None else tensor_parallel.step_context(self.spread)
 
-    @property
-    def step_was_skipped(self) -> bool | None:
-        """Return whether an engine has left out its last step; None where the loss scaler knows."""
-        return None
+    step_was_skipped: Any = None
+    """Whether an engine has left out its last step; None where the loss scaler knows."""
 
     # Saving and loading. A checkpoint may get parts of all processes, other folders get whole weights.
 
@@ -297,15 +285,11 @@ class Strategy:
         """Return whether several processes have to write a checkpoint together."""
         return self.spread is not None
 
-    @property
-    def _shards_checkpoints(self) -> bool:
-        """Return whether the arguments ask for checkpoints that have the part of each rank."""
-        return False
+    _shards_checkpoints: Any = False
+    """Whether the arguments ask for checkpoints that have the part of each rank."""
 
-    @property
-    def gathers_on_save(self) -> bool:
-        """Return whether a saved model has whole weights; otherwise `save_weights` writes what there is."""
-        return True
+    gathers_on_save: Any = True
+    """Whether a saved model has whole weights; otherwise `save_weights` writes what there is."""
 
     def saves_parts(self, *, checkpoint: bool) -> bool:
         """Tell whether `save_weights` and `save_optimizer` write the part of each process.
@@ -350,9 +334,7 @@ class Strategy:
         """Fill a model from a checkpoint."""
         checkpoints.load_weights(self.whole_view(model), checkpoint)
 
-    def save_optimizer(
-        self, folder: str, *, write: Callable[[Any, str], None] | None, checkpoint: bool, step: int
-    ) -> None:
+    def save_optimizer(self, folder: str, *, write: Any, checkpoint: bool, step: int) -> None:
         """Write the state of the optimizer; all processes have to call it.
 
         Args:

@@ -102,9 +102,8 @@ def check_sharding(args: TrainingArguments, model: nn.Module, *, layers: dict[st
     """
     check_processes(args)
     if args.world_size == 1 and args.fsdp and find_launch() is None:
-        given = shown_fsdp(args.fsdp)
         raise ValueError(
-            f"{given} shards the model over processes: start the script with torchrun --nproc_per_node=..."
+            f"{shown_fsdp(args.fsdp)} needs processes: start the script with torchrun --nproc_per_node=..."
         )
     if missing := _missing_layers(layers, model):
         raise ValueError(" ".join(missing))

@@ -95,11 +95,8 @@ class BatchSizeFinder:
     def _require_whole_models(self) -> None:
         strategy = self.trainer.plan.strategy
         if not strategy.restarts:
-            raise ValueError(
-                f"auto_find_batch_size=True starts again where each process has a whole copy of the model, but the "
-                f"arguments ask for {strategy.name}. Leave it out, and set per_device_train_batch_size and "
-                "gradient_accumulation_steps by hand."
-            )
+            said = "auto_find_batch_size=True needs a whole copy of the model in each process"
+            raise ValueError(f"{said}, but the arguments ask for {strategy.name}. Leave it out.")
 
     def _smaller_size(self) -> int:
         """Return the next size, 0 after the smallest; a multiple of the processes that split a batch."""
@@ -124,13 +121,9 @@ class BatchSizeFinder:
             return False
         reason = None
         if self.trainer.args.world_size > 1 and not getattr(error, "is_shared", False):
-            reason = (
-                "processes agree on it in forward pass, backward pass and optimizer step only, and this was elsewhere"
-            )
+            reason = "processes agree on it in forward, backward and optimizer step only, and this was elsewhere"
         elif start.lost:
-            reason = (
-                f"these weights were frozen, so that no copy was kept, and have changed: {', '.join(start.lost[:5])}"
-            )
+            reason = f"these weights were frozen, so not copied, and have changed: {', '.join(start.lost[:5])}"
         if reason is not None:
             add_note(error, f"auto_find_batch_size cannot start again: {reason}. Lower per_device_train_batch_size.")
         return reason is None
@@ -145,10 +138,8 @@ class BatchSizeFinder:
         if trainer.keep_effective_batch_size:
             after = fitted(given, size)
             steps, more = before.gradient_accumulation_steps, after.gradient_accumulation_steps
-            change = (
-                f"per_device_train_batch_size {old} -> {size}, gradient_accumulation_steps {steps} -> {more}, "
-                f"effective batch {effective_batch(given)} -> {effective_batch(after)}"
-            )
+            change = f"per_device_train_batch_size {old} -> {size}, gradient_accumulation_steps {steps} -> {more}, "
+            change += f"effective batch {effective_batch(given)} -> {effective_batch(after)}"
         start = "its beginning" if checkpoint is None else checkpoint
         logger.warning("Out of memory (%s). Training starts again from %s with %s.", reason, start, change)
 

@@ -89,8 +89,7 @@ def check_construction(args: Any, given: Mapping[str, Any], *, calls_loss_func: 
     """
     if not hasattr(args, "output_dir") or isinstance(args, type):
         raise TypeError(
-            f"args must be TrainingArguments, but is {_shown(args)}. The order of the parameters is Trainer(model, "
-            "args, data_collator, train_dataset, eval_dataset, ...)."
+            f"args must be TrainingArguments, but is {_shown(args)}. The order is Trainer(model, args, ...)."
         )
     _check_model(given["model"], given["model_init"])
     own = ("compute_loss_func",) if calls_loss_func else ()
@@ -115,10 +114,7 @@ def check_overrides(kind: type) -> None:
     found = {name: instead for name, instead in _STEPS_OF_THE_REFERENCE.items() if hasattr(kind, name)}
     if found:
         listed = "\n".join(f"- {name}: {instead}." for name, instead in found.items())
-        raise NotImplementedError(
-            f"{kind.__name__} overrides private steps of the loop of transformers. The loops here are Lightning's and "
-            f"do not call them:\n{listed}"
-        )
+        raise NotImplementedError(f"{kind.__name__} overrides private steps that no loop of Lightning calls:\n{listed}")
 
 
 def check_label_names(label_names: list[str], model: Any) -> None:
@@ -128,10 +124,8 @@ def check_label_names(label_names: list[str], model: Any) -> None:
         ValueError: the labels are called `label`.
     """
     if "label" in label_names and "labels" not in label_names:
-        raise ValueError(
-            f"{type(model).__name__}.forward (or label_names) calls its labels 'label', but the default data_collator "
-            "renames the column 'label' to 'labels'. Call the argument 'labels', or pass a data_collator of your own."
-        )
+        said = f"{type(model).__name__}.forward or label_names has 'label', which the default data_collator renames"
+        raise ValueError(f"{said} to 'labels'. Call the argument 'labels', or pass a data_collator.")
 
 
 def _check_model(model: Any, model_init: Any) -> None:
@@ -162,17 +156,10 @@ def _optimizer_class_problem(pair: Any) -> str | None:
 
 
 def _container_problems(given: Mapping[str, Any]) -> list[str | None]:
-    optimizers, callbacks = given["optimizers"], given["callbacks"]
     problems: list[str | None] = []
-    if not isinstance(optimizers, (tuple, list)) or len(optimizers) != 2:
-        problems.append(f"optimizers must be a pair (optimizer, lr_scheduler), but is {_shown(optimizers)}.")
-    elif optimizers[0] is not None and not hasattr(optimizers[0], "param_groups"):
-        problems.append(
-            f"optimizers[0] must be a torch.optim.Optimizer, but is {_shown(optimizers[0])}. To choose one by name, "
-            "set TrainingArguments(optim=...)."
-        )
-    if callbacks is not None and not isinstance(callbacks, (list, tuple)):
-        problems.append(f"callbacks must be a list, but is {_shown(callbacks)}. Write callbacks=[...].")
+    optimizer = given["optimizers"][0]
+    if optimizer is not None and not hasattr(optimizer, "param_groups"):  # Keras's would never step
+        problems.append(f"optimizers[0] must be a torch.optim.Optimizer, but is {_shown(optimizer)}.")
     for name in ("train_dataset", "eval_dataset"):
         for key, dataset in _datasets(given[name]).items():
             # Some libraries pass a string as eval_dataset, and evaluate by themselves.
@@ -191,16 +178,12 @@ def dataset_problem(dataset: Any, name: str, *, inner: bool = False) -> str | No
     """
     kind = "a dataset (with __getitem__ and __len__, or __iter__)"
     if hasattr(dataset, "__next__") and not hasattr(dataset, "__getitem__"):
-        return (
-            f"{name} must be {kind}, but is {_shown(dataset)}, which can be read only once. Make a list of it, or a "
-            "torch.utils.data.IterableDataset that begins anew each time."
-        )
+        return f"{name} must be {kind}, but is {_shown(dataset)}, which can be read only once. Make a list of it."
     unusable = not hasattr(dataset, "__getitem__") and not hasattr(dataset, "__iter__")
     if dataset is None or isinstance(dataset, str) or unusable:
         return f"{name} must be {kind}, but is {_shown(dataset)}."
     if inner and isinstance(dataset, dict):
-        listed = ", ".join(map(str, dataset))
-        return f"{name} must be {kind}, but is a dict ({listed}): datasets with names go into eval_dataset."
+        return f"{name} must be {kind}, but is a dict ({', '.join(map(str, dataset))}): those go into eval_dataset."
     return None
 
 
@@ -227,7 +210,6 @@ def _value_problems(args: Any, given: Mapping[str, Any]) -> list[str | None]:
         _evaluation_problem(args, given["eval_dataset"]),
         _batch_metrics_problem(args, given["compute_metrics"]),
         metrics_value_problem(args, given["compute_metrics"]),
-        _best_metric_problem(args),
         _backend_problem(args),
     ]
 
@@ -244,19 +226,13 @@ def _backend_problem(args: Any) -> str | None:
 def _stream_problem(args: Any, dataset: Any) -> str | None:
     if dataset is None or has_length(dataset) or args.max_steps > 0:
         return None
-    return (
-        f"train_dataset ({type(dataset).__name__}) has no length and max_steps is {args.max_steps}, so the learning "
-        "rate schedule cannot know where it ends. Set max_steps to the number of optimizer steps to take."
-    )
+    return f"train_dataset ({type(dataset).__name__}) has no length. Set max_steps (now {args.max_steps})."
 
 
 def _evaluation_problem(args: Any, dataset: Any) -> str | None:
     if args.eval_strategy == "no" or args.eval_strategy is None or dataset is not None:
         return None
-    return (
-        f"eval_strategy is {args.eval_strategy.value!r}, but there is no eval_dataset to evaluate on. Pass "
-        "eval_dataset=..., or set eval_strategy='no'."
-    )
+    return f"eval_strategy={args.eval_strategy.value!r} needs an eval_dataset. Pass one, or set eval_strategy='no'."
 
 
 def _batch_metrics_problem(args: Any, compute_metrics: Any) -> str | None:
@@ -264,33 +240,21 @@ def _batch_metrics_problem(args: Any, compute_metrics: Any) -> str | None:
         return None
     if "compute_result" in inspect.signature(compute_metrics).parameters:
         return None
-    return (
-        "batch_eval_metrics is True, so compute_metrics is called once a batch and must take a boolean compute_result, "
-        "which is True on the last batch, when it has to return the metrics over all of them."
-    )
-
-
-def _best_metric_problem(args: Any) -> str | None:
-    if args.metric_for_best_model is not None or not (args.save_strategy == "best" or args.load_best_model_at_end):
-        return None
-    return (
-        "save_strategy='best' and load_best_model_at_end need metric_for_best_model: the name of a metric of the "
-        "evaluation, e.g. 'loss'."
-    )
+    return "batch_eval_metrics=True needs a compute_metrics with the argument compute_result, which is True at the end."
 
 
 def _check_optimizers(args: Any, given: Mapping[str, Any]) -> None:
     optimizer, scheduler = given["optimizers"]
+    if optimizer is None and scheduler is None:
+        return
     spread = "parallelism_config" if spreads_model(args) else None
-    sharding = "fsdp" if args.fsdp else "deepspeed" if args.deepspeed else spread
-    if sharding is not None and (optimizer is not None or scheduler is not None):
-        said = f"optimizers cannot be passed together with {sharding}: it replaces the parameters that they hold."
+    by_model_init = None if given["model_init"] is None else "model_init"
+    replacing = "fsdp" if args.fsdp else "deepspeed" if args.deepspeed else spread or by_model_init
+    if replacing is not None:
+        said = f"optimizers cannot be passed together with {replacing}: it replaces the parameters that they hold."
         raise RuntimeError(f"{said} {_INSTEAD_OF_OPTIMIZERS}")
     if given["optimizer_cls_and_kwargs"] is not None and optimizer is not None:
         raise RuntimeError("Both optimizers and optimizer_cls_and_kwargs were passed. Pass one of them.")
-    if given["model_init"] is not None and (optimizer is not None or scheduler is not None):
-        said = "optimizers cannot be passed together with model_init: they would hold parameters of another model."
-        raise RuntimeError(f"{said} {_INSTEAD_OF_OPTIMIZERS}")
 
 
 def require_training_data(trainer: Any) -> None:
@@ -301,10 +265,7 @@ def require_training_data(trainer: Any) -> None:
     if dataset is None:
         raise ValueError("train() needs data: pass train_dataset=... to the Trainer.")
     if isinstance(dataset, dict):
-        raise TypeError(
-            f"train_dataset is a dict ({', '.join(map(str, dataset))}), but training takes one dataset: pass the one "
-            "to train on, or override get_train_dataloader."
-        )
+        raise TypeError(f"train_dataset is a dict ({', '.join(map(str, dataset))}), but training takes one dataset.")
     if has_length(dataset) and len(dataset) == 0:
         raise ValueError("train_dataset is empty: it has length 0, so there is nothing to train on.")
 

@@ -124,10 +124,9 @@ def make_model(model_init: Callable[..., nn.Module], trial: Any) -> nn.Module:
     if count > 1:
         raise RuntimeError(f"model_init takes {count} arguments. It has to take none, or one: the trial.")
     model = model_init(trial) if count else model_init()
-    if model is None:
-        raise RuntimeError("model_init returned None. It has to return the model.")
     if not isinstance(model, nn.Module):
-        raise TypeError(f"model_init returned a {type(model).__name__} ({model!r:.60}), not a torch.nn.Module.")
+        wrong = RuntimeError if model is None else TypeError
+        raise wrong(f"model_init returned {model!r:.60}. It has to return the model, a torch.nn.Module.")
     return model
 
 

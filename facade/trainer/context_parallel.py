@@ -52,11 +52,10 @@ class ContextParallel:
         if size == 1 or not trainer.accelerator.strategy.splits_sequences:
             return contextlib.nullcontext, inputs
         if callable(trainer.compute_loss_func):
-            raise ValueError(
-                f"parallelism_config: {argument}={size} does not go with compute_loss_func, which gets labels that are "
-                "not shifted, and the next tokens are in other processes. Override compute_loss: its inputs have "
-                "shift_labels."
+            said = (
+                f"parallelism_config: {argument}={size} does not go with compute_loss_func, whose labels are unshifted"
             )
+            raise ValueError(f"{said}. Override compute_loss: its inputs have shift_labels.")
         masked = inspection.is_pretrained(inspection.base_of_adapter(model))
         ready = trainer._prepare_input(ready_to_split(inputs, size=size, whole_mask=masked))
         return partial(self._split, ready, argument), ready
@@ -73,11 +72,9 @@ class ContextParallel:
             finally:
                 self.targets = None
         if calls.count == 0:
-            raise ValueError(
-                f"parallelism_config: {argument} above 1 splits attention, but the model has not called "
-                "torch.nn.functional.scaled_dot_product_attention by that name, so that its parts know nothing of each "
-                "other. Call it so, or leave sequences whole: use dp_shard_size in its place."
-            )
+            called = "torch.nn.functional.scaled_dot_product_attention, the one attention that is split"
+            said = f"parallelism_config: {argument} above 1, but the model has not called {called}"
+            raise ValueError(f"{said}. Call it by that name, or use dp_shard_size.")
 
     def pop_labels(self, model: nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
         """Remove the labels from the inputs; returns those for label smoothing, shifted if the model needs it."""

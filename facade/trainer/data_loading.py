@@ -46,13 +46,7 @@ class DataLoading:
         """The dataset with unused columns removed and the original one, while a sampler is built."""
 
     def loader(
-        self,
-        dataset: Any,
-        description: str,
-        batch_size: int,
-        sampler_fn: Callable[[Any], Sampler[int] | None] | None,
-        is_training: bool,
-        dataloader_key: str | None,
+        self, dataset: Any, description: str, batch_size: int, sampler_fn: Any, is_training: bool, key: str | None
     ) -> DataLoader:
         """Build a loader; the parameters are those of `Trainer._get_dataloader`."""
         trainer, args = self.trainer, self.trainer.args
@@ -80,10 +74,10 @@ class DataLoading:
             dispatch_batches=config.dispatch_batches,
             **self._worker_options(is_training and not stream),
         )
-        if dataloader_key is not None and args.dataloader_persistent_workers:
-            trainer._eval_dataloaders[dataloader_key] = loader
+        if key is not None and args.dataloader_persistent_workers:
+            trainer._eval_dataloaders[key] = loader
             loader.track()
-            loader.had_workers(trainer._data_position.evaluated_before.get(dataloader_key))
+            loader.had_workers(trainer._data_position.evaluated_before.get(key))
         return loader
 
     def train_sampler(self, dataset: Any, order: str) -> Sampler[Any] | None:
@@ -122,20 +116,16 @@ class DataLoading:
         finally:
             self._reduced = (None, None)
 
-    def _by_length(
-        self, dataset: Any, batch_size: int, generator: torch.Generator | None = None
-    ) -> LengthGroupedSampler:
+    def _by_length(self, dataset: Any, batch_size: int, generator: Any = None) -> LengthGroupedSampler:
         return LengthGroupedSampler(batch_size, lengths=self._lengths_of(dataset), generator=generator)
 
     def _rebalanced(self, dataset: Any) -> BatchRebalanceSampler:
         args = self.trainer.args
         config: Any = args.accelerator_config
         if copies_of_batches(args) > 1 or (args.world_size > 1 and config.dispatch_batches):
-            raise NotImplementedError(
-                "train_sampling_strategy='batch_rebalance' is for processes that all read batches of their own, but "
-                "with this parallelism_config, or with dispatch_batches in accelerator_config, others get the same "
-                "ones, or are sent theirs. Pass train_sampling_strategy='group_by_length'."
-            )
+            said = "train_sampling_strategy='batch_rebalance' needs processes that read batches of their own, and does "
+            instead = "Pass 'group_by_length'."
+            raise NotImplementedError(f"{said}not go with dispatch_batches, or this parallelism_config. {instead}")
         processes, accumulation = args.world_size, args.gradient_accumulation_steps
         return BatchRebalanceSampler(
             lengths=self._lengths_of(dataset),
@@ -190,11 +180,8 @@ def chosen_dataset(eval_dataset: Any, known: Any) -> Any:
         if not isinstance(known, dict) or eval_dataset not in known:
             names = ", ".join(known) if isinstance(known, dict) else "no names"
             raise ValueError(f"There is no eval_dataset called {eval_dataset!r}; the Trainer has {names}.")
-        require_dataset(known[eval_dataset], f"eval_dataset[{eval_dataset!r}]")
         return known[eval_dataset]
     found = known if eval_dataset is None else eval_dataset
-    if isinstance(found, str):
-        raise TypeError(f"eval_dataset is {found!r}, a name. Pass the dataset itself, or a dict of datasets.")
     if found is None:
         raise ValueError("Evaluation needs data: pass eval_dataset=... to the Trainer, or to evaluate().")
     require_dataset(found, "eval_dataset")
@@ -215,10 +202,7 @@ def training_length(args: Any, dataloader: Any, each_step: int, num_examples: Ca
     """
     sized, by_steps, accumulation = has_length(dataloader), args.max_steps > 0, args.gradient_accumulation_steps
     if not sized and not by_steps:
-        raise ValueError(
-            f"The training data has no length and max_steps is {args.max_steps}, so nothing says when to stop. Set "
-            "max_steps to the number of optimizer steps to take."
-        )
+        raise ValueError(f"The training data has no length. Set max_steps (now {args.max_steps}).")
     batches = len(dataloader) if sized else args.max_steps * accumulation
     steps_per_epoch = max(math.ceil(batches / accumulation), 1)
     max_steps = args.max_steps if by_steps else math.ceil(args.num_train_epochs * steps_per_epoch)

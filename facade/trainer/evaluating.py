@@ -21,16 +21,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def evaluate_loader(
-    trainer: Trainer,
-    dataloader: Any,
-    *,
-    description: str,
-    prediction_loss_only: bool,
-    ignore_keys: list[str] | None,
-    prefix: str,
-) -> EvalLoopOutput:
-    """Run the batches of a loader through `prediction_step`; see `Trainer.evaluation_loop`."""
+def evaluate_loader(trainer: Trainer, dataloader: Any, description: str, **settings: Any) -> EvalLoopOutput:
+    """Run the batches of a loader through `prediction_step`; see `Trainer.evaluation_loop`, and `Evaluation`."""
     started = Moment()
     logger.info("***** Running %s *****", description)
     logger.info("  Num examples = %s", trainer.num_examples(dataloader) if has_length(dataloader) else "unknown")
@@ -41,16 +33,8 @@ def evaluate_loader(
     if callable(getattr(trainer.optimizer, "eval", None)):
         trainer.optimizer.eval()
     trainer.model.eval()  # until the next training step, also where the evaluation fails
-    evaluation = Evaluation(
-        trainer,
-        EvaluationFeed(dataloader),
-        description=description,
-        prediction_loss_only=prediction_loss_only,
-        ignore_keys=ignore_keys,
-        prefix=prefix,
-        to_device=trainer._prepare_input,
-        gather_losses=trainer._gather_losses,
-    )
+    settings |= {"to_device": trainer._prepare_input, "gather_losses": trainer._gather_losses}
+    evaluation = Evaluation(trainer, EvaluationFeed(dataloader), description=description, **settings)
     with (
         monitored(trainer),
         evaluating(trainer.args),
@@ -66,7 +50,7 @@ def evaluate_loader(
     best.columns = evaluation.columns
     nothing = not (evaluation.found_labels or evaluation.metrics) and evaluation.steps
     if description == "Evaluation" and nothing:
-        best.warn_of_missing_labels(wanted=trainer.compute_metrics is not None and not prediction_loss_only)
+        best.warn_of_missing_labels(wanted=trainer.compute_metrics is not None and not evaluation.prediction_loss_only)
     return output
 
 
@@ -104,9 +88,7 @@ def _run_lightning(trainer: Trainer, evaluation: Evaluation, started: Moment, *,
             loop(module, lightning_internals.combined(evaluation.feed, training=False), verbose=False)
 
 
-def evaluate_each(
-    trainer: Trainer, datasets: Mapping[str, Any], ignore_keys: list[str] | None, prefix: str
-) -> dict[str, float]:
+def evaluate_each(trainer: Trainer, datasets: Mapping[str, Any], ignore_keys: Any, prefix: str) -> dict[str, float]:
     """Evaluate several datasets, or the names of them, each under `{prefix}_{name}`; return all metrics."""
     metrics: dict[str, float] = {}
     for name, dataset in datasets.items():

@@ -53,22 +53,14 @@ def check_training(callbacks: list[Any], model: nn.Module, *, sharded: bool, res
     """
     for callback in callbacks:
         if sharded and any(_is(callback, name) for name in _AVERAGING):
-            raise ValueError(
-                f"{type(callback).__name__} averages whole models, but this one is sharded over processes. Leave it "
-                "out, or train with DDP."
-            )
+            name = type(callback).__name__
+            raise ValueError(f"{name} averages whole models, but this one is sharded. Leave it out, or use DDP.")
         if resumed and _is(callback, "ModelPruning"):
-            raise ValueError(
-                "ModelPruning keeps its masks in no checkpoint, so that a resumed training would prune other weights. "
-                "Train without resume_from_checkpoint, or leave the callback out."
-            )
+            raise ValueError("ModelPruning keeps its masks in no checkpoint. Leave out resume_from_checkpoint, or it.")
         normalised = any(isinstance(module, _NORMS) for module in model.modules())
         if normalised and _is(callback, "StochasticWeightAveraging"):
-            raise ValueError(
-                "StochasticWeightAveraging runs one more epoch, without steps, for the statistics of BatchNorm layers, "
-                "which this model has, and the Trainer ends when all its steps are done. Use Lightning's "
-                "WeightAveraging or EMAWeightAveraging, which average these statistics too."
-            )
+            said = "StochasticWeightAveraging runs one more epoch, without steps, for this model's BatchNorm layers"
+            raise ValueError(f"{said}, and the Trainer has none. Use WeightAveraging or EMAWeightAveraging.")
 
 
 class ReplacedSchedule:

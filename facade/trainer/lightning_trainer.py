@@ -62,8 +62,7 @@ class ForwardingLogger(Logger):
 
     def __init__(self, listener: Callable[[dict[str, Any]], None], save_dir: str) -> None:
         super().__init__()
-        self._listener = listener
-        self._save_dir = save_dir
+        self._listener, self._save_dir = listener, save_dir
 
     @property
     def name(self) -> str:

@@ -9,7 +9,6 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from ...lightning_modules.common.suggestions import OptimizerNames
 from ...lightning_modules.models.inspection import unwrap_model
 from ...lightning_modules.optim import (
     LayerwiseOptimizer,
@@ -94,11 +93,8 @@ def _with_warmup_in_steps(args: Any, training_steps: int | None, optimizer_cls: 
     if not 0 < kwargs.get("warmup_steps", 0) < 1:
         return optimizer_cls, kwargs
     if training_steps is None:
-        raise ValueError(
-            f"warmup_steps={args.warmup_steps} is a share of the training, whose length is not known yet, and "
-            f"optim={OptimizerNames(args.optim).value!r} warms up by itself. Set warmup_steps to a number of "
-            "steps, or call create_optimizer_and_scheduler."
-        )
+        said = f"warmup_steps={args.warmup_steps} is a share of a training whose length is not known yet"
+        raise ValueError(f"{said}. Set it to a number of steps, or call create_optimizer_and_scheduler.")
     return optimizer_cls, {**kwargs, "warmup_steps": args.get_warmup_steps(training_steps)}
 
 
@@ -136,22 +132,12 @@ def check_trains(optimizer: Any, model: nn.Module, called: nn.Module) -> list[nn
         return []
     kind, names = type(optimizer).__name__, list(left_out.values())
     listed = ", ".join(names[:_SHOWN]) + (", ..." if names[_SHOWN:] else "")
+    remedy = "If that is meant, freeze them with requires_grad_(False). If the model or its layers were replaced, set "
+    remedy += "trainer.optimizer = trainer.lr_scheduler = None."
     if len(left_out) == len(named):
-        raise ValueError(
-            f"The optimizer ({kind}) holds none of the {len(named)} trainable parameters of the model ({listed}), so "
-            "that no step would change it: it was made for another model, or before the model was replaced. Set "
-            "trainer.optimizer = trainer.lr_scheduler = None to have new ones made, or pass optimizers made of "
-            "model.parameters(). If the model is not to be trained, freeze it: model.requires_grad_(False)."
-        )
-    logger.warning(
-        "%s of %s trainable parameters are in no group of the optimizer (%s) and will not change: %s. If that is "
-        "meant, freeze them with requires_grad_(False), which saves their gradients; if layers were replaced after the "
-        "optimizer was made, set trainer.optimizer = trainer.lr_scheduler = None.",
-        len(left_out),
-        len(named),
-        kind,
-        listed,
-    )
+        raise ValueError(f"{kind} holds none of the {len(named)} trainable parameters ({listed}). {remedy}")
+    said = "%s of %s trainable parameters are in no group of %s and will not change: %s. %s"
+    logger.warning(said, len(left_out), len(named), kind, listed, remedy)
     return list(left_out)
 
 
@@ -168,14 +154,10 @@ def _trained(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
 def _refuse_conflicts(args: TrainingArguments, shown: str, *, layerwise: bool) -> None:
     steps = f"{shown} steps in each backward pass, one parameter after another"
     if args.world_size > 1:
-        raise NotImplementedError(
-            f"{steps}, before the gradients of the {args.world_size} processes are brought together: they would drift "
-            "apart. Train in one process, or choose an optimizer that steps at once, such as 'galore_adamw'."
-        )
+        said = f"{steps}, before the gradients of the {args.world_size} processes are brought together"
+        raise NotImplementedError(f"{said}. Train in one process, or choose another, such as 'galore_adamw'.")
     if layerwise and args.gradient_accumulation_steps > 1:
-        raise ValueError(
-            f"{steps}, so that gradient_accumulation_steps={args.gradient_accumulation_steps} would have no effect. "
-            "Set it to 1 and raise per_device_train_batch_size, or choose the optimizer without 'layerwise'."
-        )
+        said = f"{steps}: gradient_accumulation_steps={args.gradient_accumulation_steps} would have no effect"
+        raise ValueError(f"{said}. Set it to 1, or choose the optimizer without 'layerwise'.")
     if args.fp16:
         raise ValueError(f"{steps}, where the gradients still hold the loss scale of fp16=True. Set bf16=True instead.")

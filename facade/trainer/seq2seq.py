@@ -72,7 +72,6 @@ class Seq2SeqTrainer(Trainer):
     ) -> None:
         given = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
         given["args"] = Seq2SeqTrainingArguments(output_dir="tmp_trainer") if args is None else args
-        _require_generation_arguments(given["args"])
         super().__init__(**given)
 
     @staticmethod
@@ -278,12 +277,3 @@ class Seq2SeqTrainer(Trainer):
             return super()._get_train_sampler(train_dataset)
         dataset = self.train_dataset if train_dataset is None else train_dataset
         return self._data_loading.train_sampler(dataset, "group_by_length")
-
-
-def _require_generation_arguments(args: Any) -> None:
-    missing = [name for name in GenerationArguments.__dataclass_fields__ if not hasattr(args, name)]
-    if missing and hasattr(args, "output_dir"):  # other types are reported later
-        raise TypeError(
-            f"args must be Seq2SeqTrainingArguments, but is a {type(args).__name__}, which lacks {', '.join(missing)}. "
-            "Pass args=Seq2SeqTrainingArguments(...)."
-        )

@@ -79,11 +79,8 @@ def require_batch(trainer: Any, inputs: Any) -> None:
         ValueError: says which columns the model takes.
     """
     if isinstance(inputs, Sized) and len(inputs) == 0:
-        columns = ", ".join(trainer._signature_columns or []) or "unknown"
-        raise ValueError(
-            "The batch is empty: after the data_collator nothing is left that the model takes. It takes: "
-            f"{columns}. Check the names of the data's columns, or set remove_unused_columns=False."
-        )
+        takes = f"The model takes: {', '.join(trainer._signature_columns or []) or 'unknown'}"
+        raise ValueError(f"The batch is empty. {takes}. Check the data's columns, or set remove_unused_columns=False.")
 
 
 def smoothed_loss(trainer: Any, model: nn.Module, outputs: Any, labels: Any, items: Any, *, split: bool) -> Any:

@@ -428,10 +428,6 @@ class TrainerModule(EvaluationModule):
         state = self.facade.state
         if state.global_step == 0:
             raise ValueError("The training data is empty: it gave no batch, so there is nothing to train on.")
-        logger.warning(
-            "The data gave no batch in this epoch, so training stops at step %s. For an iterable dataset, set "
-            "max_steps (now %s) to what it holds.",
-            state.global_step,
-            state.max_steps,
-        )
+        said = "This epoch gave no batch, so training stops at step %s. Set max_steps (now %s) to what the data holds."
+        logger.warning(said, state.global_step, state.max_steps)
         self.facade.control.should_training_stop = True

@@ -56,9 +56,7 @@ class TrainingRun:
     """The result, once the training has ended."""
 
     def __init__(self, trainer: Trainer, trial: Any, ignore_keys: list[str] | None) -> None:
-        self.trainer = trainer
-        self.trial = trial
-        self.ignore_keys = ignore_keys
+        self.trainer, self.trial, self.ignore_keys = trainer, trial, ignore_keys
 
     def run(self, resume_from_checkpoint: str | bool | None) -> TrainOutput:
         """Check everything before anything is written, make the model, and train."""
@@ -327,8 +325,5 @@ def _require_scalable_weights(model: nn.Module) -> None:
     trained = {name: one.dtype for name, one in model.named_parameters() if one.requires_grad}
     half = [name for name, dtype in trained.items() if dtype is torch.float16]
     if half:
-        raise ValueError(
-            f"fp16=True keeps weights in float32 and scales the loss, but {len(half)} of {len(trained)} trained "
-            f"parameters are float16, the first is {half[0]!r}: their gradients cannot be unscaled. Load the model "
-            "in float32 (dtype=torch.float32 in from_pretrained), or call model.float()."
-        )
+        found = f"{len(half)} of {len(trained)} trained parameters are float16 (the first is {half[0]!r})"
+        raise ValueError(f"fp16=True scales the loss, but {found}, and cannot be unscaled. Call model.float().")

@@ -90,12 +90,8 @@ def _holders(originals: dict[int, Any]) -> dict[str, list[str]]:
 
 def _warn(held: dict[str, list[str]]) -> None:
     shown = [f"{module} ({_some(names, 4)})" for module, names in held.items()]
-    warnings.warn(
-        "transformers was imported before lightrainer was installed, so some modules hold names that still are its "
-        f"own: {_some(shown, 12)}. Import them again, or start the script with `python -m lightrainer`.",
-        UserWarning,
-        stacklevel=4,
-    )
+    said = f"transformers was imported before lightrainer was installed, and still holds {_some(shown, 12)}"
+    warnings.warn(f"{said}. Import them again, or start with `python -m lightrainer`.", UserWarning, stacklevel=4)
 
 
 def _some(texts: list[str], most: int) -> str:

@@ -25,11 +25,7 @@ class ServedModule(ModuleType):
     """
 
     def __init__(
-        self,
-        name: str,
-        ours: Mapping[str, str],
-        theirs: Callable[[str], Any],
-        their_names: Callable[[], list[str]] = list,
+        self, name: str, ours: Mapping[str, str], theirs: Callable[[str], Any], their_names: Callable[[], Any] = list
     ) -> None:
         super().__init__(name)
         self.__dict__.update(_ours=ours, _theirs=theirs, _their_names=their_names)
@@ -68,9 +64,7 @@ class ServedModule(ModuleType):
 class ServedLoader(Loader):
     """Creates a served module, whose names are resolved on first access."""
 
-    def __init__(
-        self, ours: Mapping[str, str], theirs: Callable[[str], Any], their_names: Callable[[], list[str]] = list
-    ) -> None:
+    def __init__(self, ours: Mapping[str, str], theirs: Callable[[str], Any], their_names: Any = list) -> None:
         self._ours, self._theirs, self._their_names = ours, theirs, their_names
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:

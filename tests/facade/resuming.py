@@ -281,19 +281,11 @@ def train(
     streams = isinstance(data, IterableDataset) or type(data).__name__ == "IterableDataset"
     callbacks = [At("on_step_end", save, step=step) for step in saves]
     callbacks += [] if stop is None else [At("on_step_end", save_and_stop, step=stop)]
-    options = {
-        "per_device_train_batch_size": 2,
-        "gradient_accumulation_steps": 2,
-        "num_train_epochs": 2,
-        "max_steps": STEPS if streams else -1,
-        "eval_strategy": "epoch",
-        "logging_steps": 2,
-        "remove_unused_columns": False,
-        "model": tiny(),
-        "data_collator": kind.collator if kind.makes_collator is None else kind.makes_collator(),
-        "train_dataset": data,
-        "callbacks": [*callbacks, *changes.pop("callbacks", [])],
-    }
+    options = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "num_train_epochs": 2}
+    options |= {"max_steps": STEPS if streams else -1, "eval_strategy": "epoch", "logging_steps": 2}
+    options |= {"remove_unused_columns": False, "model": tiny()}
+    options |= {"data_collator": kind.collator if kind.makes_collator is None else kind.makes_collator()}
+    options |= {"train_dataset": data, "callbacks": [*callbacks, *changes.pop("callbacks", [])]}
     made = trainer(folder, kind.cls, **{**options, **kind.arguments, **changes})
     if resume is not None:
         torch.manual_seed(999)

@@ -25,15 +25,8 @@ from lightrainer.lightning_modules.internals import (
 
 assert lightning_internals
 
-ARGUMENTS = {
-    "per_device_train_batch_size": 4,
-    "gradient_accumulation_steps": 2,
-    "num_train_epochs": 2,
-    "eval_strategy": "steps",
-    "eval_steps": 3,
-    "save_strategy": "steps",
-    "save_steps": 100,
-}
+ARGUMENTS = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "num_train_epochs": 2}
+ARGUMENTS |= {"eval_strategy": "steps", "eval_steps": 3, "save_strategy": "steps", "save_steps": 100}
 
 
 def ask_to_end(times: int = 1, number: int = signal.SIGTERM) -> None:

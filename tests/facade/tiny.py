@@ -17,18 +17,9 @@ def split(text: str) -> list[str]:
 
 
 # Nothing on the screen, nothing to a tracker, no GPU, one log a step.
-ARGUMENTS: dict[str, Any] = {
-    "per_device_train_batch_size": 4,
-    "per_device_eval_batch_size": 4,
-    "num_train_epochs": 1,
-    "learning_rate": 1e-2,
-    "logging_steps": 1,
-    "save_strategy": "no",
-    "report_to": "none",
-    "disable_tqdm": True,
-    "use_cpu": True,
-    "dataloader_pin_memory": False,
-}
+ARGUMENTS: dict[str, Any] = {"per_device_train_batch_size": 4, "per_device_eval_batch_size": 4, "num_train_epochs": 1}
+ARGUMENTS |= {"learning_rate": 1e-2, "logging_steps": 1, "save_strategy": "no", "report_to": "none"}
+ARGUMENTS |= {"disable_tqdm": True, "use_cpu": True, "dataloader_pin_memory": False}
 
 
 class Tiny(nn.Module):

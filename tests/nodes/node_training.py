@@ -51,20 +51,9 @@ def points(count: int = 24) -> list[dict[str, torch.Tensor]]:
 
 
 def arguments(output: Path, **options: Any) -> Any:
-    known = {
-        "per_device_train_batch_size": 2,
-        "num_train_epochs": 2,
-        "learning_rate": 3e-2,
-        "logging_steps": 1,
-        "save_steps": 2,
-        "save_strategy": "steps",
-        "report_to": "none",
-        "disable_tqdm": True,
-        "use_cpu": True,
-        "ddp_timeout": 60,
-        "ddp_find_unused_parameters": False,
-        "optim": "adamw_torch",
-    }
+    known = {"per_device_train_batch_size": 2, "num_train_epochs": 2, "learning_rate": 3e-2, "logging_steps": 1}
+    known |= {"save_steps": 2, "save_strategy": "steps", "report_to": "none", "disable_tqdm": True, "use_cpu": True}
+    known |= {"ddp_timeout": 60, "ddp_find_unused_parameters": False, "optim": "adamw_torch"}
     return library().TrainingArguments(output_dir=str(output), **{**known, **options})
 
 

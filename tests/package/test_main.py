@@ -43,21 +43,21 @@ def test_a_plan_for_a_gpu_that_is_elsewhere(capsys, monkeypatch):
         lightrainer.TrainingArguments(bf16=True)
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["plan", "--learning_rte", "1"], "Did you mean 'learning_rate'"),
-        (["plan", "--max_steps", "many"], "argument --max_steps/--max-steps: invalid int value: 'many'"),
-        (["plan", "--optim", "adamx"], "invalid choice: 'adamx'"),
-        (["plan", "--debug", "tpu_metrics_debug"], "debug='tpu_metrics_debug': "),
-        (["plan", "--fsdp_config", "no.json"], "no.json"),
-        (["plan", "--lr_scheduler_kwargs", "{a}"], "is not JSON"),
-        (["plan", "stray"], "stray"),
-        (["plann"], "invalid choice: 'plann'"),
-        ([], "the following arguments are required: COMMAND"),
-        (["--wrong", "plan"], "--wrong"),
-    ],
-)
+WORDS = [
+    (["plan", "--learning_rte", "1"], "Did you mean 'learning_rate'"),
+    (["plan", "--max_steps", "many"], "argument --max_steps/--max-steps: invalid int value: 'many'"),
+    (["plan", "--optim", "adamx"], "invalid choice: 'adamx'"),
+    (["plan", "--debug", "tpu_metrics_debug"], "debug='tpu_metrics_debug': "),
+    (["plan", "--fsdp_config", "no.json"], "no.json"),
+    (["plan", "--lr_scheduler_kwargs", "{a}"], "is not JSON"),
+    (["plan", "stray"], "stray"),
+    (["plann"], "invalid choice: 'plann'"),
+    ([], "the following arguments are required: COMMAND"),
+    (["--wrong", "plan"], "--wrong"),
+]
+
+
+@pytest.mark.parametrize(("words", "message"), WORDS)
 def test_problems_end_with_status_2_and_the_message(words, message, capsys):
     with pytest.raises(SystemExit) as stop:
         main(words)
@@ -69,14 +69,14 @@ def test_problems_end_with_status_2_and_the_message(words, message, capsys):
     assert len(printed.err) < 1500
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--help"], "show what Lightning is given"),
-        (["plan", "--help"], "--learning_rate FLOAT"),
-        (["--version"], lightrainer.__version__),
-    ],
-)
+WORDS_AND_MESSAGES = [
+    (["--help"], "show what Lightning is given"),
+    (["plan", "--help"], "--learning_rate FLOAT"),
+    (["--version"], lightrainer.__version__),
+]
+
+
+@pytest.mark.parametrize(("words", "message"), WORDS_AND_MESSAGES)
 def test_questions_end_with_status_0(words, message, capsys):
     with pytest.raises(SystemExit) as stop:
         main(words)

@@ -94,14 +94,14 @@ LIGHT = {
     "import lightrainer": ["torch", "lightning", "datasets", "transformers", "accelerate", "optuna", "numpy"],
     "from lightrainer import TrainingArguments": ["lightning", "datasets", "transformers", "accelerate", "optuna"],
     "from lightrainer import TrainingArguments; TrainingArguments('out', use_cpu=True, report_to='none')": [
-        *("lightning", "torchmetrics", "datasets", "transformers", "accelerate", "optuna", "matplotlib", "tensorboard"),
+        *("lightning", "torchmetrics", "datasets", "transformers", "accelerate", "optuna", "matplotlib", "tensorboard")
     ],
     "from lightrainer import HfArgumentParser, TrainingArguments; HfArgumentParser(TrainingArguments)": [
-        *("torch", "lightning", "datasets", "transformers", "accelerate", "numpy", "yaml"),
+        *("torch", "lightning", "datasets", "transformers", "accelerate", "numpy", "yaml")
     ],
     "from lightrainer import TrainerCallback, TrainerState, EarlyStoppingCallback": ["lightning", "transformers"],
     "from lightrainer import install; install(); import lightrainer.interception.runner": [
-        *("torch", "numpy", "lightning", "datasets", "transformers", "accelerate"),
+        *("torch", "numpy", "lightning", "datasets", "transformers", "accelerate")
     ],
     "from lightrainer.__main__ import main; main(['estimate', '--params', '7e9', '--compare'])": ["torch"],
     "from lightrainer import Trainer": ["lightning", "datasets", "transformers", "accelerate", "matplotlib"],

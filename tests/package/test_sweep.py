@@ -249,31 +249,31 @@ def test_a_script_that_fails_whatever_the_values_ends_the_sweep(tmp_path, capsys
     assert (tmp_path / "sweeps" / "script" / "run-2.log").exists()
 
 
-@pytest.mark.parametrize(
-    ("words", "match"),
-    [
-        (["script.py", "--n-trails", "3"], "--n-trails. Did you mean '--n-trials'"),
-        (["script.py", "3"], "3. What is for the script follows --."),
-        (["wrong.py"], "wrong.py, line 1"),
-        (["nowhere.py"], "nowhere.py"),
-        (["script.py", "--space", "nowhere.yaml"], "nowhere.yaml"),
-        (["script.py", "--n-trials", "0"], "--n-trials: '0' has to be at least 1"),
-        (["script.py", "--n-trials", "ten"], "--n-trials: 'ten' is not a whole number"),
-        (["script.py", "--heartbeat", "nan"], "--heartbeat: 'nan' has to be above 0, and finite"),
-        (["script.py", "--timeout", "0"], "--timeout: '0' has to be above 0"),
-        (["script.py", "--seed", "4294967296"], "--seed: '4294967296' has to be at most 4294967295"),
-        (["script.py", "--folder", "s3://bucket/x"], "--folder='s3://bucket/x'"),
-        (["script.py", "--metric", "a", "--metric", "b", "--direction", "maximize"], "2 --metric and 1 --direction"),
-        (["script.py", "--metric", "loss", "--metric", "f1", "--pruner", "median"], "--pruner needs a single --metric"),
-        (["script.py", "--pruner", "medain"], "'median'"),
-        (["script.py", "--sampler", "tpo"], "Choose from: tpe"),
-        (["script.py", "--metric", "score"], "Pass --direction minimize or --direction maximize"),
-        (["script.py", "--launcher", "no-such-program -x"], "'no-such-program'"),
-        (["script.py", "--launcher", "python 'x"], "No closing quotation"),
-        (["script.py", "--workers", "2", "--gpus-per-trial", "2"], "--gpus-per-trial 2"),
-        (["script.py", "--workers", "2", "--launcher", "env torchrun --nproc_per_node 2"], "need 4 GPUs, and 3"),
-    ],
-)
+WORDS = [
+    (["script.py", "--n-trails", "3"], "--n-trails. Did you mean '--n-trials'"),
+    (["script.py", "3"], "3. What is for the script follows --."),
+    (["wrong.py"], "wrong.py, line 1"),
+    (["nowhere.py"], "nowhere.py"),
+    (["script.py", "--space", "nowhere.yaml"], "nowhere.yaml"),
+    (["script.py", "--n-trials", "0"], "--n-trials: '0' has to be at least 1"),
+    (["script.py", "--n-trials", "ten"], "--n-trials: 'ten' is not a whole number"),
+    (["script.py", "--heartbeat", "nan"], "--heartbeat: 'nan' has to be above 0, and finite"),
+    (["script.py", "--timeout", "0"], "--timeout: '0' has to be above 0"),
+    (["script.py", "--seed", "4294967296"], "--seed: '4294967296' has to be at most 4294967295"),
+    (["script.py", "--folder", "s3://bucket/x"], "--folder='s3://bucket/x'"),
+    (["script.py", "--metric", "a", "--metric", "b", "--direction", "maximize"], "2 --metric and 1 --direction"),
+    (["script.py", "--metric", "loss", "--metric", "f1", "--pruner", "median"], "--pruner needs a single --metric"),
+    (["script.py", "--pruner", "medain"], "'median'"),
+    (["script.py", "--sampler", "tpo"], "Choose from: tpe"),
+    (["script.py", "--metric", "score"], "Pass --direction minimize or --direction maximize"),
+    (["script.py", "--launcher", "no-such-program -x"], "'no-such-program'"),
+    (["script.py", "--launcher", "python 'x"], "No closing quotation"),
+    (["script.py", "--workers", "2", "--gpus-per-trial", "2"], "--gpus-per-trial 2"),
+    (["script.py", "--workers", "2", "--launcher", "env torchrun --nproc_per_node 2"], "need 4 GPUs, and 3"),
+]
+
+
+@pytest.mark.parametrize(("words", "match"), WORDS)
 def test_what_cannot_be_is_said_before_anything_is_written(tmp_path, capsys, monkeypatch, words, match):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,6,7")
     laid_out(tmp_path, monkeypatch)
@@ -297,15 +297,15 @@ open(trial["result"], "w").write('{"values": [[1, [0.5], 1]], "seen": ["eval_los
 """
 
 
-@pytest.mark.parametrize(
-    ("way", "told"),
-    [
-        ("arguments", [{"seed": 3}, ["out/run-3", "--fast", "--width", "8", "--freeze"], None]),
-        ("options", [{}, ["out/run-3", "--fast", "--width", "8", "--seed", "3", "--freeze"], None]),
-        ("overrides", [{}, ["out/run-3", "fast=True", "width=8", "seed=3", "freeze=True"], None]),
-        ("environment", [{}, ["out/run-3"], "8"]),
-    ],
-)
+WAYS = [
+    ("arguments", [{"seed": 3}, ["out/run-3", "--fast", "--width", "8", "--freeze"], None]),
+    ("options", [{}, ["out/run-3", "--fast", "--width", "8", "--seed", "3", "--freeze"], None]),
+    ("overrides", [{}, ["out/run-3", "fast=True", "width=8", "seed=3", "freeze=True"], None]),
+    ("environment", [{}, ["out/run-3"], "8"]),
+]
+
+
+@pytest.mark.parametrize(("way", "told"), WAYS)
 def test_how_values_reach_the_script(tmp_path, monkeypatch, way, told):
     """Of a grid each point is tried once, and flags are there or not."""
     space = "fast: [false, true]\nwidth: {value: 8, when: {fast: true}}\nseed: 3\nfreeze: {type: flag}"
@@ -427,16 +427,16 @@ def test_what_failed_does_not_count_in_the_next_start(tmp_path, monkeypatch, cap
     assert ([trial.params for trial in trials[:2]] == [trial.params for trial in trials[2:4]]) == again
 
 
-@pytest.mark.parametrize(
-    ("space", "match"),
-    [
-        ("learning_rate: [a, b]", "learning_rate='a'"),
-        ("learning_rate: .nan", "learning_rate: values must be finite"),
-        ("lr_scheduler_type: [linear, cosin]", "'cosine'"),
-        ("bf16: [maybe]", "bf16='maybe'"),
-        ("width: {value: [1]}", "width: values must be numbers"),
-    ],
-)
+SPACES = [
+    ("learning_rate: [a, b]", "learning_rate='a'"),
+    ("learning_rate: .nan", "learning_rate: values must be finite"),
+    ("lr_scheduler_type: [linear, cosin]", "'cosine'"),
+    ("bf16: [maybe]", "bf16='maybe'"),
+    ("width: {value: [1]}", "width: values must be numbers"),
+]
+
+
+@pytest.mark.parametrize(("space", "match"), SPACES)
 def test_a_space_that_cannot_be_is_said_before_anything_is_written(tmp_path, capsys, monkeypatch, space, match):
     laid_out(tmp_path, monkeypatch, space=space)
     assert match in refused(capsys, "script.py")
@@ -459,17 +459,17 @@ def test_a_storage_that_is_none_or_that_cannot_be_reached(tmp_path, capsys, monk
     assert not (tmp_path / "sweeps").exists()
 
 
-@pytest.mark.parametrize(
-    ("words", "passed", "goal", "why"),
-    [
-        ([], "metric_for_best_model='f1'", "maximize f1", "metric_for_best_model='f1', greater_is_better=True."),
-        ([], "metric_for_best_model='f1', greater_is_better=False", "minimize f1", "greater_is_better=False."),
-        (["--direction", "minimize"], "metric_for_best_model='f1'", "minimize f1", "metric_for_best_model='f1'"),
-        ([], "seed=width", "minimize eval_loss", "The script has no metric_for_best_model."),
-        ([], "seed=1/0", "minimize eval_loss", "The script made no TrainingArguments, and ended with exit code 1."),
-        (["--objective", "f1"], "metric_for_best_model='wer'", "maximize f1", ""),
-    ],
-)
+WORDS_AND_PASSEDS = [
+    ([], "metric_for_best_model='f1'", "maximize f1", "metric_for_best_model='f1', greater_is_better=True."),
+    ([], "metric_for_best_model='f1', greater_is_better=False", "minimize f1", "greater_is_better=False."),
+    (["--direction", "minimize"], "metric_for_best_model='f1'", "minimize f1", "metric_for_best_model='f1'"),
+    ([], "seed=width", "minimize eval_loss", "The script has no metric_for_best_model."),
+    ([], "seed=1/0", "minimize eval_loss", "The script made no TrainingArguments, and ended with exit code 1."),
+    (["--objective", "f1"], "metric_for_best_model='wer'", "maximize f1", ""),
+]
+
+
+@pytest.mark.parametrize(("words", "passed", "goal", "why"), WORDS_AND_PASSEDS)
 def test_the_objective_is_what_the_script_calls_best(tmp_path, monkeypatch, capsys, words, passed, goal, why):
     """It is run with values of the space, and ended before it goes on."""
     monkeypatch.setattr(sys, "executable", forked_python())
@@ -501,20 +501,20 @@ def test_steps_of_different_batches_are_warned_of(tmp_path, monkeypatch, capsys,
     assert ("different amounts of data" in capsys.readouterr().err) == warns
 
 
-@pytest.mark.parametrize(
-    ("words", "visible", "shares"),
-    [
-        (["--workers", "2"], "5,GPU-b,7", ["5", "GPU-b"]),
-        (["--workers", "3"], "5,GPU-b,-1,7", ["5", "GPU-b", "5"]),
-        (["--workers", "2"], "", [None, None]),
-        (["--workers", "2"], None, ["0", "1"]),
-        ([], "5,6", [None]),
-        (["--gpus-per-trial", "2"], "5,6,7", ["5,6"]),
-        (["--workers", "2", "--gpus-per-trial", "2"], "5, 6, 7, 8", ["5,6", "7,8"]),
-        (["--workers", "2", "--gpus-per-trial", "0"], "5", ["", ""]),
-        (["--workers", "2", "--launcher", "env torchrun --nproc-per-node=2"], "5,6,7,8", ["5,6", "7,8"]),
-    ],
-)
+WORDS_AND_VISIBLES = [
+    (["--workers", "2"], "5,GPU-b,7", ["5", "GPU-b"]),
+    (["--workers", "3"], "5,GPU-b,-1,7", ["5", "GPU-b", "5"]),
+    (["--workers", "2"], "", [None, None]),
+    (["--workers", "2"], None, ["0", "1"]),
+    ([], "5,6", [None]),
+    (["--gpus-per-trial", "2"], "5,6,7", ["5,6"]),
+    (["--workers", "2", "--gpus-per-trial", "2"], "5, 6, 7, 8", ["5,6", "7,8"]),
+    (["--workers", "2", "--gpus-per-trial", "0"], "5", ["", ""]),
+    (["--workers", "2", "--launcher", "env torchrun --nproc-per-node=2"], "5,6,7,8", ["5,6", "7,8"]),
+]
+
+
+@pytest.mark.parametrize(("words", "visible", "shares"), WORDS_AND_VISIBLES)
 def test_workers_share_out_the_gpus(tmp_path, monkeypatch, words, visible, shares):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)

@@ -108,11 +108,7 @@ def collect(trainer: Any, output: Any) -> Run:
 def random_state() -> dict[str, Any]:
     """States of the global generators, which show any draw too many or too few."""
     _, numpy_keys, numpy_position, *_ = np.random.get_state()
-    return {
-        "torch": torch.get_rng_state(),
-        "numpy": (numpy_keys.copy(), numpy_position),
-        "python": random.getstate(),
-    }
+    return {"torch": torch.get_rng_state(), "numpy": (numpy_keys.copy(), numpy_position), "python": random.getstate()}
 
 
 def assert_same(expected: Run, actual: Run, ignoring: tuple[str, ...] = ()) -> None:

@@ -65,13 +65,9 @@ def build(api, model, folder, collator_model=True, subclass=lambda base: base, t
     made = model()
     given = {**DEFAULTS, "predict_with_generate": True, **arguments}
     words = Words()
-    keywords = {
-        "train_dataset": pairs(18),
-        "eval_dataset": pairs(9, seed=6),
-        "compute_metrics": token_metrics,
-        "processing_class": words,
-        "data_collator": api.DataCollatorForSeq2Seq(words, model=made if collator_model else None),
-        **(trainer or {}),
-    }
+    keywords = {"train_dataset": pairs(18), "eval_dataset": pairs(9, seed=6), "compute_metrics": token_metrics}
+    keywords |= {"processing_class": words}
+    keywords |= {"data_collator": api.DataCollatorForSeq2Seq(words, model=made if collator_model else None)}
+    keywords |= {**(trainer or {})}
     args = api.Seq2SeqTrainingArguments(output_dir=str(folder), **given)
     return subclass(api.Seq2SeqTrainer)(model=made, args=args, **keywords)

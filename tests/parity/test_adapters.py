@@ -117,10 +117,7 @@ def test_the_best_of_all_adapters_is_back_at_the_end(ours, tmp_path):
         MODELS["all trained"],
         point_data,
         {**best, "load_best_model_at_end": True, "metric_for_best_model": "good"},
-        extras=lambda api: {
-            "compute_metrics": lambda prediction: {"good": next(goodness)},
-            "callbacks": [Watch()],
-        },
+        extras=lambda api: {"compute_metrics": lambda prediction: {"good": next(goodness)}, "callbacks": [Watch()]},
         subclass=in_background,
     )
     made = run(ours, case, tmp_path)

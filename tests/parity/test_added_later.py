@@ -56,17 +56,16 @@ def texts():
 REBALANCED = {"train_sampling_strategy": "batch_rebalance", "gradient_accumulation_steps": 2, "learning_rate": 0.01}
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {},
-        {"gradient_accumulation_steps": 1, "seed": 7, "data_seed": 3},
-        {"dataloader_drop_last": True, "gradient_accumulation_steps": 3},
-        {"num_train_epochs": 1.5, "dataloader_num_workers": 1},
-        {"eval_strategy": "steps", "eval_steps": 2, "max_steps": 9},
-    ],
-    ids=str,
-)
+ARGUMENTS = [
+    {},
+    {"gradient_accumulation_steps": 1, "seed": 7, "data_seed": 3},
+    {"dataloader_drop_last": True, "gradient_accumulation_steps": 3},
+    {"num_train_epochs": 1.5, "dataloader_num_workers": 1},
+    {"eval_strategy": "steps", "eval_steps": 2, "max_steps": 9},
+]
+
+
+@pytest.mark.parametrize("arguments", ARGUMENTS, ids=str)
 def test_rebalanced_trainings_are_the_same(newest, ours, tmp_path, arguments):
     assert_parity(newest, ours, Case(OfAnyLength, texts, {**REBALANCED, **arguments}), tmp_path)
 

@@ -70,17 +70,18 @@ def train(api, folder, limit=32, batch_size=64, resume=None, **changes):
     }
 
 
+CHANGES = [
+    {},
+    {"gradient_accumulation_steps": 3},
+    {"max_steps": 5},
+    {"eval_strategy": "epoch", "lr_scheduler_type": "cosine"},
+    {"limit": 1, "batch_size": 9},
+    {"limit": 64},
+]
+
+
 @pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"gradient_accumulation_steps": 3},
-        {"max_steps": 5},
-        {"eval_strategy": "epoch", "lr_scheduler_type": "cosine"},
-        {"limit": 1, "batch_size": 9},
-        {"limit": 64},
-    ],
-    ids=["plain", "accumulated", "by steps", "evaluated", "down to one", "enough"],
+    "changes", CHANGES, ids=["plain", "accumulated", "by steps", "evaluated", "down to one", "enough"]
 )
 def test_what_scripts_log_is_what_they_log_there(tmp_path, changes):
     """To the last bit: batches that were tried, losses, learning rates, steps, arguments and state in callbacks."""

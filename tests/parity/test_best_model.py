@@ -1,6 +1,5 @@
 """The best checkpoint, its retention, and its state after a resumption equal the reference."""
 
-import logging
 from pathlib import Path
 
 import pytest
@@ -83,12 +82,7 @@ def test_the_best_of_before_the_interruption_is_still_the_best(reference, ours, 
     for api, name in ((reference, "theirs"), (ours, "ours")):
         values = iter(goodness)
         compute = lambda prediction, values=values: {"good": next(values)}
-        case = Case(
-            Classifier,
-            point_data,
-            arguments,
-            extras=lambda api, compute=compute: {"compute_metrics": compute},
-        )
+        case = Case(Classifier, point_data, arguments, extras=lambda api, compute=compute: {"compute_metrics": compute})
         interrupted(api, case, 8, tmp_path / name)
         assert folders_in(tmp_path / name) == ["checkpoint-4", "checkpoint-8"]
         runs.append(run(api, case.but(model_seed=99), tmp_path / name, resume=str(tmp_path / name / "checkpoint-8")))
@@ -112,8 +106,7 @@ def test_a_best_step_that_was_not_saved_is_said(ours, tmp_path, caplog):
         by_steps(2, 4, num_train_epochs=2, metric_for_best_model="good"),
         extras=lambda api: {"compute_metrics": lambda prediction: {"good": next(values)}},
     )
-    with caplog.at_level(logging.WARNING):
-        made = run(ours, case, tmp_path)
+    made = run(ours, case, tmp_path)
     assert (made.state["best_global_step"], made.state["best_model_checkpoint"]) == (2, None)
     assert not differences(made.weights, load_file(tmp_path / "checkpoint-12" / "model.safetensors"))
     assert "step 2" in caplog.text

@@ -2,15 +2,7 @@
 
 import pytest
 import torch
-from datasets_for_parity import (
-    MeasuredStream,
-    NoisyPoints,
-    Stream,
-    pad,
-    point_data,
-    points,
-    sentences,
-)
+from datasets_for_parity import MeasuredStream, NoisyPoints, Stream, pad, point_data, points, sentences
 from harness import Case, assert_parity, build
 from models import Classifier, TokenModel, gpt2
 

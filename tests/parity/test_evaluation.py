@@ -3,13 +3,7 @@
 import pytest
 import torch
 from comparison import differences
-from datasets_for_parity import (
-    NoisyPoints,
-    point_data,
-    points,
-    sentence_data,
-    sentences,
-)
+from datasets_for_parity import NoisyPoints, point_data, points, sentence_data, sentences
 from harness import Case, assert_parity
 from models import Classifier, gpt2
 

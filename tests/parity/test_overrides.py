@@ -171,18 +171,18 @@ def model_from_a_function(base):
     return FromFunction
 
 
-@pytest.mark.parametrize(
-    "subclass",
-    [
-        with_new_signature,
-        around_the_training_step,
-        own_training_step,
-        evaluating_with_more,
-        own_loaders,
-        own_optimizer_and_schedule,
-        model_from_a_function,
-    ],
-)
+SUBCLASS = [
+    with_new_signature,
+    around_the_training_step,
+    own_training_step,
+    evaluating_with_more,
+    own_loaders,
+    own_optimizer_and_schedule,
+    model_from_a_function,
+]
+
+
+@pytest.mark.parametrize("subclass", SUBCLASS)
 def test_an_override(reference, ours, tmp_path, subclass):
     test = None if subclass is own_loaders else lambda: points(7, seed=21)
     assert_parity(reference, ours, Case(Classifier, point_data, EVALUATED, subclass=subclass, test=test), tmp_path)

@@ -9,12 +9,7 @@ from lightning_side import WARNINGS
 from models import Classifier, bert, gpt2, t5
 from plain_lightning import plain_run
 
-from lightrainer.lightning_modules import (
-    CausalLMModule,
-    LossModule,
-    Seq2SeqModule,
-    SequenceClassificationModule,
-)
+from lightrainer.lightning_modules import CausalLMModule, LossModule, Seq2SeqModule, SequenceClassificationModule
 from lightrainer.lightning_modules.common.followed import followed
 
 pytestmark = WARNINGS

@@ -55,16 +55,16 @@ def test_no_step_follows_where_all_are_taken(ours, tmp_path, data, max_steps):
     assert resumed.output["global_step"] == 4
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "step", "steps"),
-    [
-        ({BATCH: 4}, {BATCH: 2}, 2, 2 + 4 + 8),
-        ({BATCH: 4}, {BATCH: 2}, 6, 6 + 4),
-        ({BATCH: 2}, {BATCH: 4}, 4, 4 + 2 + 4),
-        ({BATCH: 4, ACCUMULATION: 2}, {BATCH: 4}, 1, 1 + 2 + 4),
-        ({BATCH: 4}, {BATCH: 4, ACCUMULATION: 3}, 3, 3 + 1 + 2),
-    ],
-)
+BEFORES = [
+    ({BATCH: 4}, {BATCH: 2}, 2, 2 + 4 + 8),
+    ({BATCH: 4}, {BATCH: 2}, 6, 6 + 4),
+    ({BATCH: 2}, {BATCH: 4}, 4, 4 + 2 + 4),
+    ({BATCH: 4, ACCUMULATION: 2}, {BATCH: 4}, 1, 1 + 2 + 4),
+    ({BATCH: 4}, {BATCH: 4, ACCUMULATION: 3}, 3, 3 + 1 + 2),
+]
+
+
+@pytest.mark.parametrize(("before", "after", "step", "steps"), BEFORES)
 def test_epochs_are_gone_through_to_their_end(ours, tmp_path, before, after, step, steps):
     """With epochs given, the reference counts all steps in the present batch size."""
     run(ours, case("samples", 16, **before, save_strategy="steps", save_steps=step), tmp_path)

@@ -11,7 +11,7 @@ from seq2seq_trainings import Words, bart, build, pairs, t5
 
 pytestmark = [
     # Both libraries meet it at the first batch, for a model that says no length.
-    pytest.mark.filterwarnings("ignore:Using the model-agnostic default `max_length`:UserWarning"),
+    pytest.mark.filterwarnings("ignore:Using the model-agnostic default `max_length`:UserWarning")
 ]
 
 
@@ -43,21 +43,22 @@ def assert_same(reference, ours, model, folder, **keywords):
     return actual
 
 
+MODELS = [
+    (t5, {}, {}),
+    (bart, {}, {}),
+    (t5, {"generation_max_length": 8}, {}),
+    (t5, {"generation_max_length": 6, "generation_num_beams": 3}, {}),
+    (bart, {"generation_max_length": 6, "generation_num_beams": 3}, {}),
+    (t5, {"generation_max_length": 6}, {"max_length": 9}),
+    (t5, {"generation_max_length": 6}, {"max_new_tokens": 4, "num_beams": 2}),
+    (bart, {}, {"max_length": None, "num_beams": None, "max_new_tokens": 30}),
+    (t5, {"generation_config": "object"}, {}),
+    (bart, {"generation_config": "object"}, {"num_beams": 1}),
+]
+
+
 @pytest.mark.parametrize(
-    ("model", "arguments", "gen_kwargs"),
-    [
-        (t5, {}, {}),
-        (bart, {}, {}),
-        (t5, {"generation_max_length": 8}, {}),
-        (t5, {"generation_max_length": 6, "generation_num_beams": 3}, {}),
-        (bart, {"generation_max_length": 6, "generation_num_beams": 3}, {}),
-        (t5, {"generation_max_length": 6}, {"max_length": 9}),
-        (t5, {"generation_max_length": 6}, {"max_new_tokens": 4, "num_beams": 2}),
-        (bart, {}, {"max_length": None, "num_beams": None, "max_new_tokens": 30}),
-        (t5, {"generation_config": "object"}, {}),
-        (bart, {"generation_config": "object"}, {"num_beams": 1}),
-    ],
-    ids=lambda value: getattr(value, "__name__", str(value)),
+    ("model", "arguments", "gen_kwargs"), MODELS, ids=lambda value: getattr(value, "__name__", str(value))
 )
 def test_generated_predictions(reference, ours, tmp_path, model, arguments, gen_kwargs):
     """Greedy and with beams, however the length is said, after a training with an evaluation in each epoch."""
@@ -127,15 +128,14 @@ def test_data_without_labels(reference, ours, tmp_path):
         build(reference, t5, tmp_path / "theirs").predict(pairs(7, labelled=False), max_length=6)
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        *({"predict_with_generate": False}, {"prediction_loss_only": True}, {"label_smoothing_factor": 0.1}),
-        *({"eval_do_concat_batches": False}, {"include_for_metrics": ["inputs", "loss"]}),
-        {"eval_accumulation_steps": 1},
-    ],
-    ids=str,
-)
+ARGUMENTS = [
+    *({"predict_with_generate": False}, {"prediction_loss_only": True}, {"label_smoothing_factor": 0.1}),
+    *({"eval_do_concat_batches": False}, {"include_for_metrics": ["inputs", "loss"]}),
+    {"eval_accumulation_steps": 1},
+]
+
+
+@pytest.mark.parametrize("arguments", ARGUMENTS, ids=str)
 def test_other_arguments_beside_generation(reference, ours, tmp_path, arguments):
     given = dict(arguments)
     if given.get("predict_with_generate") is False or given.get("eval_do_concat_batches") is False:

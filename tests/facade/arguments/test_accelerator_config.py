@@ -119,15 +119,14 @@ def test_non_blocking_copies_to_the_device():
     assert to_device("text", torch.device("meta"), True) == "text"
 
 
-@pytest.mark.parametrize(
-    ("config", "said"),
-    [
-        ({"non_blocking": True}, "dataloader_pin_memory=True"),
-        ({"gradient_accumulation_kwargs": {"adjust_scheduler": False}}, "adjust_scheduler=False"),
-        ({"gradient_accumulation_kwargs": {"sync_with_dataloader": False}}, "sync_with_dataloader=False"),
-    ],
-    ids=str,
-)
+CONFIGS = [
+    ({"non_blocking": True}, "dataloader_pin_memory=True"),
+    ({"gradient_accumulation_kwargs": {"adjust_scheduler": False}}, "adjust_scheduler=False"),
+    ({"gradient_accumulation_kwargs": {"sync_with_dataloader": False}}, "sync_with_dataloader=False"),
+]
+
+
+@pytest.mark.parametrize(("config", "said"), CONFIGS, ids=str)
 def test_settings_without_effect_are_warned_of(config, said, caplog):
     """As in the reference, whose Trainer never reads these two keys."""
     make(config)

@@ -43,15 +43,15 @@ def test_an_argument_of_an_older_version(name):
         assert now.partition("=")[0] in FIELDS
 
 
-@pytest.mark.parametrize(
-    ("kind", "wrong", "nearest"),
-    [
-        (WithMore, {"bta": 1}, "WithMore has no such argument. Did you mean 'beta'"),
-        (WithMore, {"evaluation_strategy": "no"}, "It is called eval_strategy now"),
-        (WithOwnInit, {"gamma": 1, "dlta": 1}, "WithOwnInit has no such argument. Did you mean 'delta'"),
-        (PassesOn, {"gamma": 1, "learning_rte": 1}, "learning_rte"),
-    ],
-)
+KINDS = [
+    (WithMore, {"bta": 1}, "WithMore has no such argument. Did you mean 'beta'"),
+    (WithMore, {"evaluation_strategy": "no"}, "It is called eval_strategy now"),
+    (WithOwnInit, {"gamma": 1, "dlta": 1}, "WithOwnInit has no such argument. Did you mean 'delta'"),
+    (PassesOn, {"gamma": 1, "learning_rte": 1}, "learning_rte"),
+]
+
+
+@pytest.mark.parametrize(("kind", "wrong", "nearest"), KINDS)
 def test_subclasses(kind, wrong, nearest):
     with pytest.raises(TypeError, match=nearest):
         kind(**wrong)

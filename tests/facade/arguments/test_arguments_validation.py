@@ -18,16 +18,9 @@ def test_lightning_can_read_how_tf32_is_set():
         torch.backends.cudnn.allow_tf32 = before[1]
 
 
-WRONG_TYPES = {
-    "learning_rate": [None],
-    "seed": [None],
-    "include_for_metrics": [3],
-    "lr_scheduler_kwargs": ["min_lr=1"],
-    "output_dir": [3],
-    "activation_checkpointing": ["no"],
-    "activation_checkpointing_kwargs": ["offload"],
-    "trackio_static_space_id": [True],
-}
+WRONG_TYPES = {"learning_rate": [None], "seed": [None], "include_for_metrics": [3], "lr_scheduler_kwargs": ["min_lr=1"]}
+WRONG_TYPES |= {"output_dir": [3], "activation_checkpointing": ["no"], "activation_checkpointing_kwargs": ["offload"]}
+WRONG_TYPES |= {"trackio_static_space_id": [True]}
 WRONG_VALUES = [
     ({"learning_rate": float("inf")}, "learning_rate=inf"),
     ({"per_device_train_batch_size": -8}, "per_device_train_batch_size=-8"),

@@ -238,17 +238,16 @@ def test_fsdp_is_left_out_where_there_is_nothing_to_shard_over(tmp_path, launch,
     assert arguments(tmp_path, use_cpu=True).fsdp == []
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
-        {},
-        {"RESHARD_AFTER_FORWARD": "false", "STATE_DICT_TYPE": "FULL_STATE_DICT"},
-        {"TRANSFORMER_CLS_TO_WRAP": "A,B", "ACTIVATION_CHECKPOINTING": "true"},
-        {"VERSION": "1", "SHARDING_STRATEGY": "SHARD_GRAD_OP", "BACKWARD_PREFETCH": "BACKWARD_PRE"},
-        {"VERSION": "1", "SHARDING_STRATEGY": "NO_SHARD", "USE_ORIG_PARAMS": "true"},
-    ],
-    ids=str,
-)
+MORE = [
+    {},
+    {"RESHARD_AFTER_FORWARD": "false", "STATE_DICT_TYPE": "FULL_STATE_DICT"},
+    {"TRANSFORMER_CLS_TO_WRAP": "A,B", "ACTIVATION_CHECKPOINTING": "true"},
+    {"VERSION": "1", "SHARDING_STRATEGY": "SHARD_GRAD_OP", "BACKWARD_PREFETCH": "BACKWARD_PRE"},
+    {"VERSION": "1", "SHARDING_STRATEGY": "NO_SHARD", "USE_ORIG_PARAMS": "true"},
+]
+
+
+@pytest.mark.parametrize("more", MORE, ids=str)
 def test_the_settings_of_fsdp_are_those_of_accelerate(tmp_path, launch, more):
     from accelerate.utils import FullyShardedDataParallelPlugin
 
@@ -267,15 +266,14 @@ def test_the_settings_of_fsdp_are_those_of_accelerate(tmp_path, launch, more):
         assert ("USE_ORIG_PARAMS" not in more) or found.use_orig_params == plugin.use_orig_params
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
-        {},
-        {"ACCELERATE_DEEPSPEED_ZERO_STAGE": "3", "ACCELERATE_MIXED_PRECISION": "bf16"},
-        {"ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE": "cpu", "ACCELERATE_GRADIENT_CLIPPING": "1.0"},
-    ],
-    ids=str,
-)
+MORE_OF_MORE = [
+    {},
+    {"ACCELERATE_DEEPSPEED_ZERO_STAGE": "3", "ACCELERATE_MIXED_PRECISION": "bf16"},
+    {"ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE": "cpu", "ACCELERATE_GRADIENT_CLIPPING": "1.0"},
+]
+
+
+@pytest.mark.parametrize("more", MORE_OF_MORE, ids=str)
 def test_the_configuration_of_deepspeed_is_that_of_accelerate(tmp_path, launch, more):
     from accelerate.utils import DeepSpeedPlugin
 

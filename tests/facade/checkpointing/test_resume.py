@@ -119,20 +119,19 @@ def test_no_sample_is_loaded_twice(uninterrupted, tmp_path, step):
     assert data.seen == whole[epochs * SAMPLES + 4 * steps + ahead :]
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"gradient_accumulation_steps": 1, "max_steps": 15},
-        {"gradient_accumulation_steps": 3},
-        {"dataloader_drop_last": True},
-        {"num_train_epochs": 1.5},
-        {"logging_strategy": "epoch"},
-        {"logging_steps": 5, "eval_strategy": "steps", "eval_steps": 3},
-        {"lr_scheduler_type": "reduce_lr_on_plateau", "lr_scheduler_kwargs": {"patience": 0}},
-        {"data_seed": 5, "optim": "sgd"},
-    ],
-    ids=str,
-)
+CHANGES = [
+    {"gradient_accumulation_steps": 1, "max_steps": 15},
+    {"gradient_accumulation_steps": 3},
+    {"dataloader_drop_last": True},
+    {"num_train_epochs": 1.5},
+    {"logging_strategy": "epoch"},
+    {"logging_steps": 5, "eval_strategy": "steps", "eval_steps": 3},
+    {"lr_scheduler_type": "reduce_lr_on_plateau", "lr_scheduler_kwargs": {"patience": 0}},
+    {"data_seed": 5, "optim": "sgd"},
+]
+
+
+@pytest.mark.parametrize("changes", CHANGES, ids=str)
 def test_whatever_the_arguments_it_ends_the_same(tmp_path, changes):
     """Logs that are made of steps before and after the interruption included."""
     changes = {**changes, "save_strategy": "steps", "save_steps": 1}

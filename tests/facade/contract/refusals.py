@@ -137,11 +137,11 @@ COMBINATIONS = [
     Bad({"accelerator_config": "no/such/file.json"}, "or the path of a JSON file"),
     Bad({"fsdp_config": "no/such/file.json"}, "or the path of a JSON file", {"fsdp": "full_shard"}),
     # What does not go with the model, the data or the metrics: said when the Trainer is made.
-    Bad({"eval_strategy": "steps"}, "Pass eval_dataset=", parts=lambda: {"eval_dataset": None}, **_FAR),
+    Bad({"eval_strategy": "steps"}, "needs an eval_dataset", parts=lambda: {"eval_dataset": None}, **_FAR),
     Bad({"max_steps": -1}, "Set max_steps", parts=lambda: {"train_dataset": Stream()}, **_FAR),
     Bad(
         {"batch_eval_metrics": True},
-        "must take a boolean compute_result",
+        "needs a compute_metrics with the argument compute_result",
         parts=lambda: {"compute_metrics": lambda prediction: {}},
         **_FAR,
     ),
@@ -168,6 +168,6 @@ COMBINATIONS = [
     Bad({}, "pass train_dataset=", parts=lambda: {"train_dataset": None}, **_RUN),
     Bad({}, "nothing to train on", parts=lambda: {"train_dataset": []}, **_RUN),
     Bad({}, "remove_unused_columns=False", parts=lambda: {"train_dataset": [{"a": 1}] * 4}, **_RUN),
-    Bad({"resume_from_checkpoint": True}, "Leave it out to start anew", until="resume"),
-    Bad({"resume_from_checkpoint": "no/such/folder"}, "Pass a folder checkpoint-N", until="resume"),
+    Bad({"resume_from_checkpoint": True}, "to start anew", until="resume"),
+    Bad({"resume_from_checkpoint": "no/such/folder"}, "Set resume_from_checkpoint to another", until="resume"),
 ]

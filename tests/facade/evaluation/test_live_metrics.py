@@ -58,15 +58,16 @@ class Counting(Metric):
         getattr(self, "log", []).append("reset")
 
 
+METRICS = [
+    (accuracy, "eval_MulticlassAccuracy"),
+    (lambda: BatchMetrics({"accuracy": accuracy()}), "eval_accuracy"),
+    (lambda: {"all": MetricCollection([accuracy(), MulticlassF1Score(3)])}, "eval_all_MulticlassAccuracy"),
+    (lambda: {"accuracy": share_of_hits}, "eval_accuracy"),
+]
+
+
 @pytest.mark.parametrize(
-    ("metrics", "name"),
-    [
-        (accuracy, "eval_MulticlassAccuracy"),
-        (lambda: BatchMetrics({"accuracy": accuracy()}), "eval_accuracy"),
-        (lambda: {"all": MetricCollection([accuracy(), MulticlassF1Score(3)])}, "eval_all_MulticlassAccuracy"),
-        (lambda: {"accuracy": share_of_hits}, "eval_accuracy"),
-    ],
-    ids=["a metric", "our own class", "a dict of collections", "a dict of functions"],
+    ("metrics", "name"), METRICS, ids=["a metric", "our own class", "a dict of collections", "a dict of functions"]
 )
 @pytest.mark.parametrize("dataset", [lambda: points(6, seed=2), Stream], ids=["6 samples", "a stream of 7"])
 def test_the_value_is_that_of_a_function(tmp_path, metrics, name, dataset):
@@ -236,14 +237,14 @@ def test_nested_evaluations_count_for_themselves(tmp_path):
     assert [e["eval_Counting"] for e in made.state.log_history if "eval_Counting" in e] == [6, 6]
 
 
-@pytest.mark.parametrize(
-    ("metrics", "arguments", "error", "message"),
-    [
-        ([], {}, TypeError, "must be callable, or a torchmetrics Metric.*but is list"),
-        (torchmetrics.MeanMetric(), {}, ValueError, "MeanMetric takes no logits and labels.*prepare"),
-        (MulticlassAccuracy(3), {"include_for_metrics": ["loss"]}, ValueError, "include_for_metrics.*prepare"),
-    ],
-)
+METRICS_AND_ARGUMENTS = [
+    ([], {}, TypeError, "compute_metrics .*list"),
+    (torchmetrics.MeanMetric(), {}, ValueError, "MeanMetric takes no logits and labels.*prepare"),
+    (MulticlassAccuracy(3), {"include_for_metrics": ["loss"]}, ValueError, "include_for_metrics.*prepare"),
+]
+
+
+@pytest.mark.parametrize(("metrics", "arguments", "error", "message"), METRICS_AND_ARGUMENTS)
 def test_what_cannot_be_is_said_at_once(tmp_path, metrics, arguments, error, message):
     with pytest.raises(error, match=message):
         trainer(tmp_path, compute_metrics=metrics, **arguments)

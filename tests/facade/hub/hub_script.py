@@ -21,14 +21,9 @@ def main() -> None:
     made.train(resume_from_checkpoint=resume)
     if not arguments.get("push_to_hub"):
         made.create_model_card()
-    result = {
-        "rank": made.args.process_index,
-        "hub_model_id": made.hub_model_id,
-        "steps": made.state.global_step,
-        "taken": taken,
-        "pushed": made.push_in_progress is not None,
-        "checkpoints": [path.name for path in list_checkpoints(out)],
-    }
+    result = {"rank": made.args.process_index, "hub_model_id": made.hub_model_id, "steps": made.state.global_step}
+    result |= {"taken": taken, "pushed": made.push_in_progress is not None}
+    result |= {"checkpoints": [path.name for path in list_checkpoints(out)]}
     (out / f"result-{made.args.process_index}.json").write_text(json.dumps(result))
 
 

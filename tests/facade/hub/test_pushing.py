@@ -1,7 +1,6 @@
 """Upload models and checkpoints when they are due, without a step that waits, and report failures."""
 
 import json
-import logging
 import signal
 import socket
 import threading
@@ -59,7 +58,7 @@ def test_the_repository_is_made_with_the_trainer(hub, tmp_path):
 
 
 def test_a_refusal_comes_before_the_training(hub, tmp_path):
-    with pytest.raises(HfHubHTTPError, match="hub_model_id names an owner you belong to"):
+    with pytest.raises(HfHubHTTPError, match="hub_model_id names your owner"):
         pushing(tmp_path, hub_model_id="others/model")
     assert not (tmp_path / "out").exists()
 
@@ -303,8 +302,7 @@ def test_by_hand_with_another_token_and_branch(hub, tmp_path):
 def test_a_failing_upload_is_a_warning_and_the_end_makes_up_for_it(hub, tmp_path, caplog):
     hub.refuse("commit/main", 403, times=1)
     made = pushing(tmp_path, save_strategy="epoch")
-    with caplog.at_level(logging.WARNING, "lightrainer"):
-        made.train()
+    made.train()
     assert made.state.global_step == 4
     said = [record.message for record in caplog.records]
     assert "checkpoint-4 was not uploaded to the Hub: HfHubHTTPError" in said[0]
@@ -317,8 +315,7 @@ def test_a_failing_upload_is_a_warning_and_the_end_makes_up_for_it(hub, tmp_path
 def test_uploads_that_all_fail_do_not_end_the_training(hub, tmp_path, caplog, trouble):
     made = pushing(tmp_path, **EACH_STEP)
     hub.refuse("preupload", 401) if trouble == "refused" else hub.break_off("preupload")
-    with caplog.at_level(logging.WARNING, "lightrainer"):
-        output = made.train()
+    output = made.train()
     assert output.global_step == 4
     assert "What the Hub has now is older than the model here: call push_to_hub()" in caplog.records[-1].message
     assert messages(hub) == []

@@ -38,7 +38,7 @@ def test_of_another_branch(hub, tmp_path):
     second.train(resume_from_checkpoint="last-checkpoint")
     assert second.state.global_step == 8
     third = trainer(tmp_path / "third", hub_model_id=NAME)
-    with pytest.raises(FileNotFoundError, match="nor in the repository 'me/model'"):
+    with pytest.raises(FileNotFoundError, match="nor in 'me/model'"):
         third.train(resume_from_checkpoint="last-checkpoint")
 
 
@@ -62,14 +62,14 @@ def test_other_names_are_paths_as_ever(hub, tmp_path):
     made = pushing(tmp_path / "out")
     asked = len(hub.requests)
     for name in ("last-checkpoints", "me/model", "checkpoint-x"):
-        with pytest.raises(FileNotFoundError, match="Pass a folder checkpoint-N"):
+        with pytest.raises(FileNotFoundError, match="there is no such folder"):
             made.train(resume_from_checkpoint=name)
     assert len(hub.requests) == asked
 
 
 def test_a_repository_without_it_says_so(hub, tmp_path):
     made = pushing(tmp_path / "out")
-    with pytest.raises(FileNotFoundError, match="hub_strategy='checkpoint' uploads the newest checkpoint"):
+    with pytest.raises(FileNotFoundError, match="hub_strategy='checkpoint'"):
         made.train(resume_from_checkpoint="last-checkpoint")
 
 

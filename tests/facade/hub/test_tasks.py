@@ -12,14 +12,14 @@ def named(name, **attributes):
     return type(name, (), attributes)()
 
 
-@pytest.mark.parametrize(
-    ("cls", "config", "task"),
-    [
-        ("Wav2Vec2ForSequenceClassification", {"hidden_size": 16, "num_hidden_layers": 1}, "audio-classification"),
-        ("WhisperForConditionalGeneration", {"d_model": 16}, "automatic-speech-recognition"),
-        ("T5ForConditionalGeneration", {"d_model": 16, "num_layers": 1}, "text2text-generation"),
-    ],
-)
+CLS = [
+    ("Wav2Vec2ForSequenceClassification", {"hidden_size": 16, "num_hidden_layers": 1}, "audio-classification"),
+    ("WhisperForConditionalGeneration", {"d_model": 16}, "automatic-speech-recognition"),
+    ("T5ForConditionalGeneration", {"d_model": 16, "num_layers": 1}, "text2text-generation"),
+]
+
+
+@pytest.mark.parametrize(("cls", "config", "task"), CLS)
 def test_what_a_model_is_given_tells_the_rest(cls, config, task):
     """Without its weights: only the class and its configuration are asked."""
     kind = getattr(transformers, cls)

@@ -102,7 +102,7 @@ def test_gradients_that_an_override_computes_by_itself_are_those_of_the_step(tmp
         def training_step(self, *args):
             return super().training_step(*args)[1:]
 
-    with pytest.raises(ValueError, match=r"returned 3 gradients, but there are 4 trainable variables"):
+    with pytest.raises(ValueError, match="3 gradients for 4 variables"):
         trainer(tmp_path, cls=TooFew).train()
 
 

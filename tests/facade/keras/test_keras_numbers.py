@@ -130,16 +130,15 @@ def test_labels_of_minus_100_do_not_count(tmp_path):
     assert losses(made)[0] == pytest.approx(each.mean().item(), abs=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("loss", "labels"),
-    [
-        (keras.losses.CategoricalCrossentropy(from_logits=True), np.eye(3, dtype="float32")[[0, 2, 1, 1]]),
-        (keras.losses.MeanSquaredError(), np.ones((4, 3), "float32")),
-        ("mse", np.ones((4, 3), "float32")),
-        (lambda labels, logits: keras.ops.mean(keras.ops.square(labels - logits)), np.ones((4, 3), "float32")),
-    ],
-    ids=["one-hot", "several numbers", "by name", "a mean"],
-)
+LOSS = [
+    (keras.losses.CategoricalCrossentropy(from_logits=True), np.eye(3, dtype="float32")[[0, 2, 1, 1]]),
+    (keras.losses.MeanSquaredError(), np.ones((4, 3), "float32")),
+    ("mse", np.ones((4, 3), "float32")),
+    (lambda labels, logits: keras.ops.mean(keras.ops.square(labels - logits)), np.ones((4, 3), "float32")),
+]
+
+
+@pytest.mark.parametrize(("loss", "labels"), LOSS, ids=["one-hot", "several numbers", "by name", "a mean"])
 def test_the_loss_is_the_mean_whatever_labels_there_are(tmp_path, loss, labels):
     model = network()
     model.compile(loss=loss)

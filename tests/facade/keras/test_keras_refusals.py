@@ -88,19 +88,22 @@ def test_properties_of_the_arguments(tmp_path):
     assert args.to_dict() == before
 
 
+DATA = [
+    ([], ValueError, ["train_dataset is empty"]),
+    ([1, 2], TypeError, ["train_dataset: A sample is a int"]),
+    ([(np.ones(4), "a word")], TypeError, ["numpy.str_"]),
+    ([(np.ones(4), None)], TypeError, ["numpy.object_"]),
+    ([({"x": ["text"]}, 1)], TypeError, ["numpy.str_"]),
+    ([{"x": np.ones(4)}], ValueError, ["No column 'labels' or 'label'", "label_names"]),
+    ([{"labels": 1}], ValueError, ["no features"]),
+    (iter(points()), TypeError, ["can be read only once"]),
+    ("a path", TypeError, ["train_dataset"]),
+]
+
+
 @pytest.mark.parametrize(
     ("data", "kind", "words"),
-    [
-        ([], ValueError, ["train_dataset is empty"]),
-        ([1, 2], TypeError, ["train_dataset: A sample is a int"]),
-        ([(np.ones(4), "a word")], TypeError, ["numpy.str_"]),
-        ([(np.ones(4), None)], TypeError, ["numpy.object_"]),
-        ([({"x": ["text"]}, 1)], TypeError, ["numpy.str_"]),
-        ([{"x": np.ones(4)}], ValueError, ["No column 'labels' or 'label'", "label_names"]),
-        ([{"labels": 1}], ValueError, ["no features"]),
-        (iter(points()), TypeError, ["can be read only once"]),
-        ("a path", TypeError, ["train_dataset"]),
-    ],
+    DATA,
     ids=["empty", "no pairs", "text", "none", "text in features", "no labels", "no features", "iterator", "path"],
 )
 def test_data_of_the_wrong_kind_is_refused(tmp_path, data, kind, words):

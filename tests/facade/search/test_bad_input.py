@@ -40,14 +40,14 @@ def test_optimizers_do_not_go_with_a_search(tmp_path):
     refused(made, RuntimeError, "Override create_optimizer_and_scheduler", space, folder=tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("backend", "error", "match"),
-    [
-        ("optna", ValueError, "backend='optna' is not known. Did you mean 'optuna'"),
-        ("wandb", NotImplementedError, "is led by its server"),
-        ("sigopt", NotImplementedError, "shut down"),
-    ],
-)
+BACKENDS = [
+    ("optna", ValueError, "backend='optna' is not known. Did you mean 'optuna'"),
+    ("wandb", NotImplementedError, "is led by its server"),
+    ("sigopt", NotImplementedError, "shut down"),
+]
+
+
+@pytest.mark.parametrize(("backend", "error", "match"), BACKENDS)
 def test_backends(tmp_path, backend, error, match):
     refused(searcher(tmp_path), error, match, space, backend=backend, folder=tmp_path)
 
@@ -63,29 +63,29 @@ def test_there_is_nothing_to_evaluate_on(tmp_path):
     refused(made, ValueError, "judges trials by an evaluation", space, folder=tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "match"),
-    [
-        ({"n_trials": 0}, ValueError, "n_trials=0"),
-        ({"direction": "minimise"}, ValueError, "direction='minimise'.*'minimize'"),
-        ({"directions": ["minimize"]}, TypeError, "directions="),
-        ({"compute_objective": "score"}, ValueError, "'score'.*direction='minimize'"),
-        ({"compute_objective": ["loss", "score"]}, ValueError, "'score': .*, one for each of the 2 metrics"),
-        ({"compute_objective": ["loss", "f1"], "direction": "maximize"}, ValueError, "direction='maximize'.*loss, f1"),
-        ({"pruning_unit": "epoch"}, ValueError, "pruning_unit='epoch'.*'epochs'"),
-        ({"final_model": "bets"}, ValueError, "final_model='bets'.*'best'"),
-        ({"time_out": 3}, TypeError, "time_out=3.*'timeout'"),
-        ({"n_jobs": 0}, ValueError, "n_jobs=0"),
-        ({"enqueue": [{"learning_rat": 1e-3}]}, ValueError, "learning_rat=0.001.*'learning_rate'"),
-        ({"enqueue": [{"learning_rate": 1e-3}, {"learning_rate": 7.0}]}, ValueError, "7.0.*'learning_rate'"),
-        ({"begin_with": "study.db"}, TypeError, "begin_with='study.db'.*load_study"),
-        ({"begin_with": optuna.create_study(direction="maximize")}, ValueError, "maximize.*minimize"),
-        ({"sampler": optuna.samplers.RandomSampler}, TypeError, "sampler=.*optuna.samplers"),
-        ({"pruner": "median"}, TypeError, "pruner='median'.*optuna.pruners"),
-        ({"storage": "study"}, ValueError, "storage='study'"),
-        ({"compute_objective": 3}, TypeError, "compute_objective=3"),
-    ],
-)
+OPTIONS = [
+    ({"n_trials": 0}, ValueError, "n_trials=0"),
+    ({"direction": "minimise"}, ValueError, "direction='minimise'.*'minimize'"),
+    ({"directions": ["minimize"]}, TypeError, "directions="),
+    ({"compute_objective": "score"}, ValueError, "'score'.*direction='minimize'"),
+    ({"compute_objective": ["loss", "score"]}, ValueError, "'score': .*, one for each of the 2 metrics"),
+    ({"compute_objective": ["loss", "f1"], "direction": "maximize"}, ValueError, "direction='maximize'.*loss, f1"),
+    ({"pruning_unit": "epoch"}, ValueError, "pruning_unit='epoch'.*'epochs'"),
+    ({"final_model": "bets"}, ValueError, "final_model='bets'.*'best'"),
+    ({"time_out": 3}, TypeError, "time_out=3.*'timeout'"),
+    ({"n_jobs": 0}, ValueError, "n_jobs=0"),
+    ({"enqueue": [{"learning_rat": 1e-3}]}, ValueError, "learning_rat=0.001.*'learning_rate'"),
+    ({"enqueue": [{"learning_rate": 1e-3}, {"learning_rate": 7.0}]}, ValueError, "7.0.*'learning_rate'"),
+    ({"begin_with": "study.db"}, TypeError, "begin_with='study.db'.*load_study"),
+    ({"begin_with": optuna.create_study(direction="maximize")}, ValueError, "maximize.*minimize"),
+    ({"sampler": optuna.samplers.RandomSampler}, TypeError, "sampler=.*optuna.samplers"),
+    ({"pruner": "median"}, TypeError, "pruner='median'.*optuna.pruners"),
+    ({"storage": "study"}, ValueError, "storage='study'"),
+    ({"compute_objective": 3}, TypeError, "compute_objective=3"),
+]
+
+
+@pytest.mark.parametrize(("options", "error", "match"), OPTIONS)
 def test_options(tmp_path, options, error, match):
     refused(searcher(tmp_path), error, match, space, folder=tmp_path, **options)
 
@@ -106,16 +106,16 @@ def test_a_storage_that_cannot_be_reached(tmp_path, tmp_path_factory, monkeypatc
     assert files(tmp_path) == []
 
 
-@pytest.mark.parametrize(
-    ("objective", "error", "match"),
-    [
-        (lambda metrics: None, ValueError, "returned None. It has to return a number.*eval_loss="),
-        (lambda metrics: "low", ValueError, "returned 'low'"),
-        (lambda metrics: metrics["eval_f1"], KeyError, "uses the metric 'eval_f1'.*It has: eval_loss"),
-        ("eval_lloss", KeyError, "Did you mean 'eval_loss'"),
-        (lambda metrics: [1.0, 2.0], ValueError, "gives 2 values, but direction has 1"),
-    ],
-)
+OBJECTIVES = [
+    (lambda metrics: None, ValueError, "returned None.*number.*eval_loss="),
+    (lambda metrics: "low", ValueError, "returned 'low'"),
+    (lambda metrics: metrics["eval_f1"], KeyError, "uses the metric 'eval_f1'.*It has: eval_loss"),
+    ("eval_lloss", KeyError, "Did you mean 'eval_loss'"),
+    (lambda metrics: [1.0, 2.0], ValueError, "gives 2 values, but direction has 1"),
+]
+
+
+@pytest.mark.parametrize(("objective", "error", "match"), OBJECTIVES)
 def test_objectives(tmp_path, objective, error, match):
     made = searcher(tmp_path)
     with pytest.raises(error, match=match):
@@ -149,15 +149,15 @@ def test_no_trial_was_completed(tmp_path):
         searcher(tmp_path).hyperparameter_search(space, n_trials=2, pruner=Always())
 
 
-@pytest.mark.parametrize(
-    ("values", "error", "match"),
-    [
-        ([1], TypeError, "hp_space returned list"),
-        ({"lr_scheduler_kwargs.num_cycles": 1}, ValueError, "nested name 'lr_scheduler_kwargs.num_cycles'.*return the"),
-        ({"bf16": "maybe"}, ValueError, "bf16='maybe'.*True or False"),
-        ({"per_device_train_batch_size": -1}, ValueError, "per_device_train_batch_size"),
-    ],
-)
+VALUES = [
+    ([1], TypeError, r"hp_space returned \[1\]"),
+    ({"lr_scheduler_kwargs.num_cycles": 1}, ValueError, "nested name 'lr_scheduler_kwargs.num_cycles'.*return the"),
+    ({"bf16": "maybe"}, ValueError, "bf16='maybe'.*True or False"),
+    ({"per_device_train_batch_size": -1}, ValueError, "per_device_train_batch_size"),
+]
+
+
+@pytest.mark.parametrize(("values", "error", "match"), VALUES)
 def test_values(tmp_path, values, error, match):
     made = searcher(tmp_path)
     with pytest.raises(error, match=match):
@@ -167,5 +167,5 @@ def test_values(tmp_path, values, error, match):
 
 @pytest.mark.parametrize("name", ["../up", "/tmp/x", ".", "..", "a/b", "a\\b", "", 3])
 def test_names_of_folders(name):
-    with pytest.raises((TypeError, ValueError), match=f"hp_name returned {re.escape(repr(name))}"):
+    with pytest.raises(ValueError, match=f"hp_name returned {re.escape(repr(name))}"):
         checked_name(name)

@@ -44,14 +44,14 @@ def test_the_trainer_holds_the_best_model_and_its_arguments(seen):
     assert {"best", *(f"run-{run_id}" for run_id, _ in seen["trials"])} <= set(seen["folders"])
 
 
-@pytest.mark.parametrize(
-    ("options", "match"),
-    [
-        ({"direction": ["minimize", "maximize"]}, "Ray has one objective"),
-        ({"sampler": None}, "sampler belongs to optuna"),
-        ({"report": True}, "report is made of a study of optuna"),
-    ],
-)
+OPTIONS = [
+    ({"direction": ["minimize", "maximize"]}, "Ray has one objective"),
+    ({"sampler": None}, "sampler belongs to optuna"),
+    ({"report": True}, "report is made of a study of optuna"),
+]
+
+
+@pytest.mark.parametrize(("options", "match"), OPTIONS)
 def test_what_is_of_optuna_is_refused(tmp_path, options, match):
     with pytest.raises(ValueError, match=match):
         searcher(tmp_path).hyperparameter_search(space, n_trials=1, backend="ray", **options)

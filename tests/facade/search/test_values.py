@@ -13,23 +13,22 @@ from lightrainer.facade.search.samplers import make_pruner, make_sampler
 from lightrainer.facade.search.trial_folders import RunFolders, TrialShortNamer
 from lightrainer.tools.sweep.space import grid, read_space, suggest
 
+NAMES = [
+    ("learning_rate", "1e-3", 1e-3),
+    ("learning_rate", np.float64(0.5), 0.5),
+    ("num_train_epochs", 3, 3.0),
+    ("per_device_train_batch_size", 8.0, 8),
+    ("seed", 17.6, 17),  # as Ray draws seeds, and the reference cuts them
+    ("bf16_full_eval", "False", False),  # the reference holds True
+    ("gradient_checkpointing", "True", True),
+    ("gradient_checkpointing", 1, True),
+    ("lr_scheduler_type", "cosine", "cosine"),
+    ("warmup_steps", 0.1, 0.1),  # the reference makes 0 of it
+    ("lr_scheduler_kwargs", '{"num_cycles": 2}', {"num_cycles": 2}),
+]
 
-@pytest.mark.parametrize(
-    ("name", "given", "held"),
-    [
-        ("learning_rate", "1e-3", 1e-3),
-        ("learning_rate", np.float64(0.5), 0.5),
-        ("num_train_epochs", 3, 3.0),
-        ("per_device_train_batch_size", 8.0, 8),
-        ("seed", 17.6, 17),  # as Ray draws seeds, and the reference cuts them
-        ("bf16_full_eval", "False", False),  # the reference holds True
-        ("gradient_checkpointing", "True", True),
-        ("gradient_checkpointing", 1, True),
-        ("lr_scheduler_type", "cosine", "cosine"),
-        ("warmup_steps", 0.1, 0.1),  # the reference makes 0 of it
-        ("lr_scheduler_kwargs", '{"num_cycles": 2}', {"num_cycles": 2}),
-    ],
-)
+
+@pytest.mark.parametrize(("name", "given", "held"), NAMES)
 def test_values_are_cast_to_what_the_field_holds(tmp_path, name, given, held):
     args = arguments(tmp_path)
     assert apply(args, {name: given}) == [name]
@@ -60,7 +59,7 @@ def test_short_names_are_short_and_can_be_read():
     assert Namer.parse_repr(name) == {**Namer.DEFAULTS, **values}
     assert Namer.shortname({"seed": 42}) == "lm"
     assert Namer.parse_repr("lm") == Namer.DEFAULTS
-    with pytest.raises(KeyError, match=r"Namer\.DEFAULTS has no 'bf16'"):
+    with pytest.raises(KeyError, match="bf16"):
         Namer.shortname({"bf16": True})
     with pytest.raises(ValueError, match="cannot be read"):
         Namer.parse_repr("lm_zz3")
@@ -150,24 +149,24 @@ def test_parameters_beside_certain_values_only(tmp_path):
     assert {"kind": "b", "rate": pytest.approx(0.3), "seed": 7} in points
 
 
-@pytest.mark.parametrize(
-    ("text", "match"),
-    [
-        ("a: [1]\nb: {value: 2, when: {c: 1}}", "b: when has 'c'"),
-        ("a: [adam]\nb: {value: 2, when: {a: adma}}", "when has a: 'adma'.*'adam'"),
-        ("b: {value: 2, when: [a]}", "b: when must be"),
-        ("a: {low: 1}\nb: {low: x, high: 1}", "(?s)a: high .*None.*b: low .*'x'"),
-        ("a: {low: 0, high: 2, log: true}", "a: .*log"),
-        ("a: {typ: int, low: 0, high: 2}", "'typ'.*'type'"),
-        ("a: {type: flot, low: 0, high: 2}", "'flot'.*'float'"),
-        ("a: [[1]]", r"values must be .*\[1\]"),
-        ("a: {low: 1", "cannot be read"),
-        ("a: [1]\nenqueue: [{b: 1}]", "enqueue: 'b'"),
-        ("a: [1, 3]\nenqueue: [{a: 2}]", "'2' not in"),
-        ("a: {low: 1, high: 3}\nenqueue: [{a: 4}]", "4 of parameter 'a'"),
-        ("a: [1]\nenqueue: {a: 1}", "enqueue must be a list"),
-    ],
-)
+TEXTS = [
+    ("a: [1]\nb: {value: 2, when: {c: 1}}", "b: when has 'c'"),
+    ("a: [adam]\nb: {value: 2, when: {a: adma}}", "when has a: 'adma'.*'adam'"),
+    ("b: {value: 2, when: [a]}", "b: when must be"),
+    ("a: {low: 1}\nb: {low: x, high: 1}", "(?s)a: high .*None.*b: low .*'x'"),
+    ("a: {low: 0, high: 2, log: true}", "a: .*log"),
+    ("a: {typ: int, low: 0, high: 2}", "'typ'.*'type'"),
+    ("a: {type: flot, low: 0, high: 2}", "'flot'.*'float'"),
+    ("a: [[1]]", r"values must be .*\[1\]"),
+    ("a: {low: 1", "cannot be read"),
+    ("a: [1]\nenqueue: [{b: 1}]", "enqueue: 'b'"),
+    ("a: [1, 3]\nenqueue: [{a: 2}]", "'2' not in"),
+    ("a: {low: 1, high: 3}\nenqueue: [{a: 4}]", "4 of parameter 'a'"),
+    ("a: [1]\nenqueue: {a: 1}", "enqueue must be a list"),
+]
+
+
+@pytest.mark.parametrize(("text", "match"), TEXTS)
 def test_a_space_that_cannot_be(tmp_path, text, match):
     path = tmp_path / "space.yaml"
     path.write_text(text)

@@ -1,7 +1,6 @@
 """`fsdp` and `fsdp_config`: every documented key and word, and errors for others."""
 
 import dataclasses
-import logging
 import os
 import re
 
@@ -90,8 +89,7 @@ def test_every_key_is_tried():
 def test_deprecated_spellings_work_with_a_warning(tmp_path, caplog, old, new):
     values = {"reshard_after_forward": "shard_grad_op", "cpu_offload": True, "backward_prefetch": "backward_post"}
     values |= {"transformer_layer_cls_to_wrap": ["A"]}
-    with caplog.at_level(logging.WARNING):
-        args = arguments(tmp_path, fsdp="auto_wrap", fsdp_config={f"fsdp_{old}": values[new]})
+    args = arguments(tmp_path, fsdp="auto_wrap", fsdp_config={f"fsdp_{old}": values[new]})
     assert args.fsdp_config[new] == values[new]
     assert f"fsdp_config[{old!r}] is deprecated: it is called {new!r}" in caplog.text
 
@@ -162,12 +160,10 @@ WARNINGS = [
 
 @pytest.mark.parametrize(("changes", "message"), WARNINGS, ids=str)
 def test_what_has_no_effect_is_said_in_the_log(tmp_path, caplog, changes, message):
-    with caplog.at_level(logging.WARNING):
-        arguments(tmp_path, **changes)
+    arguments(tmp_path, **changes)
     assert message in caplog.text
     caplog.clear()
-    with caplog.at_level(logging.WARNING):
-        arguments(tmp_path)
+    arguments(tmp_path)
     assert "fsdp" not in caplog.text
 
 

@@ -39,6 +39,7 @@ def members(kind):
 def test_a_strategy_is_one_module_with_one_interface(tmp_path, name):
     strategy = translate(of_four(tmp_path, **ASKED[name])).strategy
     own = {"of", "engine", "engine_config", "keywords", "open_keys", "require_filled", "stage", "wrapper"}
+    own |= {"device", "processes_on_disk", "should_log"}
     assert members(type(strategy)) - members(Strategy) <= own
 
 

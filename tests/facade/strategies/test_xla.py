@@ -73,15 +73,15 @@ def test_the_plan_of_fsdp(tmp_path, on_a_tpu):
     assert strategy.options["settings"] == {"flatten_parameters": True}
 
 
-@pytest.mark.parametrize(
-    ("changes", "processes", "error", "message"),
-    [
-        ({"fsdp": "full_shard", "fsdp_config": {"xla": True}}, "1", NotImplementedError, "can be planned, but not run"),
-        ({}, "4", NotImplementedError, "the device xla in 4 processes can be planned, but not run"),
-        ({"fp16": True}, "1", NotImplementedError, "which compute in bfloat16: pass bf16=True"),
-        ({"fsdp": "full_shard"}, "1", ValueError, r"needs fsdp_config\['xla'\]=True"),
-    ],
-)
+CHANGES = [
+    ({"fsdp": "full_shard", "fsdp_config": {"xla": True}}, "1", NotImplementedError, "can be planned, but not run"),
+    ({}, "4", NotImplementedError, "the device xla in 4 processes can be planned, but not run"),
+    ({"fp16": True}, "1", NotImplementedError, "which compute in bfloat16: pass bf16=True"),
+    ({"fsdp": "full_shard"}, "1", ValueError, r"needs fsdp_config\['xla'\]=True"),
+]
+
+
+@pytest.mark.parametrize(("changes", "processes", "error", "message"), CHANGES)
 def test_what_does_not_run_is_refused_by_name(changes, processes, error, message, tmp_path, on_a_tpu, monkeypatch):
     monkeypatch.setenv("PJRT_LOCAL_PROCESS_COUNT", processes)
     assert several_xla_processes() == int(processes)

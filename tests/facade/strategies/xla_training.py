@@ -33,19 +33,9 @@ class Model(nn.Module):
 
 
 def trainer(folder, *, dropout=0.0, **changes):
-    arguments = {
-        "per_device_train_batch_size": 4,
-        "gradient_accumulation_steps": 2,
-        "max_steps": 6,
-        "learning_rate": 1e-2,
-        "logging_steps": 1,
-        "save_steps": 3,
-        "eval_strategy": "steps",
-        "eval_steps": 3,
-        "report_to": "none",
-        "disable_tqdm": True,
-        **changes,
-    }
+    arguments = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "max_steps": 6}
+    arguments |= {"learning_rate": 1e-2, "logging_steps": 1, "save_steps": 3, "eval_strategy": "steps", "eval_steps": 3}
+    arguments |= {"report_to": "none", "disable_tqdm": True, **changes}
     torch.manual_seed(0)
     rows = torch.randint(16, (40, 6), generator=torch.Generator().manual_seed(1))
     data = [{"ids": row, "labels": row.roll(1)} for row in rows]

@@ -7,31 +7,12 @@ from tiny import arguments, points, same, trainer, weights
 
 from lightrainer import PrinterCallback
 
-CHANGED = {
-    "learning_rate": 0.5,
-    "num_train_epochs": 2,
-    "max_steps": 3,
-    "per_device_train_batch_size": 2,
-    "gradient_accumulation_steps": 2,
-    "max_grad_norm": 0.01,
-    "weight_decay": 0.5,
-    "warmup_steps": 2,
-    "lr_scheduler_type": "constant",
-    "adam_beta1": 0.1,
-    "optim": "sgd",
-    "logging_steps": 3,
-    "logging_strategy": "epoch",
-    "eval_strategy": "epoch",
-    "data_seed": 5,
-    "bf16": True,
-    "fp16": True,
-    "dataloader_drop_last": True,
-    "train_sampling_strategy": "sequential",
-    "label_smoothing_factor": 0.2,
-    "label_names": ["absent"],
-    "neftune_noise_alpha": 3.0,
-    "include_num_input_tokens_seen": "all",
-}
+CHANGED = {"learning_rate": 0.5, "num_train_epochs": 2, "max_steps": 3, "per_device_train_batch_size": 2}
+CHANGED |= {"gradient_accumulation_steps": 2, "max_grad_norm": 0.01, "weight_decay": 0.5, "warmup_steps": 2}
+CHANGED |= {"lr_scheduler_type": "constant", "adam_beta1": 0.1, "optim": "sgd", "logging_steps": 3}
+CHANGED |= {"logging_strategy": "epoch", "eval_strategy": "epoch", "data_seed": 5, "bf16": True, "fp16": True}
+CHANGED |= {"dataloader_drop_last": True, "train_sampling_strategy": "sequential", "label_smoothing_factor": 0.2}
+CHANGED |= {"label_names": ["absent"], "neftune_noise_alpha": 3.0, "include_num_input_tokens_seen": "all"}
 
 
 def outcome(made):

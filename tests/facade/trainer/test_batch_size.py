@@ -108,14 +108,14 @@ def test_enough_memory_changes_nothing(tmp_path):
     assert not same(weights(train(tmp_path / "c", limited(8), **HALVED).model), weights(without.model))
 
 
-@pytest.mark.parametrize(
-    ("keep", "limit", "size", "steps", "changes"),
-    [
-        (True, 4, 8, 3, [r"size 8 -> 4.*steps 3 -> 6.*effective batch 24 -> 24\.$"]),
-        (True, 4, 7, 1, [r"effective batch 7 -> 6\.$"]),
-        (False, 6, 8, 1, ["batch size of 7 instead of 8.*keep_effective_batch_size", "batch size of 6 instead of 7"]),
-    ],
-)
+KEEPS = [
+    (True, 4, 8, 3, [r"size 8 -> 4.*steps 3 -> 6.*effective batch 24 -> 24\.$"]),
+    (True, 4, 7, 1, [r"effective batch 7 -> 6\.$"]),
+    (False, 6, 8, 1, ["batch size of 7 instead of 8.*keep_effective_batch_size", "batch size of 6 instead of 7"]),
+]
+
+
+@pytest.mark.parametrize(("keep", "limit", "size", "steps", "changes"), KEEPS)
 def test_each_change_is_logged(tmp_path, caplog, monkeypatch, keep, limit, size, steps, changes):
     monkeypatch.setattr(Trainer, "keep_effective_batch_size", keep)
     caplog.set_level(logging.WARNING, logger="lightrainer")

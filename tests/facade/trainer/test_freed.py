@@ -38,18 +38,19 @@ def no_collector():
     gc.enable()
 
 
+USES = [
+    nothing,
+    lambda trainer: trainer.train(),
+    lambda trainer: trainer.evaluate(),
+    lambda trainer: trainer.predict(points(4)),
+    train_and_evaluate,
+    train_and_save,
+    resume,
+]
+
+
 @pytest.mark.parametrize(
-    "use",
-    [
-        nothing,
-        lambda trainer: trainer.train(),
-        lambda trainer: trainer.evaluate(),
-        lambda trainer: trainer.predict(points(4)),
-        train_and_evaluate,
-        train_and_save,
-        resume,
-    ],
-    ids=["constructed", "trained", "evaluated", "predicted", "trained and evaluated", "saved", "resumed"],
+    "use", USES, ids=["constructed", "trained", "evaluated", "predicted", "trained and evaluated", "saved", "resumed"]
 )
 def test_freed_with_its_last_reference(tmp_path, no_collector, use):
     made(tmp_path).train()  # imports, whose exceptions would keep the frames that imported

@@ -73,16 +73,15 @@ def refused(made, checkpoint, *words):
     assert [word for word in words if word not in str(error.value)] == [], error.value
 
 
-@pytest.mark.parametrize(
-    ("changes", "needed"),
-    [
-        ({"optim": "sgd"}, "momentum"),
-        ({"optim": "adagrad"}, "lr_decay"),
-        ({"optim": "adafactor"}, "beta1"),
-        ({"optim": "rmsprop"}, "alpha"),
-    ],
-    ids=str,
-)
+CHANGES = [
+    ({"optim": "sgd"}, "momentum"),
+    ({"optim": "adagrad"}, "lr_decay"),
+    ({"optim": "adafactor"}, "beta1"),
+    ({"optim": "rmsprop"}, "alpha"),
+]
+
+
+@pytest.mark.parametrize(("changes", "needed"), CHANGES, ids=str)
 def test_another_kind_of_optimizer(saved, tmp_path, changes, needed):
     """The optimizer is as it was: without the checkpoint the training goes."""
     made, checkpoint = resumed(saved, tmp_path, **changes)

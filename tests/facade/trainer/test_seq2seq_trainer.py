@@ -7,7 +7,7 @@ import pytest
 import torch
 from plain_seq2seq import END, PAD, START, Plain, pad, pairs, plain, seq2seq_trainer
 
-from lightrainer import Seq2SeqTrainer, Seq2SeqTrainingArguments, TrainingArguments
+from lightrainer import Seq2SeqTrainer, Seq2SeqTrainingArguments
 from lightrainer.facade.strategies.ddp import DDP, SingleDevice
 from lightrainer.facade.strategies.deepspeed import DeepSpeed
 from lightrainer.facade.strategies.fsdp import FSDP
@@ -51,17 +51,16 @@ def test_sequences_of_different_lengths_are_filled_up(tmp_path):
     assert [(row != -100).sum() for row in predictions] == widths
 
 
-@pytest.mark.parametrize(
-    ("arguments", "call", "expected"),
-    [
-        ({}, {}, {"max_length": 5, "num_beams": 1}),
-        ({"generation_max_length": 7, "generation_num_beams": 2}, {"max_length": 3}, {"max_length": 3, "num_beams": 2}),
-        ({"generation_config": {"max_length": 6, "num_beams": 3}}, {"num_beams": 2}, {"max_length": 6, "num_beams": 2}),
-        ({"generation_config": {"max_length": 6}, "generation_max_length": 4}, {}, {"max_length": 4, "num_beams": 1}),
-        ({"generation_max_length": 7}, {"max_length": None, "num_beams": None}, {"max_length": 7, "num_beams": 1}),
-    ],
-    ids=str,
-)
+ARGUMENTS = [
+    ({}, {}, {"max_length": 5, "num_beams": 1}),
+    ({"generation_max_length": 7, "generation_num_beams": 2}, {"max_length": 3}, {"max_length": 3, "num_beams": 2}),
+    ({"generation_config": {"max_length": 6, "num_beams": 3}}, {"num_beams": 2}, {"max_length": 6, "num_beams": 2}),
+    ({"generation_config": {"max_length": 6}, "generation_max_length": 4}, {}, {"max_length": 4, "num_beams": 1}),
+    ({"generation_max_length": 7}, {"max_length": None, "num_beams": None}, {"max_length": 7, "num_beams": 1}),
+]
+
+
+@pytest.mark.parametrize(("arguments", "call", "expected"), ARGUMENTS, ids=str)
 def test_precedence_of_generation_settings(tmp_path, arguments, call, expected):
     """A call before the arguments, the arguments before the generation config, and that before the model's own."""
     tokens = SimpleNamespace(pad_token_id=PAD)
@@ -175,17 +174,17 @@ def test_loading_the_generation_config_can_be_overridden(tmp_path):
     assert trainer.model.generation_config == {"max_length": 4}
 
 
-@pytest.mark.parametrize(
-    ("processing_class", "config", "generation", "expected"),
-    [
-        (SimpleNamespace(pad_token_id=3, eos_token_id=4), {"pad_token_id": 5}, {"pad_token_id": 6}, 3),
-        (SimpleNamespace(pad_token_id=None, eos_token_id=4), {"pad_token_id": 5}, {"pad_token_id": 6}, 4),
-        (None, SimpleNamespace(pad_token_id=0), {"pad_token_id": 6}, 0),
-        (SimpleNamespace(tokenizer=SimpleNamespace(pad_token_id=7)), {}, {"pad_token_id": 6}, 7),
-        (None, {}, SimpleNamespace(pad_token_id=None, eos_token_id=[8, 9]), 8),
-        (object(), SimpleNamespace(pad_token_id=None, eos_token_id=2), {"eos_token_id": []}, 2),
-    ],
-)
+PROCESSING_CLASS = [
+    (SimpleNamespace(pad_token_id=3, eos_token_id=4), {"pad_token_id": 5}, {"pad_token_id": 6}, 3),
+    (SimpleNamespace(pad_token_id=None, eos_token_id=4), {"pad_token_id": 5}, {"pad_token_id": 6}, 4),
+    (None, SimpleNamespace(pad_token_id=0), {"pad_token_id": 6}, 0),
+    (SimpleNamespace(tokenizer=SimpleNamespace(pad_token_id=7)), {}, {"pad_token_id": 6}, 7),
+    (None, {}, SimpleNamespace(pad_token_id=None, eos_token_id=[8, 9]), 8),
+    (object(), SimpleNamespace(pad_token_id=None, eos_token_id=2), {"eos_token_id": []}, 2),
+]
+
+
+@pytest.mark.parametrize(("processing_class", "config", "generation", "expected"), PROCESSING_CLASS)
 def test_the_padding_token_is_found(processing_class, config, generation, expected):
     assert padding_token(processing_class, SimpleNamespace(config=config, generation_config=generation)) == expected
 
@@ -196,27 +195,25 @@ def test_an_unknown_padding_token_is_an_error(tmp_path):
         trainer.predict(pairs(3), max_length=4)
 
 
-@pytest.mark.parametrize(
-    ("config", "length", "expected"),
-    [
-        (None, 4, 4),
-        ({}, 4, 4),
-        ({"max_length": 6}, 4, 6),
-        ({"max_length": 6}, 9, 9),
-        ({"max_length": 3, "max_new_tokens": 7}, 4, 8),
-        (SimpleNamespace(max_length=None, max_new_tokens=3), 2, 4),
-        (SimpleNamespace(max_length=None, max_new_tokens=3), 6, 6),
-    ],
-)
+CONFIGS = [
+    (None, 4, 4),
+    ({}, 4, 4),
+    ({"max_length": 6}, 4, 6),
+    ({"max_length": 6}, 9, 9),
+    ({"max_length": 3, "max_new_tokens": 7}, 4, 8),
+    (SimpleNamespace(max_length=None, max_new_tokens=3), 2, 4),
+    (SimpleNamespace(max_length=None, max_new_tokens=3), 6, 6),
+]
+
+
+@pytest.mark.parametrize(("config", "length", "expected"), CONFIGS)
 def test_the_length_that_batches_are_padded_to(config, length, expected):
     assert common_length(config, length) == expected
 
 
-def test_other_arguments_are_refused_and_none_are_made(tmp_path, monkeypatch):
+def test_arguments_are_made_where_none_are_given(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert isinstance(Seq2SeqTrainer(model=plain()).args, Seq2SeqTrainingArguments)
-    with pytest.raises(TypeError, match="args must be Seq2SeqTrainingArguments, but is a TrainingArguments"):
-        Seq2SeqTrainer(model=plain(), args=TrainingArguments("out", use_cpu=True))
 
 
 def test_a_model_that_cannot_generate_is_refused_before_anything_is_written(tmp_path):

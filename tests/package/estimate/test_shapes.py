@@ -40,17 +40,17 @@ def test_without_weights_those_of_a_decoder_are_assumed(family):
     assert "decoder without biases" in shape.assumed
 
 
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        ({"hidden_size": 4, "num_attention_heads": 2}, "the layers are not known"),
-        ({"n_layer": 4, "num_attention_heads": 2}, "the hidden are not known"),
-        (
-            {"model_type": "t5", "is_encoder_decoder": True, "d_model": 4, "num_layers": 1, "num_heads": 1},
-            "an encoder and a decoder",
-        ),
-    ],
-)
+CONFIGS = [
+    ({"hidden_size": 4, "num_attention_heads": 2}, "the layers are not known"),
+    ({"n_layer": 4, "num_attention_heads": 2}, "the hidden are not known"),
+    (
+        {"model_type": "t5", "is_encoder_decoder": True, "d_model": 4, "num_layers": 1, "num_heads": 1},
+        "an encoder and a decoder",
+    ),
+]
+
+
+@pytest.mark.parametrize(("config", "message"), CONFIGS)
 def test_what_a_configuration_does_not_tell_is_named(config, message):
     with pytest.raises(ValueError, match=message):
         model_from_config(config)
@@ -89,17 +89,17 @@ def test_given_numbers_are_taken():
     assert shape.parameters == 8_030_261_248 - 128256 * 4096
 
 
-@pytest.mark.parametrize(
-    ("numbers", "message"),
-    [
-        ({}, "params: give the number"),
-        ({"layers": 2}, "params: give the number"),
-        ({"parameters": 10**6, "layers": 50, "hidden": 512}, "params=1,000,000 is not what these numbers give"),
-        ({"parameters": 10**9, "layers": 2, "hidden": 512, "intermediate": 1024}, "params=1,000,000,000 is not what"),
-        ({"layers": 2, "hidden": 512, "heads": 7}, "heads=7 does not divide hidden=512"),
-        ({"layers": 2, "hidden": 512, "heads": 8, "kv_heads": 3}, "kv_heads=3 does not divide heads=8"),
-    ],
-)
+NUMBERS = [
+    ({}, "params: give the number"),
+    ({"layers": 2}, "params: give the number"),
+    ({"parameters": 10**6, "layers": 50, "hidden": 512}, "params=1,000,000 is not what these numbers give"),
+    ({"parameters": 10**9, "layers": 2, "hidden": 512, "intermediate": 1024}, "params=1,000,000,000 is not what"),
+    ({"layers": 2, "hidden": 512, "heads": 7}, "heads=7 does not divide hidden=512"),
+    ({"layers": 2, "hidden": 512, "heads": 8, "kv_heads": 3}, "kv_heads=3 does not divide heads=8"),
+]
+
+
+@pytest.mark.parametrize(("numbers", "message"), NUMBERS)
 def test_contradictions_are_named(numbers, message):
     with pytest.raises(ValueError, match=message):
         model_of_size(**numbers)

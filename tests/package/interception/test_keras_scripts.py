@@ -59,15 +59,15 @@ def test_a_script_of_a_keras_model_runs_where_the_reference_is_installed_and_whe
     assert after < before / 2
 
 
-@pytest.mark.parametrize(
-    ("words", "variable", "backend"),
-    [
-        ([], None, "torch"),
-        ([], "tensorflow", "tensorflow"),
-        (["--keras-backend", "tensorflow"], "torch", "tensorflow"),
-        (["run", "--keras-backend=torch", "--verbose"], "jax", "torch"),
-    ],
-)
+WORDS = [
+    ([], None, "torch"),
+    ([], "tensorflow", "tensorflow"),
+    (["--keras-backend", "tensorflow"], "torch", "tensorflow"),
+    (["run", "--keras-backend=torch", "--verbose"], "jax", "torch"),
+]
+
+
+@pytest.mark.parametrize(("words", "variable", "backend"), WORDS)
 def test_keras_knows_what_it_computes_in_before_it_is_imported(words, variable, backend, tmp_path):
     """The option goes before the variable, and that before torch; programs that the script starts know it too."""
     inner = "import os; print(os.environ['KERAS_BACKEND'])"

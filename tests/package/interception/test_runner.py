@@ -61,16 +61,15 @@ def test_a_script_cannot_tell(script, tmp_path, ending):
     assert "some script.py" in plain.stdout
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["-mjson.tool", "not there.json"],
-        ["-c", "import sys; print(sys.argv, __name__, sys.path[0]); 1 / 0", "-x"],
-        ["-", "a", "b"],
-        ["not there.py"],
-    ],
-    ids=lambda words: " ".join(words[:2]),
-)
+WORDS = [
+    ["-mjson.tool", "not there.json"],
+    ["-c", "import sys; print(sys.argv, __name__, sys.path[0]); 1 / 0", "-x"],
+    ["-", "a", "b"],
+    ["not there.py"],
+]
+
+
+@pytest.mark.parametrize("words", WORDS, ids=lambda words: " ".join(words[:2]))
 def test_modules_code_and_the_standard_input(words, tmp_path):
     plain, served = both(tmp_path, *words, input="import sys; print(sys.argv, __name__)")
     assert (served.returncode, served.stdout, served.stderr) == (plain.returncode, plain.stdout, plain.stderr)
@@ -95,8 +94,7 @@ def test_the_console_script_and_words_that_are_commands(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "reason"),
-    [(["run"], "no script"), (["-m"], "no script"), (["run", "--verbos", "x"], "--verbos")],
+    ("words", "reason"), [(["run"], "no script"), (["-m"], "no script"), (["run", "--verbos", "x"], "--verbos")]
 )
 def test_a_wrong_command_line(words, reason, capsys):
     assert main(words) == 2
@@ -110,19 +108,18 @@ def test_a_python_that_does_not_read_its_environment(tmp_path):
     assert "lightrainer.install()" in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("before", "expected"),
-    [
-        (["-m", "lightrainer"], []),
-        (["-u", "-W", "error", "-m", "lightrainer"], ["-u", "-W", "error"]),
-        (["-um", "lightrainer"], ["-u"]),
-        (["-umlightrainer"], ["-u"]),
-        (["-X", "dev", "-m", "lightrainer", "run"], ["-X", "dev"]),
-        (["-B", "/bin/lightrainer", "run"], ["-B"]),
-        (["-B", "/bin/lightrainer"], ["-B"]),
-    ],
-    ids=lambda words: " ".join(words) or "none",
-)
+BEFORES = [
+    (["-m", "lightrainer"], []),
+    (["-u", "-W", "error", "-m", "lightrainer"], ["-u", "-W", "error"]),
+    (["-um", "lightrainer"], ["-u"]),
+    (["-umlightrainer"], ["-u"]),
+    (["-X", "dev", "-m", "lightrainer", "run"], ["-X", "dev"]),
+    (["-B", "/bin/lightrainer", "run"], ["-B"]),
+    (["-B", "/bin/lightrainer"], ["-B"]),
+]
+
+
+@pytest.mark.parametrize(("before", "expected"), BEFORES, ids=lambda words: " ".join(words) or "none")
 def test_options_of_python_are_passed_on(monkeypatch, before, expected):
     words = ["--verbose", "script.py", "-m", "run"]
     monkeypatch.setattr(sys, "orig_argv", ["python", *before, *words])

@@ -38,13 +38,13 @@ print(json.dumps(facts))
 BOTH = [False, True, 1, True, "1", True, False, True, True, True, True]
 
 
-@pytest.mark.parametrize(
-    ("python", "left"),
-    [
-        ("with_library", ["transformers.trainer", True, "_LazyModule", "transformers.trainer_utils"]),
-        ("without_library", ["transformers", "No module named 'transformers'"]),
-    ],
-)
+PYTHONS = [
+    ("with_library", ["transformers.trainer", True, "_LazyModule", "transformers.trainer_utils"]),
+    ("without_library", ["transformers", "No module named 'transformers'"]),
+]
+
+
+@pytest.mark.parametrize(("python", "left"), PYTHONS)
 def test_it_leaves_nothing_behind(request, tmp_path, python, left):
     facts = said(forked(request.getfixturevalue(python), "-c", ON_AND_OFF, cwd=tmp_path))
     assert facts == [*BOTH, *left, True, False]
