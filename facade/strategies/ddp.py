@@ -78,7 +78,7 @@ class DDP(Strategy):
         """Have buffers come from the first process: Lightning's manual optimization turns that off."""
         wrapper = self.ddp
         if wrapper is not None:
-            wrapper.require_forward_param_sync = True
+            vars(wrapper)["require_forward_param_sync"] = True  # `nn.Module` takes long to set it
 
     def micro_batch(self, *, exchange: bool, steps: bool) -> contextlib.AbstractContextManager[Any]:
         """See `Strategy.micro_batch`."""

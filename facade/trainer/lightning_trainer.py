@@ -9,13 +9,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ...lightning_modules.internals import fast_path, lightning_internals
-from ...lightning_modules.internals.lightning_import import Logger
+from ...lightning_modules.internals.lightning_import import Logger, Precision
 from ...lightning_modules.internals.lightning_import import Trainer as LightningTrainer
 from ...lightning_modules.internals.precision import casting
 from ..distributed.cluster_environment import cluster_plugins
 from ..evaluation.module import EvaluationModule
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
     from .. import Trainer
@@ -141,10 +142,19 @@ def running(trainer: Trainer, lightning_trainer: LightningTrainer, module: Evalu
 
 def _backward(lightning_trainer: LightningTrainer, module: EvaluationModule) -> Callable[..., None] | None:
     """Return the backward pass through strategy and precision plugin; None for torch's, if neither adds to it."""
-    if not fast_path.is_plain(lightning_trainer):
-        return module.manual_backward
     scaler = getattr(lightning_trainer.precision_plugin, "scaler", None)
-    return None if scaler is None else lambda loss, **kwargs: scaler.scale(loss).backward(**kwargs)
+    if fast_path.is_plain(lightning_trainer):
+        return None if scaler is None else lambda loss, **kwargs: scaler.scale(loss).backward(**kwargs)
+    if not fast_path.has_plain_steps(lightning_trainer):
+        return module.manual_backward
+    strategy: Any = lightning_trainer.strategy
+
+    def backward(loss: torch.Tensor, **kwargs: Any) -> None:
+        strategy.pre_backward(loss)
+        module.backward(loss if scaler is None else scaler.scale(loss), **kwargs)
+        strategy.post_backward(loss)
+
+    return backward
 
 
 def _precision(trainer: Trainer) -> Any:
@@ -161,7 +171,7 @@ def _precision(trainer: Trainer) -> Any:
             own.scaler = scaler
         return own
     if name == "32-true":
-        return fast_path.FastPrecision()
+        return Precision()
     return fast_path.ForwardPrecision(name, device, scaler)
 
 

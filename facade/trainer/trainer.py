@@ -539,7 +539,8 @@ class Trainer:
         """
         split, inputs = self._prepare_context_parallel_inputs(model, inputs)
         with split():
-            model.train()
+            if False in [module.training for module in model.modules()]:  # setting it takes four times as long
+                model.train()
             if callable(getattr(self.optimizer, "train", None)):
                 self.optimizer.train()
             inputs = self._prepare_inputs(inputs)
@@ -661,7 +662,7 @@ class Trainer:
         """Move tensors, however nested, to the device."""
         device = self._run_device or self.args.device
         if device == _CPU and type(data) is dict and {*map(type, data.values())} == {torch.Tensor}:
-            data = {name: tensor.to(device) for name, tensor in data.items()}
+            data = {name: tensor if tensor.is_cpu else tensor.to(device) for name, tensor in data.items()}
         else:
             config: Any = self.args.accelerator_config
             data = steps.to_device(data, device, config.non_blocking)

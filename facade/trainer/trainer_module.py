@@ -398,16 +398,10 @@ class TrainerModule(EvaluationModule):
         return loss
 
     def _log_save_evaluate(self) -> None:
-        self.facade._maybe_log_save_evaluate(
-            self.losses.since_log if self.lends_losses else self.losses,
-            self.epoch.grad_norm,
-            self.facade.model,
-            self.trial,
-            self.windows.epoch,
-            self.ignore_keys,
-            self.start_time,
-            learning_rate=self.epoch.learning_rate,
-        )
+        losses, epoch, facade = self.losses, self.epoch, self.facade
+        given = losses.since_log if self.lends_losses else losses, epoch.grad_norm, facade.model, self.trial
+        given += self.windows.epoch, self.ignore_keys, self.start_time
+        facade._maybe_log_save_evaluate(*given, learning_rate=epoch.learning_rate)
 
     def log_progress(self, grad_norm: Any, learning_rate: float | None, start_time: float) -> None:
         """Log the mean loss since the last log, and gradient norm and learning rate of the last step."""

@@ -44,9 +44,9 @@ def _run_epoch(trainer: Any, data_fetcher: Any) -> None:
     A module ends the epoch before a batch by returning -1 from `on_train_batch_start`, or by ending its data.
     """
     module, loop = trainer.lightning_module, trainer.fit_loop.epoch_loop
-    progress, step = loop.batch_progress, trainer.strategy.training_step
-    if type(trainer.strategy) is SingleDeviceStrategy:
-        step = module.training_step
+    progress, step = loop.batch_progress, module.training_step
+    if type(trainer.strategy) is DDPStrategy:
+        step = _inside(trainer.strategy.model, module)
     loop.reset()
     loop.on_run_start(data_fetcher)
     loop.manual_optimization.on_run_start()  # counts the steps of optimizers
@@ -65,6 +65,26 @@ def _run_epoch(trainer: Any, data_fetcher: Any) -> None:
         module.on_train_batch_end(None, batch, index)
         progress.increment_completed()
         loop._batches_that_stepped += 1
+
+
+def _inside(wrapper: Any, module: Any) -> Callable[[Any, int], None]:
+    """Return a step inside of the wrapper of DDP, as Lightning's strategy takes it in manual optimization.
+
+    The wrapper must not await a backward pass after its forward pass, which had it. `nn.Module` takes long to set.
+    """
+    exchanges = vars(wrapper)
+
+    def forward(batch: Any, index: int) -> None:
+        del module.forward
+        module.training_step(batch, index)
+        exchanges["require_backward_grad_sync"] = False
+
+    def step(batch: Any, index: int) -> None:
+        module.forward = forward
+        wrapper(batch, index)
+        exchanges["require_backward_grad_sync"] = True
+
+    return step
 
 
 def is_plain(trainer: Trainer) -> bool:
@@ -87,8 +107,7 @@ def optimizer_of(trainer: Trainer) -> Any:
 
 
 def _has_no_hooks(trainer: Trainer) -> bool:
-    precision = trainer.precision_plugin
-    return not callbacks_of(trainer) and isinstance(precision, (FastPrecision, ForwardPrecision))
+    return not callbacks_of(trainer) and type(trainer.precision_plugin) in (Precision, ForwardPrecision)
 
 
 class FastModule(LightningModule):
@@ -146,21 +165,6 @@ class FastEvaluationLoop(_EvaluationLoop):
         """End a run."""
         super().teardown()
         self.module_step = None
-
-
-class FastPrecision(Precision):
-    """Lightning's float32 precision, which calls the hooks around the backward pass only if there are callbacks.
-
-    For modules with manual optimization that define none of these hooks.
-    """
-
-    def pre_backward(self, tensor: Any, module: LightningModule) -> Any:
-        """Call `on_before_backward` if there are callbacks."""
-        return super().pre_backward(tensor, module) if callbacks_of(module.trainer) else tensor
-
-    def post_backward(self, tensor: Any, module: LightningModule) -> Any:
-        """Call `on_after_backward` if there are callbacks."""
-        return super().post_backward(tensor, module) if callbacks_of(module.trainer) else tensor
 
 
 class ForwardPrecision(ForwardCasting, MixedPrecision):

@@ -30,11 +30,8 @@ class Window(list[Any]):
     """
 
     __slots__ = ("items", "steps")
-
-    def __init__(self, batches: list[Any], items: Any, *, steps: bool) -> None:
-        super().__init__(batches)
-        self.items = items
-        self.steps = steps
+    items: Any
+    steps: bool
 
 
 class WindowLoader:
@@ -141,7 +138,8 @@ class WindowLoader:
             if self.batches is not None and self.done == self.windows - 1:
                 size = self.batches % size or size
             micro_batches, items = self.read(batches, size)
-            window = Window(micro_batches, items, steps=len(micro_batches) == size)
+            window = Window(micro_batches)
+            window.items, window.steps = items, len(window) == size
             self.exhausted = len(window) < self.accumulation
             if not window:
                 break

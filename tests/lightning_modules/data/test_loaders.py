@@ -170,3 +170,76 @@ def test_remainder_of_a_shared_stream_is_that_before_filling():
         loader = build_loader(RecordedStream(11), batch_size=4, rank=rank, world_size=2)
         assert [len(batch["index"]) for batch in loader] == [4, 2]
         assert loader.remainder == 3
+
+
+class DrawingSampler:
+    """Draws its order before its first index, as `iter` of a sampler may."""
+
+    def __iter__(self):
+        return iter(torch.randperm(7).tolist())
+
+    def __len__(self):
+        return 7
+
+
+class Together(Recorded):
+    def __getitems__(self, indices):
+        torch.rand(1)
+        return [self[index] for index in indices]
+
+
+class Ends(Recorded):
+    """Ends the iteration of torch's loader in its fifth sample."""
+
+    def __getitem__(self, index):
+        return next(iter(())) if index == 4 else super().__getitem__(index)
+
+
+def drawing(samples):
+    return samples, torch.rand(1)
+
+
+WITHOUT_WORKERS = {
+    "lazy sampler": (Recorded, lambda: {"shuffle": True, "batch_size": 2}),
+    "eager sampler": (Recorded, lambda: {"sampler": DrawingSampler(), "batch_size": 2}),
+    "generator": (Recorded, lambda: {"shuffle": True, "batch_size": 3, "generator": torch.Generator()}),
+    "no batches": (Recorded, lambda: {"shuffle": True, "batch_size": None}),
+    "batches of a dataset": (Together, lambda: {"shuffle": True, "batch_size": 2}),
+    "samples of that dataset": (Together, lambda: {"batch_size": None}),
+    "end in a sample": (Ends, lambda: {"batch_size": 2}),
+}
+
+
+def draws(make, dataset, options):
+    """Return the batches of two epochs, the samples read, and the generators after each epoch."""
+    torch.manual_seed(5)
+    loader = make(dataset, collate_fn=drawing, **options)
+    own = loader.generator or torch.Generator()
+    return [(str(list(loader)), dataset.read, torch.get_rng_state().tolist(), own.get_state().tolist()) for _ in "12"]
+
+
+class WithoutSeed(EpochLoader):
+    """Negative control: its iterator draws no seed for workers."""
+
+    def _batches(self):
+        taken = self.generator or torch.default_generator
+        before = taken.get_state()
+        batches = super()._batches()
+        taken.set_state(before)
+        return batches
+
+
+@pytest.mark.parametrize("case", WITHOUT_WORKERS)
+def test_draws_are_those_of_torch(case):
+    """Those of sampler, dataset and collator take turns, after that of the seed of workers."""
+    kind, options = WITHOUT_WORKERS[case]
+    expected = draws(DataLoader, kind(7), options())
+    counts = {"total": 7, "samples_per_round": 1}
+    assert draws(EpochLoader, kind(7), {**options(), **counts}) == expected
+    assert draws(WithoutSeed, kind(7), {**options(), **counts}) != expected
+
+
+def test_errors_of_a_dataset_are_those_of_torch():
+    loader = EpochLoader([1, 2], total=2, samples_per_round=1, batch_size=2, sampler=[0, 5])
+    with pytest.raises(IndexError, match="list index out of range"):
+        list(loader)

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from lightning.pytorch.loops.evaluation_loop import _EvaluationLoop
+from lightning.pytorch.plugins import Precision
 from module_world import make_trainer
 
 from lightrainer.lightning_modules.internals import fast_path, lightning_internals
@@ -31,7 +32,7 @@ class Noting(fast_path.FastModule):
 
 
 def evaluated(stage, light):
-    trainer = make_trainer(inference_mode=False, plugins=[fast_path.FastPrecision()])
+    trainer = make_trainer(inference_mode=False, plugins=[Precision()])
     if light:
         fast_path.step_lightly(trainer)
     module = Noting()

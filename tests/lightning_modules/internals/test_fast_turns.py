@@ -3,6 +3,7 @@
 import pytest
 import torch
 from lightning.pytorch import Callback
+from lightning.pytorch.plugins import Precision
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from module_world import make_trainer
 
@@ -47,7 +48,7 @@ class Recording(fast_path.FastModule):
 
 
 def lean_trainer(callbacks=None, **options):
-    trainer = make_trainer(callbacks=callbacks, plugins=[fast_path.FastPrecision()], limit_val_batches=0, **options)
+    trainer = make_trainer(callbacks=callbacks, plugins=[Precision()], limit_val_batches=0, **options)
     fast_path.step_lightly(trainer)
     return trainer
 
