@@ -68,6 +68,8 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
             return
         name = name if name.startswith("eval_") else f"eval_{name}"
         value = (metrics or {}).get(name)
+        if value is None and getattr(args, "eval_aggregate", None):
+            return  # the event of one set: that of the aggregate comes last
         if value is None:
             there = ", ".join(metrics or {}) or "nothing"
             logger.warning("Early stopping watches %s (metric_for_best_model); this evaluation has %s.", name, there)

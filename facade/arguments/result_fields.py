@@ -8,6 +8,8 @@ from .enums import HubStrategy, IntervalStrategy, SaveStrategy
 
 LOG_LEVELS = {"detail": 10, "debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50, "passive": -1}
 """Log levels by name, as numbers of the standard library; "passive" leaves the level as the program has it."""
+AGGREGATES = ["mean", "median", "min", "max"]
+"""Functions of NumPy over the metrics of several sets."""
 
 
 @dataclass(init=False, repr=False, eq=False)
@@ -72,6 +74,12 @@ class OwnReportingArguments:
 
     record_model_losses: bool = argument(
         False, "Log the losses in loss_dict and *_loss of the model's outputs, too.", "`Trainer.record`"
+    )
+    eval_aggregate: str | None = argument(
+        None,
+        "With a dict of datasets, log the mean, median, min or max over them of each metric, too.",
+        "metrics `eval_<aggregate>_<metric>`",
+        choices=AGGREGATES,
     )
 
 

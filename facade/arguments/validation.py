@@ -21,7 +21,7 @@ from .coercion import ENUM_FIELDS, schedule_waits_for_metric
 from .enums import DebugOption, IntervalStrategy, SaveStrategy, SchedulerType
 from .fields import ArgumentFields
 from .hardware import supports_bf16, supports_tf32
-from .result_fields import LOG_LEVELS
+from .result_fields import AGGREGATES, LOG_LEVELS
 from .rules import choice_errors, errors, in_range, member_errors, rule
 from .system_fields import DDP_BACKENDS, SAMPLING_STRATEGIES, START_METHODS
 from .typecheck import wrong_types
@@ -103,6 +103,7 @@ _CHOICES: dict[str, tuple[str | None, ...]] = {
     "log_level_replica": tuple(LOG_LEVELS),
     "include_num_input_tokens_seen": ("all", "non_padding", "no"),
     "train_sampling_strategy": tuple(SAMPLING_STRATEGIES),
+    "eval_aggregate": (*AGGREGATES, None),
     "ddp_backend": (*DDP_BACKENDS, None),
     "dataloader_multiprocessing_context": (*START_METHODS, None),
 }

@@ -15,6 +15,7 @@ from ...lightning_modules.common.safe_serialization import UnsafeValueError, to_
 from ...lightning_modules.common.seeding import capture_rng_state, load_rng_file, restore_rng_state
 from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ...lightning_modules.data.lengths import has_length
+from ...lightning_modules.data.rng_discovery import own_states, restore_own
 from ...lightning_modules.data.uneven_inputs import UnevenInputs, may_be_uneven
 from ...lightning_modules.training.accumulation import Reader, WindowLoader
 from ..evaluation.results import TrainingLength
@@ -52,6 +53,7 @@ class DataPosition:
         epoch, done = run.next_position
         with run.interrupted_evaluation.generators_before():
             state = {**run.windows.state_dict(), "epoch": epoch, "done": done}
+            state["evaluation"] = own_states(self.host.eval_data_collator)
         state |= {
             **self.elastic.state(),
             "windows": run.windows.windows,
@@ -106,6 +108,7 @@ class DataPosition:
         """Restore the meters of the next log, and an interrupted evaluation."""
         stored = self.elastic.stored.read(checkpoint)
         run.interrupted_evaluation.owed = None if stored is None else stored["in_evaluation"]
+        restore_own((stored or {}).get("evaluation"), self.host.eval_data_collator)
         progress = None if stored is None else self.elastic.progress(stored, str(checkpoint))
         if progress is not None:
             run.apply_progress(progress)

@@ -102,7 +102,7 @@ class InterruptedEvaluation:
 
     @property
     def _draws(self) -> tuple[Any, ...]:
-        return drawing_parts(self.run.windows.loader)
+        return *drawing_parts(self.run.windows.loader), self.run.facade.eval_data_collator
 
     @property
     def _several(self) -> bool:

@@ -127,7 +127,8 @@ def _why_no_metric(trainer: Trainer, name: str) -> str:
     if trainer.args.prediction_loss_only:
         return "prediction_loss_only=True leaves out all but the loss: set it to False."
     instead = f"Pass a compute_metrics that gives {name.removeprefix('eval_')!r}, or set metric_for_best_model to one "
-    of_dict = " With a dict of datasets each is called eval_<dataset>_<metric>."
+    of_dict = " With a dict of datasets each is called eval_<dataset>_<metric>; with eval_aggregate='mean' there is "
+    of_dict += f"eval_mean_<metric> of each metric that all of them ({_listed(trainer.eval_dataset or ())}) have."
     return f"{instead}of these.{of_dict if isinstance(trainer.eval_dataset, Mapping) else ''}"
 
 

@@ -17,6 +17,7 @@ from ..arguments import TrainingArguments, old_names
 from ..arguments.old_names import advice
 from ..arguments.parallelism import spreads_model
 from ..evaluation.live_metrics import consists_of_metrics, metrics_type_problem, metrics_value_problem
+from ..evaluation.sets import metrics_of_sets, sets_problem
 from .overrides import is_own
 
 _STEPS_OF_THE_REFERENCE = {
@@ -93,7 +94,7 @@ def check_construction(args: Any, given: Mapping[str, Any], *, calls_loss_func: 
         )
     _check_model(given["model"], given["model_init"])
     own = ("compute_loss_func",) if calls_loss_func else ()
-    callables = ("model_init", "data_collator", "preprocess_logits_for_metrics", *own)
+    callables = ("model_init", "data_collator", "eval_data_collator", "preprocess_logits_for_metrics", *own)
     wrong_types = [problem for problem in _type_problems(given, callables) if problem]
     if wrong_types:
         raise TypeError("\n".join(wrong_types))
@@ -142,7 +143,7 @@ def _type_problems(given: Mapping[str, Any], callables: Collection[str]) -> list
     problems = [f"{name} must be callable, but is {_shown(given[name])}." for name in wrong]
     return [
         *problems,
-        metrics_type_problem(given["compute_metrics"]),
+        *map(metrics_type_problem, metrics_of_sets(given["compute_metrics"], given["eval_dataset"]).values()),
         _optimizer_class_problem(given["optimizer_cls_and_kwargs"]),
         *_container_problems(given),
     ]
@@ -205,11 +206,12 @@ def _datasets(dataset: Any) -> dict[str, Any]:
 
 
 def _value_problems(args: Any, given: Mapping[str, Any]) -> list[str | None]:
+    each = metrics_of_sets(given["compute_metrics"], given["eval_dataset"]).values()
     return [
         _stream_problem(args, given["train_dataset"]),
         _evaluation_problem(args, given["eval_dataset"]),
-        _batch_metrics_problem(args, given["compute_metrics"]),
-        metrics_value_problem(args, given["compute_metrics"]),
+        sets_problem(args, given["compute_metrics"], given["eval_dataset"]),
+        *(problem(args, metrics) for metrics in each for problem in (_batch_metrics_problem, metrics_value_problem)),
         _backend_problem(args),
     ]
 

@@ -50,7 +50,7 @@ class DataLoading:
     ) -> DataLoader:
         """Build a loader; the parameters are those of `Trainer._get_dataloader`."""
         trainer, args = self.trainer, self.trainer.args
-        collator, whole = trainer.data_collator, dataset
+        collator, whole = (not is_training and trainer.eval_data_collator) or trainer.data_collator, dataset
         if is_table(dataset):
             dataset = trainer._remove_unused_columns(dataset, description=description)
         else:

@@ -13,6 +13,7 @@ from ..evaluation.loop import Evaluation, EvaluationFeed
 from ..evaluation.metrics import Moment
 from ..evaluation.out_of_memory_advice import evaluating
 from ..evaluation.results import EvalLoopOutput
+from ..evaluation.sets import aggregate, metrics_of
 from .steps import cast_for_evaluation
 
 if TYPE_CHECKING:
@@ -88,10 +89,22 @@ def _run_lightning(trainer: Trainer, evaluation: Evaluation, started: Moment, *,
             loop(module, lightning_internals.combined(evaluation.feed, training=False), verbose=False)
 
 
-def evaluate_each(trainer: Trainer, datasets: Mapping[str, Any], ignore_keys: Any, prefix: str) -> dict[str, float]:
-    """Evaluate several datasets, or the names of them, each under `{prefix}_{name}`; return all metrics."""
-    metrics: dict[str, float] = {}
+def evaluate_each(
+    trainer: Trainer, datasets: Mapping[str, Any], ignore_keys: Any, prefix: str, **gen_kwargs: Any
+) -> dict[str, float]:
+    """Evaluate several datasets, or the names of them, each under `{prefix}_{name}`; return all metrics.
+
+    The aggregate over them, if `eval_aggregate` asks for it, is logged as the metrics of one more dataset.
+    """
+    each: dict[str, dict[str, float]] = {}
     for name, dataset in datasets.items():
-        metrics.update(trainer.evaluate(dataset, ignore_keys, metric_key_prefix=f"{prefix}_{name}"))
+        with metrics_of(trainer, name):
+            each[name] = trainer.evaluate(dataset, ignore_keys, metric_key_prefix=f"{prefix}_{name}", **gen_kwargs)
+    metrics = {key: value for found in each.values() for key, value in found.items()}
+    if trainer.args.eval_aggregate is not None:
+        found = aggregate(trainer.args.eval_aggregate, each, prefix)
+        trainer.log(found)
+        trainer.control = trainer.callback_handler.on_evaluate(trainer.args, trainer.state, trainer.control, found)
+        metrics |= found
     trainer._search.note(metrics, prefix)
     return metrics

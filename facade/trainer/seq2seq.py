@@ -27,6 +27,7 @@ from ..arguments import Seq2SeqTrainingArguments
 from ..arguments.fields import GenerationArguments
 from ..arguments.unknown import understand_old_names
 from ..evaluation.results import PredictionOutput
+from .evaluating import evaluate_each
 from .steps import loss_and_outputs, no_loss_and_outputs
 from .trainer import Trainer
 
@@ -69,6 +70,8 @@ class Seq2SeqTrainer(Trainer):
         optimizers: tuple[Optimizer | None, Any] = (None, None),
         preprocess_logits_for_metrics: Callable[[Any, Any], Any] | None = None,
         optimizer_cls_and_kwargs: tuple[type[Optimizer], dict[str, Any]] | None = None,
+        *,
+        eval_data_collator: Callable[[list[Any]], Any] | None = None,
     ) -> None:
         given = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
         given["args"] = Seq2SeqTrainingArguments(output_dir="tmp_trainer") if args is None else args
@@ -109,11 +112,8 @@ class Seq2SeqTrainer(Trainer):
         """
         datasets = self.eval_dataset if eval_dataset is None else eval_dataset
         if isinstance(datasets, dict) and gen_kwargs:
-            metrics: dict[str, float] = {}
-            for name, dataset in datasets.items():
-                one = name if eval_dataset is None else dataset
-                metrics.update(self.evaluate(one, ignore_keys, f"{metric_key_prefix}_{name}", **gen_kwargs))
-            return metrics
+            named = {name: name for name in datasets} if eval_dataset is None else datasets
+            return evaluate_each(self, named, ignore_keys, metric_key_prefix, **gen_kwargs)
         self._gen_kwargs = self._with_arguments(gen_kwargs)
         with self._gathering_sequences():
             return super().evaluate(eval_dataset, ignore_keys=ignore_keys, metric_key_prefix=metric_key_prefix)

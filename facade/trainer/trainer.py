@@ -47,6 +47,7 @@ from ..distributed.xla_device import print_metrics
 from ..evaluation.best_metric import BestMetric
 from ..evaluation.metrics import Moment, log_metrics, metrics_format, save_metrics, save_state, speed_metrics
 from ..evaluation.results import EvalLoopOutput, PredictionOutput, TrainingLength, TrainOutput
+from ..evaluation.sets import metrics_of
 from ..hub.pushing import PushInProgress
 from ..hub.session import HubSession
 from ..strategies.plan import RunPlan, optimizer_config
@@ -100,11 +101,13 @@ class Trainer:
         model_init: makes the model, anew for each `train`; may take a trial.
         compute_loss_func: `(outputs, labels, num_items_in_batch)` -> loss. Where `compute_loss` is overridden it may be
             any value, which says that the override divides its loss by the items of all micro-batches of a step.
-        compute_metrics: `EvalPrediction` -> metrics by name.
+        compute_metrics: `EvalPrediction` -> metrics by name; torchmetrics; or, with a dict as eval_dataset, a dict of
+            either by the names of its sets. Sets without a name in it have a loss only.
         callbacks: TrainerCallbacks, their classes, and callbacks of Lightning.
         optimizers: optimizer and learning rate scheduler, instead of those that the arguments describe.
         optimizer_cls_and_kwargs: optimizer class and arguments, for parameters that are grouped as usual.
         preprocess_logits_for_metrics: `(logits, labels)` -> what is kept of the logits of a batch.
+        eval_data_collator: takes the place of data_collator in evaluations and predictions.
 
     Raises:
         RuntimeError: there is neither a model nor a model_init (also a ValueError).
@@ -162,6 +165,7 @@ class Trainer:
     hub_model_id: str | None = None
     push_in_progress: PushInProgress | None = None
     optimizer_cls_and_kwargs: Any = None
+    eval_data_collator: Callable[[list[Any]], Any] | None = None
     hp_name: Callable[[Any], str] | None = None
     hp_search_backend: Any = None
     hp_space: Callable[[Any], dict[str, Any]] | None = None
@@ -263,11 +267,13 @@ class Trainer:
         processing_class: Any = None,
         model_init: Callable[..., nn.Module] | None = None,
         compute_loss_func: Callable[..., torch.Tensor] | None = None,
-        compute_metrics: Callable[..., dict[str, Any]] | None = None,
+        compute_metrics: Any = None,
         callbacks: list[TrainerCallback | type[TrainerCallback] | Callback] | None = None,
         optimizers: tuple[Optimizer | None, Any] = (None, None),
         optimizer_cls_and_kwargs: tuple[type[Optimizer], dict[str, Any]] | None = None,
         preprocess_logits_for_metrics: Callable[[Any, Any], Any] | None = None,
+        *,
+        eval_data_collator: Callable[[list[Any]], Any] | None = None,
     ) -> None:
         self.args = TrainingArguments(output_dir="tmp_trainer") if args is None else args
         checks.check_overrides(type(self))
@@ -289,6 +295,7 @@ class Trainer:
         self.optimizer, self.lr_scheduler = optimizers
         self.optimizer_cls_and_kwargs = optimizer_cls_and_kwargs
         self.data_collator = default_collator(processing_class) if data_collator is None else data_collator
+        self.eval_data_collator = eval_data_collator
         self._set_up_model(self.call_model_init() if model is None else model)
         if data_collator is None:
             checks.check_label_names(self.label_names, self.model)
@@ -750,13 +757,14 @@ class Trainer:
         self._memory_tracker.start("eval")
         dataloader = self.get_eval_dataloader(eval_dataset)
         start_time = Moment()
-        output = self.evaluation_loop(
-            dataloader,
-            description="Evaluation",
-            prediction_loss_only=True if self.compute_metrics is None else None,
-            ignore_keys=ignore_keys,
-            metric_key_prefix=metric_key_prefix,
-        )
+        with metrics_of(self, eval_dataset):
+            output = self.evaluation_loop(
+                dataloader,
+                description="Evaluation",
+                prediction_loss_only=True if self.compute_metrics is None else None,
+                ignore_keys=ignore_keys,
+                metric_key_prefix=metric_key_prefix,
+            )
         found = steps.add_speed(output, metric_key_prefix, start_time.seconds_ago - self._setup_seconds, self.args)
         self.log(found)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, found)
@@ -788,14 +796,15 @@ class Trainer:
             metric_key_prefix: the metrics are called `{prefix}_loss`, ...
         """
         only_loss = self.args.prediction_loss_only if prediction_loss_only is None else prediction_loss_only
-        return evaluate_loader(
-            self,
-            dataloader,
-            description=description,
-            prediction_loss_only=only_loss,
-            ignore_keys=ignore_keys,
-            prefix=metric_key_prefix,
-        )
+        with metrics_of(self, None):  # `evaluate` has chosen those of its set
+            return evaluate_loader(
+                self,
+                dataloader,
+                description=description,
+                prediction_loss_only=only_loss,
+                ignore_keys=ignore_keys,
+                prefix=metric_key_prefix,
+            )
 
     def predict(
         self, test_dataset: Any, ignore_keys: list[str] | None = None, metric_key_prefix: str = "test"

@@ -63,7 +63,7 @@ _TRAINER_PARAMETERS = frozenset(
     split(
         """
     model args data_collator train_dataset eval_dataset processing_class model_init compute_loss_func
-    compute_metrics callbacks optimizers optimizer_cls_and_kwargs preprocess_logits_for_metrics
+    compute_metrics callbacks optimizers optimizer_cls_and_kwargs preprocess_logits_for_metrics eval_data_collator
     """
     )
 )

@@ -87,7 +87,7 @@ BETTER = {
 }
 LATER = (
     *("activation_checkpointing", "trackio_bucket", "trackio_static", "dataloader_multi", "dataloader_in_order"),
-    *("ddp_static", "record_model_losses"),
+    *("ddp_static", "record_model_losses", "eval_aggregate"),
 )
 LATER_CHOICES = ("greedy", "batch_rebalance")
 

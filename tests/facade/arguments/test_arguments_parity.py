@@ -26,6 +26,7 @@ LATER = {
     "dataloader_in_order": (bool, True),
     "ddp_static_graph": (bool | None, None),
     "record_model_losses": (bool, False),
+    "eval_aggregate": (str | None, None),
 }
 """Fields of 5.23 that 5.3.0 does not have, and then those of lightrainer alone, with their types and defaults."""
 LATER_DEFAULTS = {"trackio_space_id": None}

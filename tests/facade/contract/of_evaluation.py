@@ -3,7 +3,7 @@
 from typing import Any
 
 import numpy as np
-from effects import Effect, Place, becomes, make, steps_with, trained
+from effects import Effect, Place, becomes, built, make, steps_with, trained
 from tiny import points
 
 from lightrainer import Trainer
@@ -89,5 +89,10 @@ ENTRIES: dict[str, Effect] = {
     "eval_use_gather_object": Effect(True, _sentences, becomes("TypeError", ["w", "o", "r", "d", "w", "o"])),
     "eval_accumulation_steps": Effect(1, _moves, becomes(0, 2)),
     "include_for_metrics": Effect(["inputs", "loss"], _given_to_metrics, becomes((False, False), (True, True))),
+    "eval_aggregate": Effect(
+        "mean",
+        built(lambda trainer: "eval_mean_loss" in trainer.evaluate(), eval_dataset=lambda: {"a": points(4)}),
+        becomes(False, True),
+    ),
     "batch_eval_metrics": Effect(True, _calls_of_metrics, becomes([(6, None)], [(4, False), (2, True)])),
 }

@@ -1,0 +1,177 @@
+"""Several sets by name: metrics of each, aggregates that choose the best model, and a collator for evaluations."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from plain_seq2seq import pad, pairs, seq2seq_trainer
+from tiny import losses, points, tiny, trainer, weights
+from torchmetrics.classification import MulticlassAccuracy
+
+from lightrainer import EarlyStoppingCallback, default_data_collator
+
+SETS = {"a": points(6, seed=2), "b": points(5, seed=3), "c": points(4, seed=4)}
+
+
+def first(prediction):
+    return {"count": float(len(prediction.label_ids))}
+
+
+def test_each_set_has_its_own_metrics(tmp_path):
+    """Functions and torchmetrics side by side; a set without a name in the dict has its loss, and no predictions."""
+    metrics = {"a": first, "b": {"accuracy": MulticlassAccuracy(3)}}
+    made = trainer(tmp_path, eval_dataset=SETS, compute_metrics=metrics)
+    found = made.evaluate()
+    named = {name for name in found if name.endswith(("loss", "count", "accuracy"))}
+    assert named == {"eval_a_loss", "eval_a_count", "eval_b_loss", "eval_b_accuracy", "eval_c_loss"}
+    assert found["eval_a_count"] == 6
+    assert made.evaluate("a")["eval_count"] == 6
+    assert made.evaluate({"a": points(3)})["eval_a_count"] == 3
+    assert "test_count" not in made.predict(points(3)).metrics
+    assert made.compute_metrics is metrics
+
+
+def test_metrics_are_back_after_an_evaluation_that_fails(tmp_path):
+    metrics = {"a": lambda prediction: 1 / 0}
+    made = trainer(tmp_path, eval_dataset=SETS, compute_metrics=metrics)
+    with pytest.raises(ZeroDivisionError):
+        made.evaluate()
+    assert made.compute_metrics is metrics
+
+
+def test_a_dict_without_names_of_sets_is_of_metrics(tmp_path):
+    made = trainer(tmp_path, eval_dataset=SETS, compute_metrics={"accuracy": MulticlassAccuracy(3)})
+    assert {f"eval_{name}_accuracy" for name in SETS} <= made.evaluate().keys()
+
+
+@pytest.mark.parametrize(("kind", "function"), [("mean", np.mean), ("median", np.median), ("min", min), ("max", max)])
+def test_the_aggregate_is_over_what_all_sets_have(tmp_path, kind, function):
+    made = trainer(tmp_path, eval_dataset=SETS, compute_metrics={"a": first}, eval_aggregate=kind)
+    found = made.evaluate()
+    assert found[f"eval_{kind}_loss"] == pytest.approx(function([found[f"eval_{name}_loss"] for name in SETS]))
+    assert [name for name in found if f"_{kind}_" in name] == [f"eval_{kind}_loss"]
+    assert made.state.log_history[-1][f"eval_{kind}_loss"] == found[f"eval_{kind}_loss"]
+
+
+def test_nan_in_one_set_is_nan_in_all(tmp_path):
+    metrics = dict.fromkeys(SETS, lambda prediction: {"good": math.nan if len(prediction.label_ids) == 5 else 1.0})
+    made = trainer(tmp_path, eval_dataset=SETS, compute_metrics=metrics, eval_aggregate="max")
+    assert math.isnan(made.evaluate()["eval_max_good"])
+
+
+def test_it_chooses_the_best_model_stops_early_and_leads_the_schedule(tmp_path, caplog):
+    """The means are 0.5, 0.6, 0.4 and 0.3: the second is the best, and the patience of two ends the training."""
+    values = iter([0.4, 0.6, 0.9, 0.3, 0.1, 0.7, 0.3, 0.3])
+
+    def good(prediction):
+        return {"good": next(values)}
+
+    made = trainer(
+        tmp_path,
+        eval_dataset={"a": SETS["a"], "b": SETS["b"]},
+        compute_metrics={"a": good, "b": good},
+        callbacks=[EarlyStoppingCallback(2)],
+        **{"eval_strategy": "epoch", "save_strategy": "best", "load_best_model_at_end": True, "num_train_epochs": 9},
+        **{"eval_aggregate": "mean", "metric_for_best_model": "mean_good", "lr_scheduler_type": "reduce_lr_on_plateau"},
+    )
+    made.train()
+    assert (made.state.best_metric, made.state.best_global_step, made.state.global_step) == (0.6, 8, 16)
+    assert made.lr_scheduler.best == 0.3  # it looks for the smallest
+    assert "does not report" not in caplog.text
+
+
+def test_a_search_is_judged_by_it(tmp_path):
+    made = trainer(tmp_path, model_init=lambda: tiny(), eval_dataset=SETS, eval_aggregate="mean", eval_strategy="epoch")
+    best = made.hyperparameter_search(lambda trial: {}, compute_objective="mean_loss", n_trials=1, report=False)
+    assert best.objective == made.evaluate()["eval_mean_loss"]
+
+
+BAD = {
+    "a name that is no set": ({"compute_metrics": {"a": first, "d": first}}, "d, which is no set .*: a, b, c"),
+    "a misspelt name": ({"compute_metrics": {"aa": first}}, r"aa, which is no set .* \(predictions, labels\)"),
+    "a bad metric of one set": ({"compute_metrics": {"a": 3}}, "compute_metrics must be callable.* int"),
+    "no sets": ({"eval_dataset": points(4), "eval_aggregate": "mean"}, "eval_dataset is a list. Pass"),
+    "a set of that name": ({"eval_dataset": {"mean": points(4)}, "eval_aggregate": "mean"}, "none of them called"),
+    "an unknown aggregate": ({"eval_aggregate": "meen"}, "Did you mean 'mean'"),
+    "no collator": ({"eval_data_collator": 3}, "eval_data_collator must be callable"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_refused_before_anything_is_written(tmp_path, name):
+    changes, message = BAD[name]
+    with pytest.raises((ValueError, TypeError), match=message):
+        trainer(tmp_path / "new", **{"eval_dataset": SETS, **changes})
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_metric_that_one_set_lacks_has_no_aggregate(tmp_path):
+    best = {"eval_aggregate": "mean", "metric_for_best_model": "mean_count", "eval_strategy": "epoch"}
+    made = trainer(tmp_path, eval_dataset=SETS, compute_metrics={"a": first}, **best)
+    with pytest.raises(KeyError, match=r"each metric that all of them \(a, b, c\) have"):
+        made.train()
+
+
+class Noise:
+    """Adds noise of its own generator to the batch."""
+
+    def __init__(self):
+        self.generator = torch.Generator().manual_seed(7)
+
+    def __call__(self, samples):
+        batch = default_data_collator(samples)
+        return {**batch, "x": batch["x"] + torch.randn(batch["x"].shape, generator=self.generator)}
+
+
+def test_evaluations_and_predictions_have_their_collator_and_training_has_not(tmp_path):
+    seen = []
+
+    def collate(samples):
+        seen.append(len(samples))
+        return default_data_collator(samples)
+
+    made = trainer(tmp_path, eval_data_collator=collate, eval_strategy="epoch")
+    made.train()
+    assert seen == [4, 2]
+    made.predict(points(3))
+    assert seen == [4, 2, 3]
+    other = trainer(tmp_path, eval_strategy="epoch")
+    other.train()
+    assert losses(made) == losses(other)
+
+
+def _trained(folder, collator, **train):
+    options = {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 2}
+    made = trainer(folder, eval_data_collator=collator, **options)
+    made.train(**train)
+    return made
+
+
+def test_a_collator_that_draws_goes_on_where_it_was(tmp_path):
+    """Its generator is in the checkpoint; negative control: a new one gives other losses."""
+
+    def evaluated(made):
+        return [entry["eval_loss"] for entry in made.state.log_history if "eval_loss" in entry]
+
+    whole, again = _trained(tmp_path, Noise()), str(tmp_path / "checkpoint-2")
+    resumed = _trained(tmp_path, Noise(), resume_from_checkpoint=again)
+    assert evaluated(resumed) == evaluated(whole)
+    assert all(map(torch.equal, weights(resumed.model).values(), weights(whole.model).values()))
+    assert evaluated(_trained(tmp_path / "new", Noise()))[2:] != evaluated(whole)[:2]
+
+
+def test_of_sequences(tmp_path):
+    """Keyword arguments of `generate` reach every set, and Seq2SeqTrainer has the collator of evaluations, too."""
+    collated = []
+
+    def collate(samples):
+        collated.append(len(samples))
+        return pad(samples)
+
+    sets = {"a": pairs(2, seed=1), "b": pairs(4, seed=2)}
+    parts = {"eval_dataset": sets, "compute_metrics": {"a": first, "b": first}, "eval_data_collator": collate}
+    made = seq2seq_trainer(tmp_path, trainer={"data_collator": None, **parts}, eval_aggregate="mean")
+    assert made.evaluate(max_length=3)["eval_mean_count"] == 3
+    assert {call["max_length"] for call in made.model.calls} == {3}
+    assert collated == [2, 4]
