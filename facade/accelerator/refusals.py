@@ -6,7 +6,7 @@ __all__ = ["REFUSED", "refusal"]
 
 _STATES = "set save_strategy and resume_from_checkpoint; in a loop of your own save state_dict()s by accelerator.save"
 _TRACKERS = "the trackers are those of report_to. Call trainer.log, or add a callback with on_log"
-_FP8 = "Lightning trains in fp8 through its TransformerEnginePrecision only, which no argument chooses. Use bf16=True"
+_FP8 = "pass fp8=True to TrainingArguments, which is that of torchao without settings"
 _GRID = "there is no parallelism_config with that dimension. Give one in the arguments"
 _PROJECT = "folders and numbers of checkpoints are those of the arguments: output_dir, save_total_limit"
 

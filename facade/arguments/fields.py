@@ -26,6 +26,7 @@ from .training_fields import (
     ExecutionArguments,
     LaterExecutionArguments,
     OptimizationArguments,
+    OwnPrecisionArguments,
     PrecisionArguments,
     RunArguments,
 )
@@ -35,6 +36,7 @@ from .training_fields import (
 # comes last, and then what the reference does not have, so that the documented order of 5.3.0 stays as it is.
 @dataclass(init=False, repr=False, eq=False)
 class ArgumentFields(
+    OwnPrecisionArguments,
     OwnReportingArguments,
     LaterDistributedArguments,
     LaterDataArguments,
@@ -82,7 +84,7 @@ BECOMES = {item.name: COUNTERPARTS[item] for kind in (ArgumentFields, Generation
 CONCERNS: dict[str, tuple[str, tuple[type, ...]]] = {
     "run": ("Length of the training, batch size, output folder.", (RunArguments,)),
     "optimization": ("The optimizer, its learning rate, and the gradients.", (OptimizationArguments,)),
-    "precision": ("The number formats that the model computes in.", (PrecisionArguments,)),
+    "precision": ("The number formats that the model computes in.", (PrecisionArguments, OwnPrecisionArguments)),
     "execution": ("Activation checkpointing, compilation, kernels.", (ExecutionArguments, LaterExecutionArguments)),
     "reporting": (
         "Logs: contents, intervals, trackers.",

@@ -157,6 +157,14 @@ def _split_sequences(args: Any) -> Iterable[str]:
         yield f"use_liger_kernel=True and {given} exclude each other. Keep one."
 
 
+@rule("fp8", "deepspeed", "parallelism_config")
+def _float8_with_engines(args: Any) -> Iterable[str]:
+    groups = _groups(args)
+    if args.fp8 and (args.deepspeed or (groups is not None and groups.tp_size > 1)):
+        engine = "deepspeed" if args.deepspeed else "tp_size"
+        yield f"fp8=True and {engine} exclude each other: it brings linear layers of its own. Keep one."
+
+
 @rule("save_only_model", "load_best_model_at_end", "fsdp", "deepspeed")
 def _best_of_sharded(args: Any) -> Iterable[str]:
     if args.save_only_model and args.load_best_model_at_end and (args.fsdp or args.deepspeed):

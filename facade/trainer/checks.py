@@ -12,6 +12,7 @@ from torch import nn
 
 from ...lightning_modules.common.suggestions import did_you_mean
 from ...lightning_modules.data.lengths import has_length
+from ...lightning_modules.models.float8 import require_float8
 from ...lightning_modules.models.liger import liger_patch
 from ..arguments import TrainingArguments, old_names
 from ..arguments.old_names import advice
@@ -104,6 +105,8 @@ def check_construction(args: Any, given: Mapping[str, Any], *, calls_loss_func: 
     _check_optimizers(args, given)
     if args.use_liger_kernel:
         liger_patch()
+    if args.fp8:
+        require_float8(args.device)
 
 
 def check_overrides(kind: type) -> None:

@@ -19,6 +19,7 @@ from ...lightning_modules import checkpoints
 from ...lightning_modules.common.file_names import TRAINER_STATE_NAME
 from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ...lightning_modules.models.activation_checkpointing import enable_activation_checkpointing
+from ...lightning_modules.models.float8 import convert_to_float8
 from ...lightning_modules.models.liger import apply_liger_kernels
 from ...lightning_modules.models.neftune import neftune_hook
 from ...lightning_modules.models.special_tokens import align_special_tokens
@@ -74,7 +75,7 @@ class TrainingRun:
         trainer.is_in_train = True
         try:
             trainer._renew_model(trial)
-            trainer._model_preparation.apply_liger_kernels()
+            trainer._model_preparation.exchange_layers()
             if args.fp16_full_eval or args.bf16_full_eval:
                 trainer._move_model_to_device(trainer.model, args.device)
             trainer._trial = trial
@@ -278,13 +279,17 @@ class ModelPreparation:
         # Models whose changes persist after the training; weak, as a search releases models.
         self._compiled: weakref.ref[nn.Module] | None = None
         self._with_liger: weakref.ref[nn.Module] | None = None
+        self._with_float8: weakref.ref[nn.Module] | None = None
 
-    def apply_liger_kernels(self) -> None:
-        """Apply Liger kernels once to a model, permanently; called before its signature is inspected."""
+    def exchange_layers(self) -> None:
+        """Apply Liger kernels and fp8 once to a model, permanently; called before its signature is inspected."""
         args, model = self.trainer.args, self.trainer.model
         if args.use_liger_kernel and not _refers_to(self._with_liger, model):
             apply_liger_kernels(model, args.liger_kernel_config)
             self._with_liger = weakref.ref(model)
+        if args.fp8 and not _refers_to(self._with_float8, model):
+            logger.info("fp8: %s linear layers.", len(convert_to_float8(model)))
+            self._with_float8 = weakref.ref(model)
 
     @contextlib.contextmanager
     def until_end(self) -> Iterator[None]:

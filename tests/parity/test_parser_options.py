@@ -87,7 +87,7 @@ BETTER = {
 }
 LATER = (
     *("activation_checkpointing", "trackio_bucket", "trackio_static", "dataloader_multi", "dataloader_in_order"),
-    *("ddp_static", "record_model_losses", "eval_aggregate"),
+    *("ddp_static", "record_model_losses", "eval_aggregate", "fp8"),
 )
 LATER_CHOICES = ("greedy", "batch_rebalance")
 

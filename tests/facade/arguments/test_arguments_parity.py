@@ -27,6 +27,7 @@ LATER = {
     "ddp_static_graph": (bool | None, None),
     "record_model_losses": (bool, False),
     "eval_aggregate": (str | None, None),
+    "fp8": (bool, False),
 }
 """Fields of 5.23 that 5.3.0 does not have, and then those of lightrainer alone, with their types and defaults."""
 LATER_DEFAULTS = {"trackio_space_id": None}
