@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from ...lightning_modules import checkpoints
 from ...lightning_modules.common.collectives import broadcast_weights
 from ...lightning_modules.distributed import sharding
 from ...lightning_modules.distributed.tensor_parallel import agree_on_generators, split, sum_before_accumulation
@@ -90,6 +91,11 @@ class ModelParallel(Strategy):
     @property
     def _shards_checkpoints(self) -> bool:
         return self.options["save_distributed_checkpoint"]
+
+    @property
+    def saves_by_name(self) -> bool:
+        """See `Strategy.saves_by_name`; of adapted models, from which `accelerate` resumes only by these files."""
+        return "shard" in self.options and not self._shards_checkpoints and checkpoints.is_peft_model(self.spread)
 
     def check(self, args: TrainingArguments, model: nn.Module) -> None:
         """See `Strategy.check`."""

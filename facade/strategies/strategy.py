@@ -299,6 +299,11 @@ class Strategy:
         """
         return checkpoint and self._shards_checkpoints and self.spread is not None
 
+    @property
+    def saves_by_name(self) -> bool:
+        """Return whether `save_optimizer` writes trained weights and states by name into whole checkpoints."""
+        return False
+
     def whole_weights(self, model: nn.Module, *, keep: bool) -> dict[str, Any] | None:
         """Gather the weights of a model that is spread, in host memory; None for others, which have them themselves.
 
@@ -347,6 +352,11 @@ class Strategy:
         if spread is not None and self.saves_parts(checkpoint=checkpoint):
             checkpoints.save_optimizer_parts(spread, optimizer, folder)
             return
+        if spread is not None and checkpoint and self.saves_by_name:
+            for name, named in checkpoints.whole_states_by_name(spread, optimizer).items():
+                if write is not None:
+                    write(named, os.path.join(folder, name))
+            return
         if spread is not None:
             state = sharding.whole_optimizer_state(spread, optimizer, keep=write is not None)
         else:
@@ -369,7 +379,7 @@ class Strategy:
         """
         host, spread = self._require_host(), self.spread
         files = (os.path.join(checkpoint, name) for name in (OPTIMIZER_NAME, OPTIMIZER_NAME_BIN, SCHEDULER_NAME))
-        file, by_names, schedule = files  # the second one is accelerate's, of a model that FSDP shards
+        file, by_names, schedule = files  # the second one is of a model that FSDP shards
         file = by_names if os.path.isfile(by_names) and not os.path.isfile(file) else file
         parts = checkpoints.has_optimizer_parts(checkpoint)
         if not (parts or os.path.isfile(file)) or not os.path.isfile(schedule):
@@ -411,8 +421,9 @@ class Strategy:
             )
         named = dict([*model.named_parameters(), *model.named_buffers()])
         weights = named.values() if self.saves_parts(checkpoint=True) else checkpoints.saved_weights(model, named)
+        again = [weight for weight in named.values() if weight.requires_grad] if self.saves_by_name else []
         # Parts of about the same size: only all processes together could say it exactly.
-        parts = map_nested(sharding.own_part, [*weights, *states])
+        parts = map_nested(sharding.own_part, [*weights, *again, *states])
         return checkpoints.bytes_of(parts) * processes
 
     def _require_host(self) -> Trainer:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..common.process_identity import owner_token
 from ..common.torch_files import load_torch, save_torch
-from .adapters import saved_weights
+from .adapters import is_peft_model, saved_weights
 from .disk import MARGIN, DiskErrorConsensus, DiskFullError, bytes_of, free_space, require_space, sync_tree
 from .folders import (
     CheckpointNotFoundError,
@@ -33,7 +33,7 @@ from .writing import BackgroundWriter, CheckpointFiles, warn_if_disk_full
 if TYPE_CHECKING:
     from .folder_checkpoint import FolderCheckpoint
     from .folder_io import FolderCheckpointIO
-    from .sharded_files import load_optimizer_parts, save_model_parts, save_optimizer_parts
+    from .sharded_files import load_optimizer_parts, save_model_parts, save_optimizer_parts, whole_states_by_name
 
 __all__ = [
     "MARGIN",
@@ -57,6 +57,7 @@ __all__ = [
     "free_space",
     "get_last_checkpoint",
     "has_optimizer_parts",
+    "is_peft_model",
     "last_intact_checkpoint",
     "list_checkpoints",
     "load_optimizer_parts",
@@ -79,6 +80,7 @@ __all__ = [
     "staging_path",
     "sync_tree",
     "warn_if_disk_full",
+    "whole_states_by_name",
     "write_manifest",
 ]
 
@@ -86,7 +88,9 @@ __all__ = [
 _LAZY = {
     "FolderCheckpoint": "folder_checkpoint",
     "FolderCheckpointIO": "folder_io",
-    **dict.fromkeys(("load_optimizer_parts", "save_model_parts", "save_optimizer_parts"), "sharded_files"),
+    **dict.fromkeys(
+        ("load_optimizer_parts", "save_model_parts", "save_optimizer_parts", "whole_states_by_name"), "sharded_files"
+    ),
 }
 """Modules of names that need Lightning or distributed checkpoints of torch."""
 

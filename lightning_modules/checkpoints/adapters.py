@@ -89,6 +89,12 @@ def is_of_base(model: Any, name: str) -> bool:
     return bool(adapters) and not any(_is_of(adapter, name) for adapter in adapters)
 
 
+def is_peft_model(model: Any) -> bool:
+    """Return whether a model, or the one in its wrappers, is a `peft.PeftModel`."""
+    peft = loaded("peft")
+    return peft is not None and isinstance(unwrap_model(model), peft.PeftModel)
+
+
 def names_by_peft(model: Any, state: Mapping[str, Any]) -> dict[str, str]:
     """Return the names that PEFT gives the weights of the active adapter, without its own, and those in the model.
 
@@ -99,7 +105,7 @@ def names_by_peft(model: Any, state: Mapping[str, Any]) -> dict[str, str]:
         state: its weights, by their names in the model.
     """
     peft, inner = loaded("peft"), unwrap_model(model)
-    if peft is None or not isinstance(inner, peft.PeftModel):
+    if peft is None or not is_peft_model(inner):
         return {}
     active = inner.active_adapters[0]
     if inner.peft_config[active].is_prompt_learning:

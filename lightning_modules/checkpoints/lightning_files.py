@@ -15,6 +15,7 @@ from typing import Any
 
 from ..common.file_names import (
     OPTIMIZER_NAME,
+    OPTIMIZER_NAME_BIN,
     SCALER_NAME,
     SCHEDULER_NAME,
     TRAINER_STATE_NAME,
@@ -24,6 +25,7 @@ from ..common.file_names import (
 from ..common.safe_serialization import from_plain, plain_entries
 from ..common.torch_files import load_torch, pack, save_torch, unpack
 from ..internals.loop_states import IN_WINDOWS, PROCESS_STATES, loops_at, place_from_state, place_of
+from .forms import first_present
 from .hashed_files import WrittenFiles, write_torch
 
 LIGHTNING_STATE_NAME = "lightning_state.pt"
@@ -88,8 +90,8 @@ def read_states(folder: Path, *, accumulation: int | None = None) -> dict[str, A
         checkpoint |= from_plain(load_torch(folder / LIGHTNING_STATE_NAME))
     if "loops" not in checkpoint:
         checkpoint |= _position(state, processes, accumulation or 1)
-    if (folder / OPTIMIZER_NAME).is_file():
-        checkpoint["optimizer_states"].insert(0, load_torch(folder / OPTIMIZER_NAME))
+    if file := first_present(folder, (OPTIMIZER_NAME, OPTIMIZER_NAME_BIN)):
+        checkpoint["optimizer_states"].insert(0, load_torch(file))
         checkpoint["lr_schedulers"].insert(0, load_torch(folder / SCHEDULER_NAME))
     else:  # so that Lightning reports a checkpoint of weights only
         del checkpoint["optimizer_states"], checkpoint["lr_schedulers"]

@@ -6,6 +6,8 @@ Any number of processes can read them; `accelerate` uses the same names.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import logging
 import warnings
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -25,7 +27,7 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from ..common.file_names import MODEL_PARTS_NAME, OPTIMIZER_PARTS_NAME
+from ..common.file_names import MODEL_PARTS_NAME, OPTIMIZER_NAME_BIN, OPTIMIZER_PARTS_NAME, TRAINED_WEIGHTS_NAME
 from ..common.local_paths import StrPath
 from ..common.nested import map_nested
 from ..distributed.tensor_parallel import step_context
@@ -33,6 +35,8 @@ from .adapters import is_of_base, names_by_peft
 from .forms import LoadReport
 from .manifest import note_checksums
 from .sharded_reading import PlainPlanner, PlainReader, read_table, require_same_kinds
+
+_log = logging.getLogger(__name__)
 
 _SECOND_NAMES = "second_names"
 """Names under which weights are there once more."""
@@ -78,12 +82,33 @@ def load_model_parts(model: nn.Module, folder: StrPath, *, together: bool) -> Lo
     set_model_state_dict(model, found, options=StateDictOptions(strict=False))
     without_base = any(name != place for name, place in places.items())
     missing = [name for name in own if name not in places and not (without_base and is_of_base(model, name))]
+    if without_base and (others := [name for name in missing if name not in of_peft]):
+        _log.warning("%s holds the active adapter alone; %s keep what they had.", path, ", ".join(others))
+        missing = [name for name in missing if name in of_peft]
     return LoadReport(tuple(missing), tuple(sorted(there - own.keys() - set(of_peft.values()))))
 
 
 def save_optimizer_parts(model: nn.Module, optimizer: torch.optim.Optimizer, folder: StrPath) -> None:
     """Write this process's shards of the states of an optimizer; see `save_model_parts`."""
     _write({"optimizer": get_optimizer_state_dict(model, optimizer)}, Path(folder, OPTIMIZER_PARTS_NAME))
+
+
+def whole_states_by_name(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, dict[str, Any]]:
+    """Gather trained weights and the states of an optimizer as `accelerate` reads them; collective.
+
+    Args:
+        model: sharded by version 2 of FSDP.
+        optimizer: of its parameters.
+
+    Returns:
+        The content of each file by its name, in host memory; empty ones on other ranks than the first.
+    """
+    whole = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    trained = dataclasses.replace(whole, ignore_frozen_params=True)
+    return {
+        TRAINED_WEIGHTS_NAME: get_model_state_dict(model, options=trained),
+        OPTIMIZER_NAME_BIN: get_optimizer_state_dict(model, optimizer, options=whole),
+    }
 
 
 def load_optimizer_parts(

@@ -20,6 +20,7 @@ from ..common.file_names import (
     OPTIMIZER_NAME_BIN,
     SCALER_NAME,
     SCHEDULER_NAME,
+    TRAINED_WEIGHTS_NAME,
     TRAINER_STATE_NAME,
     TRAINING_ARGS_NAME,
 )
@@ -30,7 +31,7 @@ from .manifest import MANIFEST_NAME, Manifest, is_changed, missing_or_cut_short,
 
 _log = logging.getLogger(__name__)
 
-_TABLES = (OPTIMIZER_NAME, SCHEDULER_NAME, SCALER_NAME, "rng_state*.pth", "data_state_*.pth")
+_TABLES = (OPTIMIZER_NAME, OPTIMIZER_NAME_BIN, SCHEDULER_NAME, SCALER_NAME, "rng_state*.pth", "data_state_*.pth")
 """States that are dicts."""
 
 _STATES = (*_TABLES, "lightning_state.pt", "lightning_callbacks.pt", "callback_states.pt")
@@ -116,13 +117,14 @@ def _is_named(name: str, said: list[str]) -> bool:
 
 def _is_model(name: str) -> bool:
     """Return whether a file of a checkpoint belongs to the model, not to the training state."""
-    training = (OPTIMIZER_NAME_BIN, TRAINING_ARGS_NAME, TRAINER_STATE_NAME)
+    training = (OPTIMIZER_NAME_BIN, TRAINED_WEIGHTS_NAME, TRAINING_ARGS_NAME, TRAINER_STATE_NAME)
     return name not in training and not name.endswith((".pt", ".pth", ".ckpt"))
 
 
 def _are_weights(name: str) -> bool:
     """Return whether a file holds weights or their index; the index says which are needed."""
-    return name.endswith((".safetensors", *INDEX_FILES)) or (name.endswith(".bin") and name != TRAINING_ARGS_NAME)
+    others = (OPTIMIZER_NAME_BIN, TRAINED_WEIGHTS_NAME, TRAINING_ARGS_NAME)
+    return name.endswith((".safetensors", *INDEX_FILES)) or (name.endswith(".bin") and name not in others)
 
 
 def _weight_problems(folder: Path, *, required: bool) -> Iterator[str]:
@@ -157,7 +159,7 @@ def _training_problems(folder: Path, manifest: Manifest, compared: list[str]) ->
         yield from list(_file_problems(path)) or list(records) or list(_table_problems(path))
     # Only files of the format: a user's own .bin or .json may be of any kind.
     further = (name for name in manifest.sizes if name.endswith((".pt", ".pth", ".ckpt")))
-    for path in (folder / name for name in (OPTIMIZER_NAME_BIN, TRAINING_ARGS_NAME, *further)):
+    for path in (folder / name for name in (TRAINED_WEIGHTS_NAME, TRAINING_ARGS_NAME, *further)):
         if path not in states:
             yield from _file_problems(path)
 

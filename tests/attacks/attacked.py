@@ -35,12 +35,12 @@ WEIGHTS = "model.safetensors"
 SHARD, INDEX = "pytorch_model-00001-of-00001.bin", "pytorch_model.bin.index.json"
 MODEL_PARTS, OPTIMIZER_PARTS = "pytorch_model_fsdp_0", "optimizer_0"
 STATES = [
-    *("optimizer.pt", "scheduler.pt", "scaler.pt", "rng_state.pth", "data_state_0.pth"),
+    *("optimizer.pt", "optimizer.bin", "scheduler.pt", "scaler.pt", "rng_state.pth", "data_state_0.pth"),
     *("callback_states.pt", "lightning_callbacks.pt", "lightning_state.pt", "training_args.bin"),
 ]
 OF_WEIGHTS = ["pytorch_model.bin", SHARD, f"{MODEL_PARTS}/.metadata", f"{MODEL_PARTS}/values"]
 OF_OPTIMIZERS = [f"{OPTIMIZER_PARTS}/.metadata", f"{OPTIMIZER_PARTS}/values"]
-OTHERS = ["adapter_model.bin", "global_step2/mp_rank_00_model_states.pt", "user.pt"]
+OTHERS = ["adapter_model.bin", "pytorch_model_fsdp.bin", "global_step2/mp_rank_00_model_states.pt", "user.pt"]
 FILES = [*STATES, *OF_WEIGHTS, *OF_OPTIMIZERS, *OTHERS]
 """Every file of a checkpoint that can hold a pickle; `values` are those of a folder of parts that are no tensors."""
 
@@ -97,6 +97,8 @@ def poison(checkpoint: Path, name: str, payload: Evil) -> None:
         shutil.rmtree(checkpoint / OPTIMIZER_PARTS)
     if name == "adapter_model.bin":
         (checkpoint / WEIGHTS).unlink()
+    if name == "optimizer.bin":
+        (checkpoint / "optimizer.pt").rename(path)
     path.parent.mkdir(exist_ok=True)
     if path.name == ".metadata":
         table = pickle.loads(path.read_bytes())

@@ -36,7 +36,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Detected pickle protocol"),
 ]
 
-_OF_BOTH = {"optimizer.pt", "scheduler.pt", "scaler.pt", "rng_state.pth", "data_state_0.pth", *OF_WEIGHTS}
+_OF_BOTH = {"optimizer.pt", "optimizer.bin", "scheduler.pt", "scaler.pt", "rng_state.pth", "data_state_0.pth"}
+_OF_BOTH |= {*OF_WEIGHTS}
 _OF_TRAIN = {*_OF_BOTH, "callback_states.pt", "lightning_callbacks.pt", *OF_OPTIMIZERS}
 _OF_LIGHTNING = {*_OF_BOTH, "lightning_state.pt"}
 REFUSED: dict[str, set[str]] = {

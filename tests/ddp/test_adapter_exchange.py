@@ -1,4 +1,4 @@
-"""Checkpoints of a model with an adapter, sharded in two processes, go from one library to the other and back."""
+"""Checkpoints that two processes have sharded, of models with and without adapters, go from library to library."""
 
 import json
 import sys
@@ -6,39 +6,60 @@ from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
-from starting import finished_ranks
+from starting import HERE, finished_ranks
+
+from lightrainer.lightning_modules.checkpoints import problems
 
 pytest.importorskip("peft")
 
 SCRIPT = Path(__file__).with_name("adapter_exchange_script.py")
-BESIDE = Path(sys.prefix) / "deepspeed"
-STRATEGIES = ["fsdp2", "fsdp2_parts", *(["deepspeed2", "deepspeed3"] if BESIDE.is_dir() else [])]
-LIBRARIES = ("transformers", "lightrainer")
-EXCHANGED = [(strategy, *order) for strategy in STRATEGIES for order in (LIBRARIES, LIBRARIES[::-1])]
-EXCHANGED.remove(("fsdp2", "lightrainer", "transformers"))  # accelerate goes on under FSDP with its own kind of file
-EXCHANGED.append(("ddp:fsdp2", "lightrainer", "transformers"))
+BESIDE, NEWEST = Path(sys.prefix) / "deepspeed", Path(sys.prefix) / "newest"
+FSDP = ["fsdp1", "fsdp1_parts", "fsdp2", "fsdp2_parts"]
+PLAIN = ["fsdp1-plain", "fsdp1_parts-plain", "fsdp2_parts-plain"]
+CASES = [*FSDP, *PLAIN, *(["deepspeed2", "deepspeed3"] if BESIDE.is_dir() else [])]
+OTHERS = {"transformers": CASES, **({"newest": [*FSDP, "fsdp1_parts-plain"]} if NEWEST.is_dir() else {})}
+"""Versions of the reference."""
+READ = [(case, other, "lightrainer") for other, cases in OTHERS.items() for case in cases]
+READ.append(("ddp:fsdp2", "lightrainer", "lightrainer"))  # states by name, without FSDP
+WRITTEN = [
+    (case, "lightrainer", other)
+    for other, cases in OTHERS.items()
+    for case in [*cases, "ddp-plain:fsdp1-plain", "ddp-plain:fsdp2-plain"]
+    if not case.startswith("fsdp1")
+]
+HALF_READ = [("fsdp1_parts-plain", first, other) for other in OTHERS for first in ("lightrainer", other)]
+"""By accelerate, which under version 1 of FSDP takes no states of the optimizer from parts, its own included."""
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Both libraries train without a break, then each resumes the other's checkpoints."""
+    """All libraries train without a break, then each resumes checkpoints of the others."""
     pytest.importorskip("accelerate")
     folder = tmp_path_factory.mktemp("exchange")
-    more = {"BESIDE": str(BESIDE)} if BESIDE.is_dir() else {}
-    common = {"log": folder / "log.txt", "seconds": 300, **more}
-    runs = {
-        name: [run_of(strategy, first) for strategy, first, then in EXCHANGED if then == name] for name in LIBRARIES
-    }
-    ours = [*STRATEGIES, *runs["lightrainer"]]
-    for name, asked in (("transformers", STRATEGIES), ("lightrainer", ours), ("transformers", runs["transformers"])):
-        finished_ranks(SCRIPT, name, str(folder), *asked, library=f"{name} and deepspeed" if more else name, **common)
+    runs = {name: [run_of(*row) for row in [*READ, *WRITTEN, *HALF_READ] if row[2] == name] for name in LIBRARIES}
+    for name, cases in OTHERS.items():
+        start(folder, name, cases)
+    start(folder, "lightrainer", [*CASES, "fsdp2-plain", *runs["lightrainer"]])
+    for name in OTHERS:
+        start(folder, name, runs[name])
     return folder
 
 
-def run_of(strategy, first):
-    """Its name: a strategy, the library whose checkpoint it starts from, and the strategy of that, if it is another."""
-    second, _, before = strategy.partition(":")
-    return ":".join(filter(None, (second, first, before)))
+LIBRARIES = ("lightrainer", *OTHERS)
+
+
+def start(folder: Path, name: str, cases: list[str]) -> None:
+    more = {"BESIDE": str(BESIDE)} if BESIDE.is_dir() else {}
+    library = f"{name} and deepspeed" if more else name
+    if name == "newest":
+        library, more = "torch", {"PYTHONPATH": f"{NEWEST}:{HERE}"}
+    finished_ranks(SCRIPT, name, str(folder), *cases, library=library, log=folder / "log.txt", seconds=400, **more)
+
+
+def run_of(case, first, second):
+    """Its name: a case, the library whose checkpoint it starts from, and the case of that, if it is another."""
+    now, _, before = case.partition(":")
+    return ":".join(filter(None, (now, first, before)))
 
 
 def losses(folder, library, run):
@@ -46,21 +67,49 @@ def losses(folder, library, run):
 
 
 def weights(folder, library, run):
-    return load_file(folder / library / run / "saved" / "adapter_model.safetensors")
+    (file,) = (folder / library / run / "saved").glob("*.safetensors")
+    return load_file(file)
 
 
-@pytest.mark.parametrize(("strategy", "first", "second"), EXCHANGED)
-def test_a_resumed_training_ends_as_one_without_a_break(folder, strategy, first, second):
-    """From the other library's checkpoint of the third of six steps, in a model whose adapter began differently.
+@pytest.mark.parametrize(("case", "first", "second"), [*READ, *WRITTEN])
+def test_a_resumed_training_ends_as_one_without_a_break(folder, case, first, second):
+    """From the other library's checkpoint of the third of six steps, in a model whose weights began differently.
 
     The last losses are those of weights that the optimizer's state has moved.
     """
-    run, before = run_of(strategy, first), strategy.rpartition(":")[2]
+    run, before = run_of(case, first, second), case.rpartition(":")[2]
     straight = losses(folder, first, before)
     assert losses(folder, second, run) == pytest.approx(straight, rel=1e-5)
-    assert losses(folder, second, before) == pytest.approx(straight, rel=1e-5)
-    if before.endswith("parts"):  # the reference writes no weights but parts
+    if (folder / second / before).is_dir():
+        assert losses(folder, second, before) == pytest.approx(straight, rel=1e-5)
+    if "_parts" in before:  # the reference writes no weights but parts
         return
     expected, found = weights(folder, first, before), weights(folder, second, run)
     assert found.keys() == expected.keys()
     assert all(found[name].allclose(expected[name], atol=1e-5) for name in expected)
+
+
+@pytest.mark.parametrize(("case", "first", "second"), HALF_READ)
+def test_the_reference_takes_weights_alone_from_parts_of_version_1(folder, case, first, second):
+    """From those that it wrote itself, too: ours give it the same numbers."""
+    straight, found = losses(folder, first, case), losses(folder, second, run_of(case, first, second))
+    assert found[:4] == pytest.approx(straight[:4], rel=1e-5)
+    assert found[4:] != pytest.approx(straight[4:], rel=1e-3)
+    assert found == losses(folder, second, run_of(case, second, second))
+
+
+@pytest.mark.parametrize("name", ["optimizer.bin", "pytorch_model_fsdp.bin"])
+def test_files_for_the_reference_are_written_and_verified(folder, name):
+    """Of adapters under version 2, the two that its own checkpoints have, and no second state of the optimizer."""
+    for library in LIBRARIES:
+        assert (folder / library / "fsdp2" / "checkpoint-6" / name).is_file()
+    here = folder / "lightrainer" / "fsdp2" / "checkpoint-6"
+    assert not (here / "optimizer.pt").exists()
+    assert problems(here) == []
+    whole = (here / name).read_bytes()
+    middle = len(whole) // 2
+    for damaged in (whole[:-100], whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :], None):
+        (here / name).unlink() if damaged is None else (here / name).write_bytes(damaged)
+        assert f"{name} " in "; ".join(problems(here))
+    (here / name).write_bytes(whole)
+    assert problems(here) == []

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import shutil
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,26 @@ def test_everything_of_a_module_comes_back(tmp_path, caplog):
     assert same_weights(module, fresh)
     assert trainer.optimizers[1].state_dict()["state"][0]["momentum_buffer"] is not None
     assert trainer.global_step == 4
+
+
+def test_states_by_name_come_back_as_those_by_number(tmp_path):
+    """Of a checkpoint that FSDP wrote: in `optimizer.bin`, in place of `optimizer.pt`."""
+    module = LossModule(Net(), optimizer=OptimizerConfig(learning_rate=0.1))
+    fit(module).save_checkpoint(tmp_path / "checkpoint-2")
+    shutil.copytree(tmp_path / "checkpoint-2", tmp_path / "named" / "checkpoint-2")
+    file = tmp_path / "named" / "checkpoint-2" / "optimizer.pt"
+    state, names = load_torch(file), [name for name, _ in module.model.named_parameters()]
+    for group in state["param_groups"]:
+        group["params"] = [names[number] for number in group["params"]]
+    state["state"] = {names[number]: values for number, values in state["state"].items()}
+    file.unlink()
+    torch.save(state, file.with_name("optimizer.bin"))
+    ends = []
+    for folder in (tmp_path, tmp_path / "named"):
+        ends.append(LossModule(Net(), optimizer=OptimizerConfig(learning_rate=0.1)))
+        assert fit(ends[-1], resume=folder / "checkpoint-2", epochs=2).global_step == 4
+    assert same_weights(*ends)
+    assert not same_weights(ends[0], module)
 
 
 def test_callbacks_come_back_or_are_named(tmp_path, caplog):
