@@ -70,6 +70,7 @@ _COMMANDS = {
     "launch": ("tools.launch", "run a script in several processes, as `accelerate launch` does"),
     "sweep": ("tools.sweep.command", "run a script many times, to find its best arguments"),
     "compare": ("tools.compare.command", "run a script with transformers and with ours, show what differs"),
+    "evaluate": ("tools.evaluate", "run a script so that its Trainer evaluates a checkpoint, and print the metrics"),
     "profile": ("tools.profile", "run a script for some steps, and show where their time goes"),
     "plan": ("tools.plan", "show what Lightning is given for some training arguments"),
     "estimate": ("tools.estimate.command", "show how much memory and traffic a training will need"),

@@ -194,7 +194,7 @@ def _evaluation(args: ArgumentFields) -> None:
 
 def _best_model(args: ArgumentFields) -> None:
     if (args.load_best_model_at_end or schedule_waits_for_metric(args)) and args.metric_for_best_model is None:
-        args.metric_for_best_model = "loss"
+        args.metric_for_best_model = f"{args.eval_aggregate}_loss" if args.eval_aggregate else "loss"
     if args.greater_is_better is None and isinstance(args.metric_for_best_model, str):
         args.greater_is_better = not args.metric_for_best_model.endswith("loss")
 

@@ -101,8 +101,7 @@ class Trainer:
         model_init: makes the model, anew for each `train`; may take a trial.
         compute_loss_func: `(outputs, labels, num_items_in_batch)` -> loss. Where `compute_loss` is overridden it may be
             any value, which says that the override divides its loss by the items of all micro-batches of a step.
-        compute_metrics: `EvalPrediction` -> metrics by name; torchmetrics; or, with a dict as eval_dataset, a dict of
-            either by the names of its sets. Sets without a name in it have a loss only.
+        compute_metrics: `EvalPrediction` -> metrics by name; torchmetrics; a dict of either by names of eval_datasets.
         callbacks: TrainerCallbacks, their classes, and callbacks of Lightning.
         optimizers: optimizer and learning rate scheduler, instead of those that the arguments describe.
         optimizer_cls_and_kwargs: optimizer class and arguments, for parameters that are grouped as usual.
@@ -796,15 +795,9 @@ class Trainer:
             metric_key_prefix: the metrics are called `{prefix}_loss`, ...
         """
         only_loss = self.args.prediction_loss_only if prediction_loss_only is None else prediction_loss_only
+        settings = {"prediction_loss_only": only_loss, "ignore_keys": ignore_keys, "prefix": metric_key_prefix}
         with metrics_of(self, None):  # `evaluate` has chosen those of its set
-            return evaluate_loader(
-                self,
-                dataloader,
-                description=description,
-                prediction_loss_only=only_loss,
-                ignore_keys=ignore_keys,
-                prefix=metric_key_prefix,
-            )
+            return evaluate_loader(self, dataloader, description, **settings)
 
     def predict(
         self, test_dataset: Any, ignore_keys: list[str] | None = None, metric_key_prefix: str = "test"

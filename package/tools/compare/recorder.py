@@ -62,7 +62,7 @@ class Recorder:
         random.seed(self.seed)
         arguments, trainer = MODULES[self.side]
         acts = {arguments: self._watch_arguments, trainer: self._watch_trainer, "numpy.random": self._seed_numpy}
-        sys.meta_path.insert(0, _Afterwards(acts))
+        sys.meta_path.insert(0, Afterwards(acts))
 
     def _seed_numpy(self, module: Any) -> None:
         module.seed(self.seed)
@@ -147,7 +147,7 @@ class Recorder:
         path.write_text(json.dumps(record, default=_plain), encoding="utf-8")
 
 
-class _Afterwards:
+class Afterwards:
     """A finder that calls functions on certain modules after they are loaded."""
 
     def __init__(self, acts: dict[str, Callable[[Any], None]]) -> None:

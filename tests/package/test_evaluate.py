@@ -1,0 +1,116 @@
+"""`lightrainer evaluate`: the metrics of a checkpoint, of an unchanged script, and nothing written beside."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from starting import forked_python
+
+SCRIPT = """\
+import sys, torch
+from torch import nn
+from {library} import Trainer, TrainingArguments
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+    def forward(self, x, labels):
+        scores = self.layer(x)
+        return {{"loss": nn.functional.cross_entropy(scores, labels), "logits": scores}}
+
+torch.manual_seed(int(sys.argv[2]))
+data = [{{"x": torch.randn(4), "labels": torch.tensor(index % 2)}} for index in range(18)]
+args = TrainingArguments(
+    sys.argv[1], max_steps=4, eval_steps=2, save_steps=2, eval_strategy="steps", use_cpu=True, eval_aggregate="mean",
+    load_best_model_at_end=True, report_to="none", disable_tqdm=True,
+)
+trainer = Trainer(
+    Net(), args, train_dataset=data, eval_dataset={{"a": data[:5], "b": data[5:]}},
+    compute_metrics=lambda prediction: {{"count": len(prediction.label_ids)}},
+)
+print("the script speaks")
+if "only" in sys.argv:
+    trainer.evaluate("b")
+else:
+    trainer.train()
+    trainer.save_model("saved")
+"""
+
+
+def command(*words, cwd):
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("LIGHTRAINER")}
+    words = [forked_python(), "-m", "lightrainer", *map(str, words)]
+    settings = {**kept, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(words, capture_output=True, text=True, timeout=300, cwd=cwd, env=settings)
+
+
+def files(folder):
+    return {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture(scope="module", params=["transformers", "lightrainer"])
+def trained(request, tmp_path_factory):
+    pytest.importorskip(request.param)
+    folder = tmp_path_factory.mktemp(request.param)
+    (folder / "train.py").write_text(SCRIPT.format(library=request.param))
+    done = command("train.py", "out", 1, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def logged(folder, step):
+    history = json.loads((folder / "out" / "checkpoint-4" / "trainer_state.json").read_text())["log_history"]
+    entries = [entry for entry in history if entry["step"] == step]
+    return {name: value for entry in entries for name, value in entry.items() if name.endswith(("_loss", "count"))}
+
+
+def test_the_metrics_are_those_of_the_training_and_nothing_is_written(trained):
+    """Bit for bit, though the script starts with other weights; a table by default."""
+    before = files(trained)
+    done = command("evaluate", "--json", "out/checkpoint-2", "train.py", "out", 1, cwd=trained)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert logged(trained, 2).items() <= found.items()
+    assert len(logged(trained, 2)) == 6
+    assert "the script speaks" in done.stderr
+    done = command("evaluate", "out/checkpoint-4", "train.py", "out", 1, cwd=trained)
+    table = dict(line.split() for line in done.stdout.splitlines())
+    assert table["eval_mean_loss"] == str(logged(trained, 4)["eval_mean_loss"])
+    assert logged(trained, 4) != logged(trained, 2)
+    assert files(trained) == before
+
+
+def test_a_script_that_evaluates_gets_the_weights(trained):
+    done = command("evaluate", "--json", "out/checkpoint-2", "train.py", "out", 1, "only", cwd=trained)
+    assert json.loads(done.stdout)["eval_loss"] == logged(trained, 2)["eval_b_loss"]
+
+
+def test_in_two_processes(trained):
+    launcher = f"{sys.executable} -m torch.distributed.run --nproc_per_node=2 --standalone"
+    done = command("evaluate", "--json", "--launcher", launcher, "out/checkpoint-2", "train.py", "x", 1, cwd=trained)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["eval_a_count"] == 5
+    assert found["eval_b_loss"] == pytest.approx(logged(trained, 2)["eval_b_loss"], rel=0.2)  # other batches
+    assert not Path(trained, "x").exists()
+
+
+BAD = {
+    "no checkpoint": (["out/checkpoint-3", "train.py"], 2, "out/checkpoint-3 is not a folder"),
+    "no weights": ([".", "train.py"], 2, "it holds no weights"),
+    "no script": (["out/checkpoint-2", "tain.py"], 2, "tain.py: there is no such script"),
+    "no launcher": (["--launcher", "torchrum -n 2", "out/checkpoint-2", "train.py"], 1, "torchrum"),
+    "a script that fails": (["out/checkpoint-2", "train.py"], 1, "train.py failed (exit status 1)"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input(trained, name):
+    words, code, said = BAD[name]
+    done = command("evaluate", *words, cwd=trained)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert said in done.stderr
