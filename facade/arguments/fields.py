@@ -28,6 +28,7 @@ from .training_fields import (
     OptimizationArguments,
     OwnPrecisionArguments,
     PrecisionArguments,
+    RuleArguments,
     RunArguments,
 )
 
@@ -36,6 +37,7 @@ from .training_fields import (
 # comes last, and then what the reference does not have, so that the documented order of 5.3.0 stays as it is.
 @dataclass(init=False, repr=False, eq=False)
 class ArgumentFields(
+    RuleArguments,
     OwnPrecisionArguments,
     OwnReportingArguments,
     LaterDistributedArguments,
@@ -83,7 +85,7 @@ BECOMES = {item.name: COUNTERPARTS[item] for kind in (ArgumentFields, Generation
 
 CONCERNS: dict[str, tuple[str, tuple[type, ...]]] = {
     "run": ("Length of the training, batch size, output folder.", (RunArguments,)),
-    "optimization": ("The optimizer, its learning rate, and the gradients.", (OptimizationArguments,)),
+    "optimization": ("The optimizer, its learning rate, and the gradients.", (OptimizationArguments, RuleArguments)),
     "precision": ("The number formats that the model computes in.", (PrecisionArguments, OwnPrecisionArguments)),
     "execution": ("Activation checkpointing, compilation, kernels.", (ExecutionArguments, LaterExecutionArguments)),
     "reporting": (

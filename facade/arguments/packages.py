@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ...lightning_modules.common.libraries import is_installed
+from ...lightning_modules.common.suggestions import optimizer_name
 from ...lightning_modules.common.versions import installed, is_older
-from .enums import OptimizerNames
 
 # The first key contained in an optimizer's name selects its library.
 _OPTIMIZERS = {
@@ -50,9 +50,9 @@ def require_packages(args: Any) -> None:
         from ...lightning_modules.models.liger import liger_patch
 
         liger_patch()
-    module, pip = _library_of(OptimizerNames(args.optim).value)
+    name = optimizer_name(args.optim)
+    module, pip = _library_of(name)
     if module and not is_installed(module):
-        name = OptimizerNames(args.optim).value
         raise ImportError(f"optim={name!r} needs the package {module}, which is not installed: pip install {pip}")
 
 
@@ -71,7 +71,7 @@ def require_deepspeed() -> None:
 
 
 def _library_of(optimizer: str) -> tuple[str, str]:
-    """Return an optimizer's module, and its name for `pip install`; empty for those of torch and of this package."""
-    if optimizer in _OF_TORCH:
+    """Return an optimizer's module, and its name for `pip install`; empty for those of torch, and for a path."""
+    if optimizer in _OF_TORCH or "." in optimizer:
         return "", ""
     return next((library for part, library in _OPTIMIZERS.items() if part in optimizer), ("", ""))

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Collection, Iterable
-from enum import Enum
 from typing import Any
 
 from ...lightning_modules.common.suggestions import did_you_mean
@@ -63,8 +62,8 @@ def choice_errors(name: str, value: Any, choices: Collection[str | None]) -> lis
     return [f"{name}={value!r} is not known.{did_you_mean(value, names)} Choose from: {', '.join(names)}."]
 
 
-def member_errors(name: str, value: Any, kind: type[Enum]) -> list[str]:
-    """Return an error for a value that no member of `kind` has."""
+def member_errors(name: str, value: Any, kind: Callable[[Any], Any]) -> list[str]:
+    """Return an error for a value that no member of the enumeration `kind` has."""
     try:
         kind(value)
     except ValueError as error:

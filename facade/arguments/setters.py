@@ -116,7 +116,7 @@ class Setters(ArgumentFields):
         args: str | None = None,
     ) -> Self:
         """As the method of that name in the reference: the optimizer and its settings."""
-        name = OptimizerNames(name)
+        name = name if "." in name else OptimizerNames(name)
         return _assign(self, locals(), "adam_", name="optim", args="optim_args")
 
     def set_lr_scheduler(

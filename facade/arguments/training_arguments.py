@@ -104,7 +104,7 @@ class TrainingArguments(Setters, Serialization, ProcessView, NamesItsArguments):
 
     _VALID_DICT_FIELDS = [
         *("accelerator_config", "fsdp_config", "deepspeed"),
-        *("gradient_checkpointing_kwargs", "activation_checkpointing_kwargs", "lr_scheduler_kwargs"),
+        *("gradient_checkpointing_kwargs", "activation_checkpointing_kwargs", "lr_scheduler_kwargs", "parameter_rules"),
     ]
     # The result of `checkpointing.agree`.
     _checkpointing = None

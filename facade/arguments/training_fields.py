@@ -36,7 +36,9 @@ class OptimizationArguments:
     warmup_steps: float = argument(0, "Steps of warm-up; below 1, a share.", "`get_scheduler(num_warmup_steps=)`")
     default_optim: ClassVar[str] = "adamw_torch_fused"
     optim: OptimizerNames | str = argument(
-        default_optim, "The optimizer, a value of OptimizerNames.", "`configure_optimizers()`: the optimizer"
+        default_optim,
+        "The optimizer: of OptimizerNames, or the path of a class.",
+        "`configure_optimizers()`: its class",
     )
     optim_args: str | None = argument(
         None, "Further settings of the optimizer: 'key=value,key=value'.", "`configure_optimizers()`: further arguments"
@@ -138,4 +140,13 @@ class LaterExecutionArguments:
         "'offload' keeps in main memory what the others still have to keep.",
         "`enable_activation_checkpointing(model, every_n_layers=, offload=, ...)`",
         metavar="JSON",
+    )
+
+
+@dataclass(init=False, repr=False, eq=False)
+class RuleArguments:
+    """The fields about the optimizer that the reference does not have."""
+
+    parameter_rules: dict[str, Any] | str | None = argument(
+        None, "Learning rate, decay, frozen by patterns of names, as JSON.", "parameter groups", metavar="JSON"
     )

@@ -67,7 +67,7 @@ def cast(name: str, value: Any, declared: Any, present: Any) -> Any:
         return None
     try:
         if name in ENUM_FIELDS:
-            return ENUM_FIELDS[name](value)
+            return value if name == "optim" and "." in str(value) else ENUM_FIELDS[name](value)
         if isinstance(present, Enum):
             return type(present)(value)
         kinds = set(get_args(declared)) or {declared if isinstance(declared, type) else type(present)}

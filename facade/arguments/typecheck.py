@@ -105,6 +105,7 @@ def _is_name_list(value: Any) -> bool:
 _DICT = (_is(Mapping), "a dict, or one written as JSON")
 _SHAPES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "lr_scheduler_kwargs": _DICT,
+    "parameter_rules": _DICT,
     "gradient_checkpointing_kwargs": _DICT,
     "activation_checkpointing_kwargs": _DICT,
     "trackio_static_space_id": (

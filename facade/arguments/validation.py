@@ -12,8 +12,9 @@ from typing import Any
 
 from ...callbacks.loggers.availability import TRACKERS
 from ...lightning_modules.common.local_paths import remote_fault
+from ...lightning_modules.common.parameter_rules import rule_faults
 from ...lightning_modules.common.schedule_curves import number_faults
-from ...lightning_modules.common.suggestions import did_you_mean
+from ...lightning_modules.common.suggestions import did_you_mean, optimizer_name
 from ..distributed.process import state_is_configured
 from . import sharding_rules  # noqa: F401 - registers its rules
 from .accelerator import AcceleratorConfig
@@ -111,8 +112,22 @@ for _name, _bounds in _RANGES.items():
     rule(_name)(in_range(_name, **_bounds))
 for _name, _choices in _CHOICES.items():
     rule(_name)(lambda args, name=_name, choices=_choices: choice_errors(name, getattr(args, name), choices))
-for _name, _kind in ENUM_FIELDS.items():
+for _name, _kind in {**ENUM_FIELDS, "optim": optimizer_name}.items():
     rule(_name)(lambda args, name=_name, kind=_kind: member_errors(name, getattr(args, name), kind))
+
+
+@rule("optim", "optim_args", "weight_decay")
+def _optimizer_by_path(args: Any) -> Iterable[str]:
+    if isinstance(args.optim, str) and "." in args.optim:
+        from ...lightning_modules.optim.by_path import optimizer_by_path  # loads torch
+
+        try:
+            optimizer_by_path(args.optim, args.optim_args, {"lr": 1.0, "weight_decay": args.weight_decay}, {})
+        except ValueError as error:
+            yield str(error)
+
+
+rule("parameter_rules")(lambda args: rule_faults(args.parameter_rules or {}))
 
 
 @rule("output_dir")

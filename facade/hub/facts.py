@@ -190,7 +190,7 @@ def _name(info: Any) -> str | None:
 
 
 _IF_NOT_DEFAULT = (
-    *("lr_scheduler_kwargs", "optim_args", "optim_target_modules", "weight_decay", "max_grad_norm"),
+    *("lr_scheduler_kwargs", "optim_args", "optim_target_modules", "parameter_rules", "weight_decay", "max_grad_norm"),
     *("label_smoothing_factor", "neftune_noise_alpha", "full_determinism", "data_seed", "train_sampling_strategy"),
     *("dataloader_drop_last", "gradient_checkpointing", "use_liger_kernel", "torch_compile", "auto_find_batch_size"),
 )

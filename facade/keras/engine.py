@@ -17,9 +17,9 @@ from ...lightning_modules.keras.adam import KerasAdam
 from ...lightning_modules.keras.module import constrained
 from ...lightning_modules.keras.pairs import count_instances
 from ...lightning_modules.keras.tensorflow_data import BatchLoader, EvaluationStream, StepStream, filled_up, rows_of
-from ...lightning_modules.optim import parameter_groups
 from ..evaluation.results import EvalLoopOutput, PredictionOutput
 from ..trainer import Trainer
+from ..trainer.optimization import groups_of
 from ..trainer.steps import empty_cache_if_due
 from .arguments import TFTrainingArguments
 
@@ -142,7 +142,7 @@ class KerasEngine(Trainer):
         args = self.args
         if self.optimizer is None and args.optim == args.default_optim and not args.optim_args:
             self.optimizer = KerasAdam(
-                parameter_groups(self.model, args.weight_decay, self.get_decay_parameter_names(self.model)),
+                groups_of(self, self.model),
                 lr=args.learning_rate,
                 betas=(args.adam_beta1, args.adam_beta2),
                 eps=args.adam_epsilon,

@@ -204,7 +204,9 @@ class HfArgumentParser(ArgumentParser):
         return (advice if training else did_you_mean)(name, sorted(known))
 
     def _check_value(self, action: Action, value: Any) -> None:
-        """As in argparse, but suggest the nearest choice."""
+        """As in argparse, but suggest the nearest choice; an optimizer may be the path of a class."""
+        if action.dest == "optim" and "." in str(value):
+            return
         try:
             super()._check_value(action, value)
         except ArgumentError as error:

@@ -17,7 +17,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from ...lightning_modules.checkpoints import bytes_of
 from ...lightning_modules.checkpoints.forms import has_weights
 from ...lightning_modules.common.seeding import host_rng_untouched
-from ...lightning_modules.common.suggestions import OptimizerNames
+from ...lightning_modules.common.suggestions import MUON, OptimizerNames, optimizer_name
 from ...lightning_modules.distributed import deepspeed_engine
 from ...lightning_modules.distributed.zero_files import SavedStates, saved_schedule, saved_states
 from ...lightning_modules.distributed.zero_states import ZeroStates
@@ -104,9 +104,9 @@ class DeepSpeed(Strategy):
         half = value_at(self.options["config"], "fp16.enabled") is True or args.mixed_precision == "fp16"
         if half and self.device == "cpu":
             raise ValueError("deepspeed with fp16 needs a GPU. Pass bf16=True in place of fp16=True, or neither.")
-        optimizer = OptimizerNames(args.optim)
+        optimizer = optimizer_name(args.optim)
         if optimizer in _ALL_AT_ONCE and "optimizer" not in self.options["config"]:
-            raise ValueError(f"optim={optimizer.value!r} does not go with deepspeed, which flattens parameters.")
+            raise ValueError(f"optim={optimizer!r} does not go with deepspeed, which flattens parameters.")
 
     def build(self) -> Any:
         """Make a `DeepSpeedStrategy`, whose engine is around the model, not the LightningModule.
@@ -366,7 +366,7 @@ _SHARDED_OTHERWISE: dict[str, Callable[[Any], bool]] = {
 """With these a process does not have the part of the states that its rank says, in memory, or not as usual."""
 
 _NAMES = ("schedule_free", "lomo", "galore", "apollo")
-_ALL_AT_ONCE = [name for name in OptimizerNames if any(part in name.value for part in _NAMES)]
+_ALL_AT_ONCE = [MUON, *(name for name in OptimizerNames if any(part in name.value for part in _NAMES))]
 """Optimizers that look at the shapes of parameters, or change them at other times than in a step."""
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from ...lightning_modules.common.suggestions import MUON
 from ...lightning_modules.distributed import sharding
 from ..arguments.fsdp_config import FSDPSettings
 from .strategy import GROUP, Strategy, picked, process_group
@@ -74,6 +75,9 @@ class FSDP(Strategy):
     def check(self, args: TrainingArguments, model: nn.Module) -> None:
         """See `Strategy.check`."""
         check_sharding(args, model, layers=self.options["auto_wrap_policy"])
+        if args.optim == MUON or (args.parameter_rules and not self.options["use_orig_params"]):
+            given = f"optim={MUON!r}" if args.optim == MUON else "parameter_rules with use_orig_params=False"
+            raise ValueError(f"{given}: version 1 of fsdp flattens parameters. Set fsdp_config={{'version': 2}}.")
 
     def keywords(self) -> dict[str, Any]:
         """Return the options as torch and Lightning take them."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from ...lightning_modules.common.suggestions import OptimizerNames, SchedulerType
+from ...lightning_modules.common.suggestions import OptimizerNames, SchedulerType, optimizer_name
 from ...lightning_modules.optim import OptimizerConfig
 from ..distributed.cluster_environment import environment_name
 from . import Strategy, choose
@@ -136,7 +136,7 @@ def _further(args: TrainingArguments) -> list[Row]:
     """Describe what came from a launcher, the length of a training, clipping, optimizer, schedule, and trackers."""
     optimizer, clipped = optimizer_config(args), args.max_grad_norm
     fields = {field.name: getattr(optimizer, field.name) for field in dataclasses.fields(optimizer)}
-    name = OptimizerNames(fields.pop("name")).value
+    name = optimizer_name(fields.pop("name"))
     options = [f"{field}={value}" for field, value in fields.items() if value is not None]
     more = cast(Mapping[str, Any], args.lr_scheduler_kwargs or {})
     scheduler = SchedulerType(args.lr_scheduler_type).value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import inspect
 import logging
 import sys
@@ -36,6 +37,7 @@ from ..arguments.validation import raise_for_problems
 from ..strategies.model_parallel import groups_of_spread
 from ..strategies.plan import RunPlan, stop_if_asked_to, translate
 from .lightning_callbacks import is_lightning_callback
+from .optimization import describe_groups, freeze_by_rules
 
 logger = logging.getLogger(__name__)
 
@@ -193,6 +195,7 @@ def set_up_model(trainer: Any, model: nn.Module) -> None:
     if trainer.place_model_on_device:
         trainer._move_model_to_device(model, args.device)
     trainer.model = trainer.model_wrapped = model
+    freeze_by_rules(trainer)
     trainer.model_accepts_loss_kwargs = inspection.accepts_loss_kwargs(inspected)
     trainer.label_names = label_names(args, inspected)
     trainer.can_return_loss = inspection.can_return_loss(type(inspected))
@@ -236,7 +239,8 @@ def plan_of(trainer: Any) -> RunPlan:
     name = next((name for name in _CHECKPOINTING if hasattr(model, name)), "")
     unused = not (inspection.is_pretrained(model) and (wanted or getattr(model, name, False)))
     steps = None if trainer._run is None else trainer._run.length.max_steps
-    return translate(trainer.args, find_unused_parameters=unused, model=model, steps=steps)
+    plan = translate(trainer.args, find_unused_parameters=unused, model=model, steps=steps)
+    return dataclasses.replace(plan, further=(*plan.further, *describe_groups(trainer)))
 
 
 def renew_model(trainer: Any, trial: Any) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from ...lightning_modules.common.parameter_rules import settings_by_name
+from ...lightning_modules.common.suggestions import MUON
 from ...lightning_modules.models.inspection import unwrap_model
 from ...lightning_modules.optim import (
     LayerwiseOptimizer,
@@ -17,6 +20,7 @@ from ...lightning_modules.optim import (
     parameter_groups,
     steps_in_backward,
 )
+from ...lightning_modules.optim.muon import by_kind, matrices
 from ...lightning_modules.optim.schedules import get_scheduler
 
 if TYPE_CHECKING:
@@ -32,13 +36,61 @@ def create_optimizer(trainer: Any, model: Any) -> Optimizer:
     args = trainer.args
     if trainer.optimizer is None:
         model = trainer.model if model is None else model
-        groups = parameter_groups(model, args.weight_decay, trainer.get_decay_parameter_names(model))
+        groups = groups_of(trainer, model)
         optimizer_cls, kwargs = trainer.optimizer_cls_and_kwargs or _with_warmup_in_steps(
             args, trainer._training_steps, *trainer.get_optimizer_cls_and_kwargs(args, model)
         )
         trainer.optimizer = build_optimizer(optimizer_cls, kwargs, model, groups)
     check_optimizer(args, trainer.optimizer)
     return trainer.optimizer
+
+
+def groups_of(trainer: Any, model: nn.Module) -> list[dict[str, Any]]:
+    """Return the parameter groups of a model, by the arguments of its Trainer."""
+    args, decaying = trainer.args, trainer.get_decay_parameter_names(model)
+    return parameter_groups(model, args.weight_decay, decaying, rules=args.parameter_rules, lr=args.learning_rate)
+
+
+def describe_groups(trainer: Any) -> Iterator[tuple[str, str, str]]:
+    """Yield a row of the plan for each group that rules or Muon make, and one for what is frozen."""
+    args, model, muon = trainer.args, trainer.model, trainer.args.optim == MUON
+    groups = groups_of(trainer, model) if args.parameter_rules or muon else []
+    kinds = dict(zip(("Muon", "AdamW"), by_kind(groups, matrices(model)), strict=True)) if muon else {"group": groups}
+    for kind, group in ((kind, group) for kind, groups in kinds.items() for group in groups if group["params"]):
+        rates = f"lr={group.get('lr', args.learning_rate)}, weight_decay={group['weight_decay']}"
+        said = f"{kind} of {len(group['params'])} parameters ({sum(one.numel() for one in group['params']):,} numbers)"
+        yield "parameter_rules", said, f"{group.get('rules', 'no rule')}: {rates}"
+    if args.parameter_rules and (frozen := [name for name, one in model.named_parameters() if not one.requires_grad]):
+        yield "parameter_rules", f"{len(frozen)} parameters without gradients", f"frozen: {', '.join(frozen):.80}"
+
+
+def freeze_by_rules(trainer: Any) -> None:
+    """Set `requires_grad` of the parameters for which rules say whether they are frozen; it stays so.
+
+    Raises:
+        ValueError: a rule does not fit the model.
+    """
+    if rules := trainer.args.parameter_rules:
+        named = dict(trainer.model.named_parameters())
+        for name, settings in settings_by_name(rules, named).items():
+            if "frozen" in settings:
+                named[name].requires_grad_(not settings["frozen"])
+
+
+def check_rules(args: TrainingArguments, optimizer: Any) -> None:
+    """Check that an optimizer has the groups of the rules.
+
+    Raises:
+        ValueError: it has been made otherwise, so that the rules would have no effect.
+    """
+    rules: Any = args.parameter_rules or {}
+    needed = any(settings.keys() - {"frozen"} for settings in rules.values())
+    if needed and not any("rules" in group for group in optimizer.param_groups):
+        raise ValueError(
+            f"parameter_rules={rules} would have no effect: {type(optimizer).__name__} does not have the groups of "
+            "Trainer.create_optimizer, as it was passed, made by an override or a configuration, or groups parameters "
+            "itself (GaLore, APOLLO, LOMO). Set these options there, or leave the groups to the Trainer."
+        )
 
 
 def create_scheduler(trainer: Any, num_training_steps: int, optimizer: Optimizer | None) -> Any:

@@ -370,6 +370,7 @@ class TrainerModule(EvaluationModule):
             facade.create_optimizer_and_scheduler(num_training_steps=steps)
             return facade.optimizer, facade.lr_scheduler
         made = self.strategy.make_optimizers(self, steps)
+        optimization.check_rules(facade.args, facade.optimizer)
         if self.strategy.steps_parameters:
             left_out = optimization.check_trains(facade.optimizer, facade.model, self.strategy.called)
             if (scaler := facade.accelerator.scaler) is not None:

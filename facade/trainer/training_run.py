@@ -31,6 +31,7 @@ from ..distributed.consistency import require_same_training
 from ..evaluation.metrics import speed_metrics
 from ..evaluation.results import TrainingLength, TrainOutput
 from .checks import require_training_data
+from .optimization import freeze_by_rules
 from .overrides import is_own
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ class TrainingRun:
         try:
             trainer._renew_model(trial)
             trainer._model_preparation.exchange_layers()
+            freeze_by_rules(trainer)
             if args.fp16_full_eval or args.bf16_full_eval:
                 trainer._move_model_to_device(trainer.model, args.device)
             trainer._trial = trial

@@ -48,10 +48,13 @@ def resolve(path: Any, argument: str) -> Any:
     Raises:
         ValueError: there is nothing of this name.
     """
-    found: Any = pydoc.locate(path) if isinstance(path, str) and "." in path else None
-    if found is None:
-        raise ValueError(f"`{argument}`: {path!r} names no class that can be imported, such as 'torch.nn.Linear'.")
-    return found
+    try:
+        if isinstance(path, str) and "." in path and (found := pydoc.locate(path)) is not None:
+            return found
+    except pydoc.ErrorDuringImport as error:
+        raise ValueError(f"`{argument}`: {path!r} cannot be imported: {error}. Repair that module.") from error
+    near = did_you_mean(str(path).rpartition(".")[2], dir(pydoc.locate(str(path).rpartition(".")[0])))
+    raise ValueError(f"`{argument}`: {path!r} names no class that can be imported, such as 'torch.nn.Linear'.{near}")
 
 
 def _checked(found: Any, kind: type, path: str, argument: str) -> Callable[..., Any]:

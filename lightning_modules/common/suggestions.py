@@ -135,3 +135,16 @@ class OptimizerNames(ExplicitEnum):
     APOLLO_ADAMW = "apollo_adamw"
     APOLLO_ADAMW_LAYERWISE = "apollo_adamw_layerwise"
     STABLE_ADAMW = "stable_adamw"
+
+
+MUON = "torch.optim.Muon"
+"""The path for which matrices are trained by Muon, and everything else by AdamW."""
+
+
+def optimizer_name(value: str) -> str:
+    """Return the text of an optimizer: the path of a class, which has a dot, as it is, or a value of `OptimizerNames`.
+
+    Raises:
+        ValueError: neither; names the value and all valid ones.
+    """
+    return value if isinstance(value, str) and "." in value else OptimizerNames(value).value

@@ -14,7 +14,7 @@ from .build import (
     steps_in_backward,
 )
 from .groups import decay_parameter_names, parameter_groups
-from .layerwise import LayerwiseOptimizer, LayerwiseSchedule, is_layerwise
+from .layerwise import LayerwiseOptimizer, LayerwiseSchedule
 from .libraries import MissingLibraryError
 from .request import parse_optimizer_args
 
@@ -29,7 +29,6 @@ __all__ = [
     "build_optimizer",
     "decay_parameter_names",
     "get_adafactor_schedule",
-    "is_layerwise",
     "let_backward_step",
     "optimizer_class_and_kwargs",
     "parameter_groups",

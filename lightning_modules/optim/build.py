@@ -11,34 +11,24 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from ..common.suggestions import OptimizerNames
+from ..common.suggestions import MUON, OptimizerNames, optimizer_name
 from ..internals.compiler import build_optimizers_plainly, step_plainly
 from ..internals.torch_names import mark_as_stepped
-from . import libraries, low_rank
+from . import libraries, low_rank, muon
 from .adafactor import Adafactor
+from .by_path import OptimizerFunction, optimizer_by_path
 from .groups import parameter_groups, save_state_of_groups
-from .request import Builder, ClassAndKwargs, OptimizerArguments, OptimizerDescription, OptimizerRequest, flag
+from .request import Builder, ClassAndKwargs, OptimizerArguments, OptimizerDescription, OptimizerRequest
 
 logger = logging.getLogger(__name__)
 
 
-def _sgd(request: OptimizerRequest) -> ClassAndKwargs:
-    take = request.arguments.given
-    return torch.optim.SGD, take(float, "momentum", "dampening", "weight_decay") | take(flag, "nesterov")
-
-
-def _adagrad(request: OptimizerRequest) -> ClassAndKwargs:
-    return torch.optim.Adagrad, request.arguments.given(float, "lr_decay", "weight_decay", "eps")
-
-
-def _rmsprop(request: OptimizerRequest) -> ClassAndKwargs:
-    take = request.arguments.given
-    return torch.optim.RMSprop, take(float, "momentum", "alpha", "eps", "weight_decay") | take(flag, "centered")
-
-
-def _adafactor(request: OptimizerRequest) -> ClassAndKwargs:
-    """Use the learning rate and schedule of the arguments, not Adafactor's own."""
-    return Adafactor, {"scale_parameter": False, "relative_step": False}
+def _of_torch(optimizer_class: type[Optimizer], flag: str, *numbers: str) -> Builder:
+    """Return the builder of a class of torch, with those of its arguments that are given."""
+    return lambda request: (
+        optimizer_class,
+        request.arguments.given(float, *numbers, "weight_decay") | request.arguments.given(bool, flag),
+    )
 
 
 def _named(*parts: str) -> list[OptimizerNames]:
@@ -55,10 +45,11 @@ BUILDERS: dict[OptimizerNames, Builder] = {
     **dict.fromkeys(_named("torch_4bit", "torch_8bit"), libraries.torchao),
     OptimizerNames.ADAMW_TORCH: lambda request: (torch.optim.AdamW, request.adam),
     OptimizerNames.ADAMW_TORCH_FUSED: lambda request: (torch.optim.AdamW, {**request.adam, "fused": True}),
-    OptimizerNames.ADAFACTOR: _adafactor,
-    OptimizerNames.SGD: _sgd,
-    OptimizerNames.ADAGRAD: _adagrad,
-    OptimizerNames.RMSPROP: _rmsprop,
+    # The learning rate and the schedule are those of the arguments, not Adafactor's own.
+    OptimizerNames.ADAFACTOR: lambda request: (Adafactor, {"scale_parameter": False, "relative_step": False}),
+    OptimizerNames.SGD: _of_torch(torch.optim.SGD, "nesterov", "momentum", "dampening"),
+    OptimizerNames.ADAGRAD: _of_torch(torch.optim.Adagrad, "", "lr_decay", "eps"),
+    OptimizerNames.RMSPROP: _of_torch(torch.optim.RMSprop, "centered", "momentum", "alpha", "eps"),
     OptimizerNames.ADAMW_TORCH_XLA: libraries.xla,
     OptimizerNames.ADAMW_TORCH_NPU_FUSED: libraries.npu,
     OptimizerNames.ADAMW_APEX_FUSED: libraries.apex,
@@ -74,7 +65,7 @@ def optimizer_class_and_kwargs(config: OptimizerDescription, model: nn.Module | 
 
     Args:
         config: the optimizer's name and numbers.
-        model: needed by GaLore, APOLLO and LOMO.
+        model: needed by GaLore, APOLLO, LOMO and Muon.
 
     Returns:
         The class, and the keyword arguments it takes beside the parameter groups. Among them may be "params", "model"
@@ -84,11 +75,14 @@ def optimizer_class_and_kwargs(config: OptimizerDescription, model: nn.Module | 
         MissingLibraryError: an ImportError; the optimizer is one of a library that is not installed.
         ValueError: when `config.args` cannot be read, or the model is needed and not there.
     """
-    name = OptimizerNames(config.name)
+    name = optimizer_name(config.name)
     arguments = OptimizerArguments(config.args)
-    optimizer_class, kwargs = BUILDERS[name](OptimizerRequest(config=config, arguments=arguments, model=model))
+    request = OptimizerRequest(config=config, arguments=arguments, model=model)
+    if "." in name:
+        return _by_path(request)
+    optimizer_class, kwargs = BUILDERS[OptimizerNames(name)](request)
     if arguments.left:
-        logger.warning("The optimizer %r does not use the arguments %s of %r.", name.value, arguments.left, config.args)
+        logger.warning("The optimizer %r does not use the arguments %s of %r.", name, arguments.left, config.args)
     if kwargs.get("weight_decay", config.weight_decay) != config.weight_decay:
         logger.warning(
             "weight_decay=%s among the optimizer arguments has no effect: `weight_decay` (%s) sets it.",
@@ -96,6 +90,15 @@ def optimizer_class_and_kwargs(config: OptimizerDescription, model: nn.Module | 
             config.weight_decay,
         )
     return optimizer_class, {"lr": config.learning_rate, **kwargs}
+
+
+def _by_path(request: OptimizerRequest) -> ClassAndKwargs:
+    config = request.config
+    numbers = {"lr": config.learning_rate, "weight_decay": config.weight_decay}
+    found, kwargs = optimizer_by_path(config.name, config.args, numbers, request.adam)
+    if config.name != MUON:
+        return found, kwargs
+    return muon.MuonWithAdamW, {**kwargs, "matrices": muon.matrices(request.require_model()), "adamw": request.adam}
 
 
 def build_optimizer(optimizer_class: Any, kwargs: dict[str, Any], model: nn.Module, groups: Any) -> Any:
@@ -109,11 +112,14 @@ def build_optimizer(optimizer_class: Any, kwargs: dict[str, Any], model: nn.Modu
         groups: the usual parameter groups.
     """
     build_optimizers_plainly()
-    if isinstance(optimizer_class, type) and issubclass(optimizer_class, Optimizer):
+    kind = optimizer_class if isinstance(optimizer_class, type) else type(optimizer_class)
+    if issubclass(kind, (Optimizer, OptimizerFunction)):
         others = _without_kernel(kwargs, model)
         for name in ("params", "model", "optimizer_dict"):
             groups = others.pop(name, groups)
         optimizer = optimizer_class(groups, **others)
+        if not isinstance(optimizer, Optimizer):
+            raise TypeError(f"optim: {optimizer_class} made a {type(optimizer).__name__}, not an Optimizer.")
     else:
         optimizer = optimizer_class()(model, **kwargs)
     step_plainly(optimizer)

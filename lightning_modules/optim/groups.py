@@ -9,6 +9,8 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
+from ..common.parameter_rules import settings_by_name
+
 # Looked for in the lower case name of a parameter, from the model down: "norm" only as a whole word or after "_".
 _NO_DECAY = re.compile(r"bias|layernorm|rmsnorm|(?:^|[._])norm(?:$|\.)")
 
@@ -39,24 +41,36 @@ def _collect_names(module: nn.Module, prefix: str, names: list[str]) -> None:
 
 
 def parameter_groups(
-    model: nn.Module, weight_decay: float, decay_names: Collection[str] | None = None
+    model: nn.Module, weight_decay: float, decay_names: Collection[str] | None = None, rules: Any = None, lr: float = 0
 ) -> list[dict[str, Any]]:
-    """Return the two parameter groups of `Trainer.create_optimizer`: with weight decay, then without.
+    """Return the parameter groups of `Trainer.create_optimizer`: with weight decay, without, then those of rules.
 
     Args:
         model: its parameters with `requires_grad` are listed, in the order of `named_parameters`.
         weight_decay: decay of the first group.
         decay_names: names of the parameters in the first group, by default `decay_parameter_names(model)`.
+        rules: settings by patterns of names, see `settings_by_name`.
+        lr: the learning rate that rules change.
 
     Returns:
-        Two dicts with "params" and "weight_decay"; either list may be empty.
+        Dicts with "params" and "weight_decay"; the first two lists may be empty. Groups of rules have their patterns
+        in "rules", and "lr".
     """
     decaying = frozenset(decay_parameter_names(model) if decay_names is None else decay_names)
     groups = [{"params": [], "weight_decay": weight_decay}, {"params": [], "weight_decay": 0.0}]
+    ruled = settings_by_name(rules, [name for name, _ in model.named_parameters()]) if rules else {}
+    others: dict[Any, dict[str, Any]] = {}
     for name, parameter in model.named_parameters():
+        settings = ruled.get(name, {})
+        group = groups[name not in decaying]
+        if settings.keys() - {"patterns", "frozen"}:
+            rate = settings.get("lr", lr) * settings.get("lr_factor", 1.0) * settings.get("layer_decay", 1.0)
+            decay, patterns = settings.get("weight_decay", group["weight_decay"]), ", ".join(settings["patterns"])
+            own = {"weight_decay": decay, "lr": rate, "rules": patterns}
+            group = others.setdefault(tuple(own.items()), {"params": [], **own})
         if parameter.requires_grad:
-            groups[name not in decaying]["params"].append(parameter)
-    return groups
+            group["params"].append(parameter)
+    return groups + [group for group in others.values() if group["params"]]
 
 
 _KEY = "state"

@@ -12,16 +12,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from ..common.suggestions import OptimizerNames
-
 logger = logging.getLogger(__name__)
 
 _KEY = "layers"
-
-
-def is_layerwise(name: str | OptimizerNames) -> bool:
-    """Return whether an optimizer consists of one per parameter."""
-    return OptimizerNames(name).value.endswith("_layerwise")
 
 
 class LayerwiseOptimizer(Optimizer):

@@ -7,10 +7,11 @@ import re
 from importlib import import_module
 from typing import Any
 
+import torch
 from torch import nn
 
 from ..common.suggestions import OptimizerNames
-from .request import Builder, ClassAndKwargs, OptimizerRequest, dtype, flag
+from .request import Builder, ClassAndKwargs, OptimizerRequest
 
 logger = logging.getLogger(__name__)
 
@@ -57,23 +58,16 @@ def any_precision(request: OptimizerRequest) -> ClassAndKwargs:
     """Return `adamw_anyprecision`."""
     pip = "git+https://github.com/pytorch/torchdistx"
     adamw = load(request.name, pip, "torchdistx.optimizers", "AnyPrecisionAdamW")
-    take = request.arguments.take
-    return adamw, {
-        **request.adam,
-        "use_kahan_summation": take("use_kahan_summation", flag, False),
-        "momentum_dtype": take("momentum_dtype", dtype, dtype("float32")),
-        "variance_dtype": take("variance_dtype", dtype, dtype("float32")),
-        "compensation_buffer_dtype": take("compensation_buffer_dtype", dtype, dtype("bfloat16")),
-    }
+    dtypes = {"momentum_dtype": torch.float32, "variance_dtype": torch.float32}
+    dtypes["compensation_buffer_dtype"] = torch.bfloat16
+    return adamw, {**request.adam, **request.arguments.take(use_kahan_summation=False, **dtypes)}
 
 
 def torchao(request: OptimizerRequest) -> ClassAndKwargs:
     """Return `adamw_torch_4bit` or `adamw_torch_8bit`."""
     member = "AdamW4bit" if request.name is OptimizerNames.ADAMW_TORCH_4BIT else "AdamW8bit"
     adamw = load(request.name, "'torchao>=0.11'", "torchao.optim", member)
-    take = request.arguments.take
-    blocks, rounding = take("block_size", int, 256), take("bf16_stochastic_round", flag, False)
-    return adamw, {"block_size": blocks, "bf16_stochastic_round": rounding, **request.adam}
+    return adamw, {**request.arguments.take(block_size=256, bf16_stochastic_round=False), **request.adam}
 
 
 def schedule_free(request: OptimizerRequest) -> ClassAndKwargs:
@@ -87,30 +81,24 @@ def schedule_free(request: OptimizerRequest) -> ClassAndKwargs:
     kwargs = {} if request.name is OptimizerNames.SCHEDULE_FREE_SGD else request.adam
     if request.name is not OptimizerNames.SCHEDULE_FREE_RADAM:
         kwargs["warmup_steps"] = request.config.warmup_steps or 0
-    take = request.arguments.take
-    own = {"weight_lr_power": take("weight_lr_power", float, 2.0), "r": take("r", float, 0.0)}
+    own = request.arguments.take(weight_lr_power=2.0, r=0.0)
     return optimizer, {**kwargs, "weight_decay": request.config.weight_decay, **own}
 
 
 def grokadamw(request: OptimizerRequest) -> ClassAndKwargs:
     """Return `grokadamw`, with its own betas and epsilon, as in the reference."""
     optimizer = load(request.name, "grokadamw", "grokadamw", "GrokAdamW")
-    defaults = {"alpha_init": 0.98, "lamb": 2.0, "gamma": 0.1}
-    defaults |= {"grokking_signal_decay_rate": 0.1, "gradient_clipping": 1.0}
-    return optimizer, {name: request.arguments.take(name, float, value) for name, value in defaults.items()}
+    return optimizer, request.arguments.take(
+        alpha_init=0.98, lamb=2.0, gamma=0.1, grokking_signal_decay_rate=0.1, gradient_clipping=1.0
+    )
 
 
 def stable_adamw(request: OptimizerRequest) -> ClassAndKwargs:
     """Return `stable_adamw`; "kahan_sum=false" is false, but every text is true in the reference."""
     optimizer = load(request.name, "torch-optimi", "optimi", "StableAdamW")
-    take = request.arguments.take
-    return optimizer, {
-        **request.adam,
-        "weight_decay": request.config.weight_decay,
-        "decouple_lr": take("decouple_lr", flag, False),
-        "max_lr": take("max_lr", float, None),
-        "kahan_sum": take("kahan_sum", flag, None),
-    }
+    take, given = request.arguments.take, request.arguments.given
+    own = {"max_lr": None, "kahan_sum": None, **take(decouple_lr=False), **given(float, "max_lr")}
+    return optimizer, {**request.adam, "weight_decay": request.config.weight_decay, **own, **given(bool, "kahan_sum")}
 
 
 def lomo(request: OptimizerRequest) -> ClassAndKwargs:
@@ -158,13 +146,12 @@ def keep_embeddings_whole(optimizer_class: Any, kwargs: dict[str, Any], model: n
 
 def _ademamix(request: OptimizerRequest) -> dict[str, Any]:
     config, take = request.config, request.arguments.take
-    betas = (take("beta1", float, config.beta1), take("beta2", float, config.beta2), take("beta3", float, 0.9999))
-    numbers = {"alpha": take("alpha", float, 5.0), "eps": take("eps", float, config.epsilon)}
-    return {"betas": betas, **numbers, **request.arguments.given(int, "t_alpha", "t_beta3")}
+    betas = tuple(take(beta1=config.beta1, beta2=config.beta2, beta3=0.9999).values())
+    return {"betas": betas, **take(alpha=5.0, eps=config.epsilon), **request.arguments.given(int, "t_alpha", "t_beta3")}
 
 
 def _rmsprop(request: OptimizerRequest) -> dict[str, Any]:
     """Parse the arguments of RMSprop as numbers; the reference passes texts, with which bitsandbytes fails."""
     given = request.arguments.given
     numbers = given(float, "alpha", "eps", "weight_decay", "momentum") | given(int, "min_8bit_size")
-    return numbers | given(flag, "centered")
+    return numbers | given(bool, "centered")

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from ..common.suggestions import OptimizerNames, did_you_mean
-from .layerwise import LayerwiseOptimizer, is_layerwise
+from .layerwise import LayerwiseOptimizer
 from .libraries import load
 from .request import ClassAndKwargs, OptimizerRequest, TargetModules
 
@@ -27,13 +27,7 @@ def galore(request: OptimizerRequest) -> ClassAndKwargs:
     member = "GaLoreAdafactor" if is_adafactor else "GaLoreAdamW8bit" if is_8bit else "GaLoreAdamW"
     optimizer = load(request.name, "galore-torch", "galore_torch", member)
     _allow_in_checkpoints("galore_torch.galore_projector", "GaLoreProjector")
-    take = request.arguments.take
-    projection = {
-        "rank": take("rank", int, 128),
-        "update_proj_gap": take("update_proj_gap", int, 200),
-        "scale": take("scale", float, 0.25),
-        "proj_type": take("proj_type", str, "std"),
-    }
+    projection = request.arguments.take(rank=128, update_proj_gap=200, scale=0.25, proj_type="std")
     own = {"scale_parameter": False, "relative_step": False} if is_adafactor else {}
     return _low_rank(request, optimizer, projection, own)
 
@@ -43,15 +37,9 @@ def apollo(request: OptimizerRequest) -> ClassAndKwargs:
     optimizer = load(request.name, "apollo-torch", "apollo_torch", "APOLLOAdamW")
     _allow_in_checkpoints("apollo_torch.random_projector", "GradientProjector")
     _allow_in_checkpoints("apollo_torch.svd_projector", "GaLoreProjector")
-    take = request.arguments.take
-    projection = {
-        "rank": take("rank", int, 128),
-        "proj": take("proj", str, "random"),
-        "scale_type": take("scale_type", str, "channel"),
-        "update_proj_gap": take("update_proj_gap", int, 200),
-        "scale": take("scale", float, 1.0),
-        "proj_type": take("proj_type", str, "std"),
-    }
+    projection = request.arguments.take(
+        rank=128, proj="random", scale_type="channel", update_proj_gap=200, scale=1.0, proj_type="std"
+    )
     return _low_rank(request, optimizer, {**projection, **request.adam}, {})
 
 
@@ -71,9 +59,10 @@ def _low_rank(
         logger.warning("weight_decay=%s has no effect on %r.", request.config.weight_decay, request.name.value)
     model = request.require_model()
     layers = target_layers(request.name, model, request.config.target_modules)
-    others, projected = _split(model, {f"{layer}.weight" for layer in layers})
-    groups = [{"params": others}, {"params": projected, **projection}]
-    if not is_layerwise(request.name):
+    names, named = {f"{layer}.weight" for layer in layers}, dict(model.named_parameters())
+    groups: list[dict[str, Any]] = [{"params": [named[name] for name in named if name not in names]}]
+    groups.append({"params": [named[name] for name in named if name in names], **projection})
+    if "layerwise" not in request.name.value:
         return optimizer, {**kwargs, "params": groups}
     kwargs["lr"] = request.config.learning_rate
     optimizers = {
@@ -82,14 +71,6 @@ def _low_rank(
         for parameter in group["params"]
     }
     return LayerwiseOptimizer, {"optimizer_dict": optimizers}
-
-
-def _split(model: nn.Module, names: set[str]) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    """Return the parameters without a name in `names`, and those with one."""
-    parts: tuple[list[nn.Parameter], list[nn.Parameter]] = [], []
-    for name, parameter in model.named_parameters():
-        parts[name in names].append(parameter)
-    return parts
 
 
 def target_layers(name: OptimizerNames, model: nn.Module, targets: TargetModules | None) -> list[str]:
@@ -106,7 +87,12 @@ def target_layers(name: OptimizerNames, model: nn.Module, targets: TargetModules
     Raises:
         ValueError: when nothing was written, it cannot be read, or means no linear layer; shows those of the model.
     """
-    entries = _entries(name, targets)
+    if targets is None:
+        raise ValueError(
+            f"optim={name.value!r} needs optim_target_modules, the linear layers to work on: 'all-linear', a regular "
+            "expression, or a list of parts of names such as ['attn', 'mlp']."
+        )
+    entries = [targets] if isinstance(targets, str) else targets
     modules = dict(model.named_modules())
     linear = [path for path, module in modules.items() if isinstance(module, nn.Linear)]
     if isinstance(targets, str) and targets.replace("_", "-") == "all-linear":
@@ -126,12 +112,3 @@ def target_layers(name: OptimizerNames, model: nn.Module, targets: TargetModules
             f"expression, or a list of parts of names. The model has: {present}."
         )
     return found
-
-
-def _entries(name: OptimizerNames, targets: TargetModules | None) -> list[str]:
-    if targets is None:
-        raise ValueError(
-            f"optim={name.value!r} needs optim_target_modules, the linear layers to work on: 'all-linear', a regular "
-            "expression, or a list of parts of names such as ['attn', 'mlp']."
-        )
-    return [targets] if isinstance(targets, str) else targets

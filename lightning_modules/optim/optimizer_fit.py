@@ -130,6 +130,8 @@ class _Fitting:
             self.require(count == expected, f"{count} parameters in group {index}, and there are {expected} in it")
             assert isinstance(numbers, list)
             assert isinstance(theirs, Mapping)
+            rules = theirs.get("rules"), group.get("rules")
+            self.require(rules[0] == rules[1], f"parameter_rules {rules[0]} in group {index}, and they are {rules[1]}")
             self._check_options(group, theirs, index)
             for number, parameter in zip(numbers, parameters, strict=True):
                 self.require(isinstance(number, (int, str)), f"{kind_of(number)} as the number of a parameter")

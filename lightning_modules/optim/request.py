@@ -5,14 +5,15 @@ The last are written as one text, "momentum=0.9,nesterov=true" (`optim_args`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import nn
 
-from ..common.suggestions import OptimizerNames
+from ..common.suggestions import OptimizerNames, optimizer_name
 
 TargetModules = str | list[str]
 """`all-linear`, a regular expression for whole names of modules, or a list of parts of names and such expressions."""
@@ -23,7 +24,7 @@ class OptimizerDescription:
     """The fields of `OptimizerConfig`."""
 
     name: str | OptimizerNames = OptimizerNames.ADAMW_TORCH_FUSED
-    """Name of the optimizer, an `OptimizerNames` or its value."""
+    """Name of the optimizer, an `OptimizerNames` or its value; or the path of a class, such as "torch.optim.Muon"."""
     learning_rate: float = 5e-5
     """The full learning rate, from which a schedule starts."""
     weight_decay: float = 0.0
@@ -42,23 +43,20 @@ class OptimizerDescription:
     """Steps of the warm-up that `schedule_free_adamw` and `schedule_free_sgd` do by themselves; for no others."""
 
     def __post_init__(self) -> None:
-        OptimizerNames(self.name)
+        optimizer_name(self.name)
 
 
 _TRUE, _FALSE = ("true", "1", "yes", "y", "t", "on"), ("false", "0", "no", "n", "f", "off")
 
-T = TypeVar("T")
-D = TypeVar("D")
-
 
 def parse_optimizer_args(text: str | None) -> dict[str, str]:
-    """Read "momentum=0.9, nesterov=true" into a dict of strings; spaces do not matter.
+    """Read "momentum=0.9, betas=(0.9,0.99)" into a dict of strings; spaces do not matter.
 
     Raises:
         ValueError: when a part is not of the form `name=value`.
     """
     parsed: dict[str, str] = {}
-    for part in text.replace(" ", "").split(",") if text else []:
+    for part in re.split(r",(?![^(]*\))", text.replace(" ", "")) if text else []:
         name, equals, value = part.partition("=")
         if not (name and equals) or "=" in value:
             raise ValueError(
@@ -84,29 +82,24 @@ class OptimizerArguments:
         """Return the names that were not taken."""
         return list(self._left)
 
-    def take(self, name: str, read: Callable[[str], T], default: D) -> T | D:
-        """Return the value of one argument.
-
-        Args:
-            name: of the argument.
-            read: turns text into a value: `float`, `int`, `str`, `flag` or `dtype`.
-            default: the result where the argument is not given.
+    def take(self, **defaults: Any) -> dict[str, Any]:
+        """Return the values of arguments by name, each of the type of its default, which stands for one not given.
 
         Raises:
             ValueError: when the text is not such a value; names the argument and the text.
         """
-        if name not in self._left:
-            return default
-        text = self._left.pop(name)
+        return {**defaults, **{name: self._read(name, type(defaults[name])) for name in defaults if name in self._left}}
+
+    def given(self, kind: type, *names: str) -> dict[str, Any]:
+        """Return the values of those of the named arguments that are given, of one type."""
+        return {name: self._read(name, kind) for name in names if name in self._left}
+
+    def _read(self, name: str, kind: type) -> Any:
+        text, (read, expected) = self._left.pop(name), _KINDS[kind]
         try:
             return read(text)
         except ValueError:
-            kind = _KINDS[read]
-            raise ValueError(f"The optimizer argument {name}={text!r} (`optim_args`) must be {kind}.") from None
-
-    def given(self, read: Callable[[str], Any], *names: str) -> dict[str, Any]:
-        """Return the values of those of the named arguments that are given."""
-        return {name: self.take(name, read, None) for name in names if name in self._left}
+            raise ValueError(f"The optimizer argument {name}={text!r} (`optim_args`) must be {expected}.") from None
 
 
 def flag(text: str) -> bool:
@@ -124,11 +117,12 @@ def dtype(text: str) -> torch.dtype:
     return found
 
 
-_KINDS: dict[Callable[[str], Any], str] = {
-    float: "a number",
-    int: "a whole number",
-    flag: "true or false",
-    dtype: "the name of a torch dtype, such as 'bfloat16'",
+_KINDS: dict[type, tuple[Callable[[str], Any], str]] = {
+    float: (float, "a number"),
+    int: (int, "a whole number"),
+    bool: (flag, "true or false"),
+    str: (str, "text"),
+    torch.dtype: (dtype, "the name of a torch dtype, such as 'bfloat16'"),
 }
 
 
@@ -165,7 +159,8 @@ class OptimizerRequest:
             ValueError: when there is none.
         """
         if self.model is None:
-            raise ValueError(f"optim={self.name.value!r} looks at the model's modules, but has none: pass `model` too.")
+            name = optimizer_name(self.config.name)
+            raise ValueError(f"optim={name!r} looks at the model's modules, but has none: pass `model` too.")
         return self.model
 
 

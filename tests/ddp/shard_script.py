@@ -46,7 +46,17 @@ STRATEGIES: dict[str, dict[str, Any]] = {
     "fsdp2_fp16": {"fsdp": "full_shard", "fsdp_config": {"version": 2, **LAYERS}, "fp16": True},
     "fsdp2_bf16": {"fsdp": "full_shard", "fsdp_config": {"version": 2, **LAYERS}, "bf16": True},
 }
-RESUMED = ("fsdp1", "fsdp2", "fsdp1_parts", "fsdp2_parts", "fsdp1_flat")
+RULES = {"blocks.*": {"layer_decay": 0.5}, "*.bias": {"lr_factor": 2, "weight_decay": 0.0}, "embed*": {"frozen": True}}
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "rules": {"parameter_rules": RULES},
+    "muon": {"optim": "torch.optim.Muon", "parameter_rules": {"embed*": {"lr_factor": 0.5}}},
+}
+STRATEGIES |= {
+    f"{kind}_{name}": {**STRATEGIES[kind], **more}
+    for name, more in OPTIMIZERS.items()
+    for kind in ("single", "ddp", "fsdp1", "fsdp2")
+}
+RESUMED = ("fsdp1", "fsdp2", "fsdp1_parts", "fsdp2_parts", "fsdp1_flat", "fsdp2_rules", "fsdp2_muon")
 
 
 class Block(nn.Module):

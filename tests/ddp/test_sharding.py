@@ -18,6 +18,8 @@ PARTS = ["fsdp1_parts", "fsdp2_parts"]
 EXACT = ["fsdp1", "fsdp1_hybrid", "fsdp1_other", "fsdp2", "fsdp2_grad", "fsdp2_hybrid", "groups", *PARTS]
 HALF = ["fsdp1_bf16", "fsdp2_bf16"]
 SCALED = ["fsdp1_fp16", "fsdp2_fp16"]
+RULED = ["ddp_rules", "fsdp1_rules", "fsdp2_rules"]
+MUON = ["ddp_muon", "fsdp2_muon"] if hasattr(torch.optim, "Muon") else []
 PARAMETERS = 264  # two blocks of 8 * 8 + 8 + 16, and tied embeddings of 11 * 8
 
 
@@ -26,8 +28,9 @@ def results(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str, int], dict[str, Any]]:
     """See `launched`: one launch trains under all of them, one after the other."""
-    groups = (2, ["ddp", *EXACT, *HALF, *SCALED, "fsdp1_flat"])
-    return launched(SCRIPT, tmp_path_factory.mktemp("sharded"), request.param, ["single"], groups)
+    groups = (2, ["ddp", *EXACT, *HALF, *SCALED, "fsdp1_flat", *RULED, *MUON])
+    alone = ["single", "single_rules", "single_muon"]
+    return launched(SCRIPT, tmp_path_factory.mktemp("sharded"), request.param, alone, groups)
 
 
 @pytest.mark.parametrize("strategy", ["ddp", *EXACT])
@@ -39,6 +42,15 @@ def test_the_numbers_are_those_of_one_process(results, strategy):
     losses = results(strategy)["losses"]
     assert len(losses) == 6
     assert len(set(losses)) == 6
+
+
+@pytest.mark.parametrize("strategy", [*RULED, *MUON])
+def test_rules_and_muon_train_as_in_one_process(results, strategy):
+    """Frozen parameters, decay by layer; Muon's iteration in bfloat16 rounds otherwise where matrices are in parts."""
+    alone = f"single_{strategy.rpartition('_')[2]}"
+    close(results(alone, "single"), results(strategy), 2e-2 if strategy == "fsdp2_muon" else 1e-5)
+    assert results(strategy)["losses"] == results(strategy, 1)["losses"]
+    assert results(strategy)["losses"] != pytest.approx(results("single", "single")["losses"], rel=2e-2)
 
 
 @pytest.mark.parametrize("strategy", HALF)
@@ -106,7 +118,7 @@ def test_a_part_that_is_missing_is_found(results, tmp_path):
     assert "pytorch_model_fsdp_0/__1_0.distcp is missing" in "; ".join(problems(tmp_path / "checkpoint-4"))
 
 
-@pytest.mark.parametrize("strategy", ["fsdp1", "fsdp2", "fsdp1_flat", *PARTS])
+@pytest.mark.parametrize("strategy", ["fsdp1", "fsdp2", "fsdp1_flat", *PARTS, "fsdp2_rules", *MUON[1:]])
 def test_a_stopped_training_goes_on_as_if_never_stopped(results, strategy):
     """From the middle of a pass, in a model with other first weights; the best model is loaded at the end."""
     goes_on(results(strategy), (*NUMBERS, "best"))

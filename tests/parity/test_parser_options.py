@@ -87,7 +87,7 @@ BETTER = {
 }
 LATER = (
     *("activation_checkpointing", "trackio_bucket", "trackio_static", "dataloader_multi", "dataloader_in_order"),
-    *("ddp_static", "record_model_losses", "eval_aggregate", "fp8"),
+    *("ddp_static", "record_model_losses", "eval_aggregate", "fp8", "parameter_rules"),
 )
 LATER_CHOICES = ("greedy", "batch_rebalance")
 

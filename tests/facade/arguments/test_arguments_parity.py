@@ -28,6 +28,7 @@ LATER = {
     "record_model_losses": (bool, False),
     "eval_aggregate": (str | None, None),
     "fp8": (bool, False),
+    "parameter_rules": (dict[str, Any] | str | None, None),
 }
 """Fields of 5.23 that 5.3.0 does not have, and then those of lightrainer alone, with their types and defaults."""
 LATER_DEFAULTS = {"trackio_space_id": None}

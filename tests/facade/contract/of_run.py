@@ -135,6 +135,11 @@ ENTRIES: dict[str, Effect] = {
     "optim_target_modules": Effect(
         ["first", "second"], _projected, becomes(["first"], ["first", "second"]), {"optim": "apollo_adamw"}
     ),
+    "parameter_rules": Effect(
+        {"second": {"lr_factor": 10}},
+        trained(lambda made: [group["initial_lr"] for group in made.optimizer.param_groups]),
+        becomes([0.01, 0.01], [0.01, 0.01, 0.1]),
+    ),
     "weight_decay": Effect(0.1, trained(_decays), becomes([0.0, 0.0], [0.0, 0.1])),
     "adam_beta1": Effect(0.5, group("betas"), sets((0.9, 0.999), (0.5, 0.999))),
     "adam_beta2": Effect(0.5, group("betas"), sets((0.9, 0.999), (0.9, 0.5))),

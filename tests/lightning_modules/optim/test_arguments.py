@@ -8,7 +8,7 @@ from reference_side import reference_arguments
 from torch import nn
 
 from lightrainer.lightning_modules.optim import OptimizerConfig, parse_optimizer_args
-from lightrainer.lightning_modules.optim.request import OptimizerArguments, dtype, flag
+from lightrainer.lightning_modules.optim.request import OptimizerArguments
 
 
 def test_arguments_are_parsed():
@@ -24,21 +24,19 @@ def test_unreadable_arguments(text):
 
 def test_what_is_taken_is_read_and_gone():
     arguments = OptimizerArguments("rank=4,scale=0.5,name=std,on=Yes,off=0,half=bfloat16,rest=1")
-    assert arguments.take("rank", int, 128) == 4
-    assert arguments.take("gap", int, 200) == 200
+    assert arguments.take(rank=128, gap=200) == {"rank": 4, "gap": 200}
     assert arguments.given(float, "scale", "other") == {"scale": 0.5}
-    assert arguments.take("name", str, "") == "std"
-    assert (arguments.take("on", flag, False), arguments.take("off", flag, True)) == (True, False)
-    assert arguments.take("half", dtype, torch.float32) is torch.bfloat16
+    assert arguments.take(name="", on=False, off=True) == {"name": "std", "on": True, "off": False}
+    assert arguments.take(half=torch.float32) == {"half": torch.bfloat16}
     assert arguments.left == ["rest"]
 
 
 @pytest.mark.parametrize(
-    ("read", "text"), [(float, "much"), (int, "1.5"), (flag, "ture"), (dtype, "float33"), (dtype, "nn")]
+    ("default", "text"), [(1.0, "much"), (1, "1.5"), (True, "ture"), (torch.half, "float33"), (torch.half, "nn")]
 )
-def test_values_of_the_wrong_kind(read, text):
+def test_values_of_the_wrong_kind(default, text):
     with pytest.raises(ValueError, match=rf"value='{text}' \(`optim_args`\)"):
-        OptimizerArguments(f"value={text}").take("value", read, None)
+        OptimizerArguments(f"value={text}").take(value=default)
 
 
 def test_arguments_without_effect_are_named(caplog):

@@ -1,0 +1,177 @@
+"""`parameter_rules` and `optim` by a path in trainings: exact, resumed, shown in the plan, never without effect."""
+
+import json
+
+import pytest
+import torch
+from tiny import arguments, files, losses, points, same, tiny, trainer, weights
+from torch.nn import functional
+
+from lightrainer import HfArgumentParser, Trainer, TrainingArguments
+from lightrainer.facade.arguments.enums import OptimizerNames
+
+RULES = {"first": {"lr_factor": 0.1}, "*.bias": {"lr": 0.5, "weight_decay": 0.25}, "norm": {"frozen": True}}
+RULED = {"parameter_rules": RULES, "weight_decay": 0.1, "optim": "adamw_torch"}
+MUON = {"optim": "torch.optim.Muon", "optim_args": "momentum=0.9,ns_steps=3", "weight_decay": 0.1}
+muon = pytest.param(MUON, marks=pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="torch 2.9 has it"))
+
+
+def by_hand(groups, model):
+    """A loop over the same samples in their order, with a linear schedule."""
+    optimizer = torch.optim.AdamW(groups(model), lr=0.01)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / 4)
+    data = points()
+    for start in range(0, 16, 4):
+        batch = data[start : start + 4]
+        x, labels = (torch.stack([one[key] for one in batch]) for key in ("x", "labels"))
+        functional.cross_entropy(model.logits(x), labels).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+
+
+def groups_by_hand(model):
+    model.norm.requires_grad_(False)
+    return [
+        {"params": [model.second.weight], "weight_decay": 0.1},
+        {"params": [model.first.weight], "weight_decay": 0.1, "lr": 0.01 * 0.1},
+        {"params": [model.first.bias], "weight_decay": 0.25, "lr": 0.5 * 0.1},
+        {"params": [model.second.bias], "weight_decay": 0.25, "lr": 0.5},
+    ]
+
+
+class InOrder(Trainer):
+    def _get_train_sampler(self, train_dataset=None):
+        return torch.utils.data.SequentialSampler(self.train_dataset)
+
+
+def test_steps_are_those_of_groups_by_hand(tmp_path):
+    torch.manual_seed(3)
+    made = trainer(tmp_path, cls=InOrder, model=type(tiny())(0.0), **RULED)
+    expected = type(tiny())(0.0)
+    expected.load_state_dict(made.model.state_dict())
+    made.train()
+    by_hand(groups_by_hand, expected)
+    assert same(weights(made.model), weights(expected))
+    assert not same(weights(made.model), weights(trainer(tmp_path).model))
+
+
+def test_rules_freeze_and_unfreeze_for_good(tmp_path):
+    """From the construction on, so that FSDP shards accordingly; a model of `model_init` too."""
+    model = tiny()
+    before = weights(model)
+    made = trainer(tmp_path, model=model, parameter_rules={"norm": {"frozen": True}})
+    assert made.get_num_trainable_parameters() == sum(one.numel() for one in model.parameters()) - 12
+    made.train()
+    changed = {name for name, tensor in weights(model).items() if not torch.equal(tensor, before[name])}
+    assert changed == {"first.weight", "first.bias", "second.weight", "second.bias"}
+    assert not model.norm.weight.requires_grad
+    trainer(tmp_path, model=model, parameter_rules={"norm": {"frozen": False}}).train()
+    assert not torch.equal(model.norm.weight, before["norm.weight"])
+    made = trainer(tmp_path, model_init=lambda: tiny(), parameter_rules={"norm": {"frozen": True}})
+    made.train()
+    assert torch.equal(made.model.norm.weight, before["norm.weight"])
+
+
+@pytest.mark.parametrize("changes", [RULED, muon, {"optim": "torch.optim.NAdam"}], ids=["rules", "muon", "path"])
+def test_a_resumed_training_is_the_same(tmp_path, changes):
+    saving = {"save_strategy": "steps", "save_steps": 2, **changes}
+    whole = trainer(tmp_path, **saving)
+    whole.train()
+    again = trainer(tmp_path, model=tiny(9), **saving)
+    again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    assert same(weights(whole.model), weights(again.model))
+    assert losses(whole) == losses(again)
+
+
+def test_other_rules_than_those_of_the_checkpoint_are_refused(tmp_path):
+    """Groups of the same sizes, in which other parameters would get the states."""
+    rules = [{"first.bias": {"lr": 0.5}}, {"norm.weight": {"lr": 0.5}}]
+    trainer(tmp_path, save_strategy="steps", save_steps=2, parameter_rules=rules[0]).train()
+    with pytest.raises(ValueError, match=r"parameter_rules first\.bias in group 2, and they are norm\.weight"):
+        trainer(tmp_path, parameter_rules=rules[1]).train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+
+
+def test_the_plan_lists_the_groups(tmp_path):
+    rows = [row for row in trainer(tmp_path, **RULED).plan.rows() if row[0] == "parameter_rules"]
+    assert rows == [
+        ("parameter_rules", "group of 1 parameters (18 numbers)", "no rule: lr=0.01, weight_decay=0.1"),
+        ("parameter_rules", "group of 1 parameters (48 numbers)", "first: lr=0.001, weight_decay=0.1"),
+        ("parameter_rules", "group of 1 parameters (6 numbers)", "first, *.bias: lr=0.05, weight_decay=0.25"),
+        ("parameter_rules", "group of 1 parameters (3 numbers)", "*.bias: lr=0.5, weight_decay=0.25"),
+        ("parameter_rules", "2 parameters without gradients", "frozen: norm.weight, norm.bias"),
+    ]
+    assert not [row for row in trainer(tmp_path).plan.rows() if row[0] == "parameter_rules"]
+
+
+def test_all_groups_follow_the_schedule_and_the_first_is_logged(tmp_path):
+    made = trainer(tmp_path, **RULED, max_steps=2)
+    made.train()
+    assert [entry["learning_rate"] for entry in made.state.log_history if "loss" in entry] == [0.01, 0.005]
+    assert made.get_learning_rates() == [0.0] * 5
+    assert [group["initial_lr"] for group in made.optimizer.param_groups] == [0.01, 0.01, 0.001, 0.05, 0.5]
+
+
+def test_overridden_decay_names_and_a_class_given_by_hand_are_respected(tmp_path):
+    class Own(Trainer):
+        def get_decay_parameter_names(self, model):
+            return ["first.bias"]
+
+    made = trainer(
+        tmp_path,
+        cls=Own,
+        weight_decay=0.1,
+        parameter_rules={"first": {"lr_factor": 2}},
+        optimizer_cls_and_kwargs=(torch.optim.SGD, {"lr": 0.01}),
+    )
+    groups = [
+        (group["weight_decay"], group["lr"], len(group["params"])) for group in made.create_optimizer().param_groups
+    ]
+    assert groups == [(0.1, 0.01, 0), (0.0, 0.01, 4), (0.0, 0.02, 1), (0.1, 0.02, 1)]
+
+
+class Overriding(Trainer):
+    def create_optimizer(self, model=None):
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        return self.optimizer
+
+
+def given(model):
+    return {"model": model, "optimizers": (torch.optim.SGD(model.parameters(), lr=0.1), None)}
+
+
+@pytest.mark.parametrize("make", [lambda: {"cls": Overriding}, lambda: given(tiny())], ids=["override", "passed"])
+def test_rules_without_effect_are_an_error_before_anything_is_written(tmp_path, make):
+    made = trainer(tmp_path, **make(), parameter_rules={"first": {"lr": 0.1}})
+    with pytest.raises(ValueError, match=r"parameter_rules=\{'first'.* would have no effect: SGD"):
+        made.train()
+    assert files(tmp_path) == []
+    trainer(tmp_path, **make(), parameter_rules={"first": {"frozen": True}}).train()
+
+
+def test_a_rule_that_does_not_fit_the_model_is_an_error_when_the_trainer_is_made(tmp_path):
+    with pytest.raises(ValueError, match=r"'firts' matches no parameter.*Did you mean 'first'"):
+        trainer(tmp_path / "out", parameter_rules={"firts": {"lr": 0.1}})
+    assert not (tmp_path / "out").exists()
+
+
+def test_bad_values_are_found_with_all_others(tmp_path):
+    with pytest.raises(ValueError, match=r"3 arguments(.|\n)*`optim`: 'torch\.optim\.Moun' names(.|\n)*lr='x'"):
+        arguments(tmp_path, parameter_rules={"a": {"lr": "x"}}, optim="torch.optim.Moun", learning_rate=-1)
+    with pytest.raises(ValueError, match="'adam' is not a valid OptimizerNames"):
+        arguments(tmp_path, optim="adam")
+
+
+def test_both_are_written_and_read_in_every_form(tmp_path):
+    """The command line, JSON, `to_dict`, `set_optimizer`; a path equals no name."""
+    path, rules = "torch.optim.NAdam", {"*.bias": {"weight_decay": 0, "frozen": False}}
+    words = ["--output_dir", "out", "--optim", path, "--parameter_rules", json.dumps(rules)]
+    (args,) = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses(words)
+    for one in (args, TrainingArguments(**json.loads(json.dumps({"optim": path, "parameter_rules": rules})))):
+        assert (one.optim, one.parameter_rules) == (path, rules)
+        assert one.optim != OptimizerNames.ADAMW_TORCH
+        assert (one.to_dict()["optim"], json.loads(one.to_json_string())["parameter_rules"]) == (path, rules)
+        assert f"optim={path}" in str(one)
+    assert TrainingArguments(**args.to_dict()).optim == path
+    assert args.set_optimizer(path, args="momentum_decay=0.1").optim == path

@@ -1,0 +1,98 @@
+"""Muon with AdamW in one optimizer equals the two of torch in a loop, bit for bit, also from a saved state."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from lightrainer.lightning_modules.checkpoints.state_guards import loading_optimizer
+from lightrainer.lightning_modules.optim import OptimizerConfig
+from lightrainer.lightning_modules.optim.muon import matrices
+from lightrainer.lightning_modules.optim.schedules import get_linear_schedule_with_warmup
+
+pytestmark = pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="torch 2.9 and later have it")
+MATRICES = ["body.0.weight", "body.1.weight"]
+CONFIG = OptimizerConfig(
+    name="torch.optim.Muon", args="momentum=0.9,nesterov=false", learning_rate=0.02, weight_decay=0.1, beta1=0.8
+)
+
+
+class Model(nn.Module):
+    """An embedding, two matrices, a norm, a head and an output layer that is tied."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(5, 4)
+        self.body = nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 4, bias=False), nn.LayerNorm(4))
+        self.classifier = nn.Linear(4, 3)
+        self.out = nn.Linear(4, 5, bias=False)
+        self.out.weight = self.embedding.weight
+
+    def forward(self, ids):
+        hidden = self.body(self.embedding(ids))
+        return self.out(hidden).square().mean() + self.classifier(hidden).square().mean()
+
+
+def model():
+    torch.manual_seed(0)
+    return Model()
+
+
+def steps(trained, optimizers, schedules, seeds):
+    for seed in seeds:
+        trained(torch.randint(0, 5, (8,), generator=torch.Generator().manual_seed(seed))).backward()
+        for one in (*optimizers, *schedules):
+            one.step()
+        trained.zero_grad()
+
+
+def ours(trained):
+    optimizer = CONFIG.build(trained)
+    return optimizer, get_linear_schedule_with_warmup(optimizer, 1, 6)
+
+
+def same(left, right):
+    return all(torch.equal(one, other) for one, other in zip(left.parameters(), right.parameters(), strict=True))
+
+
+def test_matrices_are_what_is_neither_embedding_nor_output():
+    trained = model()
+    names = {id(one): name for name, one in trained.named_parameters()}
+    assert [names[id(one)] for one in matrices(trained)] == MATRICES
+    trained.get_output_embeddings = lambda: trained.body[1]
+    assert [names[id(one)] for one in matrices(trained)] == MATRICES[:1]
+    with pytest.raises(ValueError, match="Muon' trains matrices, and the model has none"):
+        matrices(nn.LayerNorm(3))
+
+
+def test_steps_are_those_of_both_optimizers_with_one_schedule():
+    by_hand, trained = model(), model()
+    named = dict(by_hand.named_parameters())
+    kept = ["embedding.weight", "classifier.weight"]
+    muon = torch.optim.Muon([named[name] for name in MATRICES], 0.02, 0.1, momentum=0.9, nesterov=False)
+    others = [one for name, one in named.items() if name not in (*MATRICES, *kept)]
+    groups = [{"params": [named[name] for name in kept]}, {"params": others, "weight_decay": 0.0}]
+    adamw = torch.optim.AdamW(groups, lr=0.02, betas=(0.8, 0.999), weight_decay=0.1)
+    both = muon, adamw
+    steps(by_hand, both, [get_linear_schedule_with_warmup(one, 1, 6) for one in both], range(5))
+    optimizer, schedule = ours(trained)
+    steps(trained, [optimizer], [schedule], range(5))
+    assert same(by_hand, trained)
+    assert not same(by_hand, model())
+
+
+def test_a_saved_state_goes_on_as_if_never_stopped(tmp_path):
+    whole, first = model(), model()
+    steps(whole, *[[one] for one in ours(whole)], range(5))
+    optimizer, schedule = ours(first)
+    steps(first, [optimizer], [schedule], range(2))
+    torch.save([optimizer.state_dict(), schedule.state_dict()], tmp_path / "state.pt")
+    second = copy.deepcopy(first)
+    optimizer, schedule = ours(second)
+    for one, state in zip((optimizer, schedule), torch.load(tmp_path / "state.pt", weights_only=True), strict=True):
+        with loading_optimizer(optimizer, "state.pt"):
+            one.load_state_dict(state)
+    steps(second, [optimizer], [schedule], range(2, 5))
+    assert same(whole, second)
+    assert not same(whole, first)
