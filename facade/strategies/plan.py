@@ -138,6 +138,7 @@ def _further(args: TrainingArguments) -> list[Row]:
     fields = {field.name: getattr(optimizer, field.name) for field in dataclasses.fields(optimizer)}
     name = optimizer_name(fields.pop("name"))
     options = [f"{field}={value}" for field, value in fields.items() if value is not None]
+    options += [f"parameter_rules={args.parameter_rules}"] if args.parameter_rules else []
     more = cast(Mapping[str, Any], args.lr_scheduler_kwargs or {})
     scheduler = SchedulerType(args.lr_scheduler_type).value
     schedule = [f"{scheduler}, warm-up {args.warmup_steps:g}", *(f"{name}={value}" for name, value in more.items())]
