@@ -17,11 +17,9 @@ from ...lightning_modules.data.lengths import has_length
 from ...lightning_modules.data.uneven_inputs import UnevenInputs, may_be_uneven
 from ...lightning_modules.evaluation.collecting import BatchCollector, LossCollector, ObjectCollector
 from ...lightning_modules.models.inspection import accepted_arguments
-from ...lightning_modules.training.out_of_memory import explain
 from ..arguments.parallelism import data_rank, data_ranks
 from .live_metrics import LiveMetrics, consists_of_metrics
 from .metrics import denumpify_detensorize
-from .out_of_memory_advice import advice_for_evaluation
 from .results import EvalLoopOutput, EvalPrediction
 
 if TYPE_CHECKING:
@@ -114,15 +112,9 @@ class Evaluation:
 
     def step(self, batch: Any) -> dict[str, Any]:
         """Process one batch; returns loss, predictions and labels of this process, for Lightning callbacks."""
-        try:
-            return self._step(batch)
-        except Exception as error:
-            explain(error, lambda: advice_for_evaluation(self.trainer.args, batch))
-            raise
-
-    def _step(self, batch: Any) -> dict[str, Any]:
-        trainer, args = self.trainer, self.trainer.args
-        ends = self._set_loader_end()
+        trainer, args, feed = self.trainer, self.trainer.args, self.feed
+        ends = feed.is_last.popleft() if feed.is_last else False
+        trainer.accelerator.gradient_state.loader_end = ends, feed.remainder if ends else -1
         if self.steps == 0:
             self._begin(batch)
         if not self.expected:
@@ -147,7 +139,10 @@ class Evaluation:
         elif self.live is None and trainer.preprocess_logits_for_metrics is not None:
             logits = self._prepared(logits, labels)
         if self.keep:
-            self._keep(inputs, logits, labels)
+            kept = (self.inputs, inputs), (self.predictions, logits), (self.labels, labels)
+            for collector, value in kept:
+                if value is not None:
+                    collector.add(value)
         trainer.control = trainer.callback_handler.on_prediction_step(args, trainer.state, trainer.control)
         self.steps += 1
         if self.batchwise:
@@ -200,11 +195,6 @@ class Evaluation:
             there_are = bool(accelerator.reduce(torch.tensor(int(there_are), device=accelerator.device), "max"))
         return self.recorded.take(gather_objects) if there_are else {}
 
-    def _set_loader_end(self) -> bool:
-        ends = self.feed.is_last.popleft() if self.feed.is_last else False
-        self.trainer.accelerator.gradient_state.loader_end = ends, self.feed.remainder if ends else -1
-        return ends
-
     def _keep_loss(self, loss: torch.Tensor) -> torch.Tensor | None:
         """Collect the loss once per sample; returns the gathered losses for batchwise metrics."""
         accelerator = self.trainer.accelerator
@@ -236,14 +226,6 @@ class Evaluation:
     def _prepared(self, logits: Any, labels: Any) -> Any:
         prepare = self.trainer.preprocess_logits_for_metrics
         return logits if logits is None or prepare is None else prepare(logits, labels)
-
-    def _keep(self, inputs: Any, logits: Any, labels: Any) -> None:
-        if inputs is not None:
-            self.inputs.add(inputs)
-        if logits is not None:
-            self.predictions.add(logits)
-        if labels is not None:
-            self.labels.add(labels)
 
     def _update_metrics(self, loss: Any, batch: Any, logits: Any, labels: Any) -> None:
         compute = self.trainer.compute_metrics

@@ -10,6 +10,8 @@ from torch import nn
 
 from ...lightning_modules.internals.fast_path import FastModule
 from ...lightning_modules.internals.lightning_import import callbacks_of
+from ...lightning_modules.training.out_of_memory import explain
+from .out_of_memory_advice import advice_for_evaluation
 
 if TYPE_CHECKING:
     from .loop import Evaluation
@@ -57,8 +59,13 @@ class EvaluationModule(FastModule):
 
     def validation_step(self, batch: Any, batch_idx: int) -> Any:
         """Run one batch; return loss, predictions and labels as outputs for Lightning callbacks."""
-        assert self.evaluation is not None
-        return self.evaluation.step(batch)
+        evaluation = self.evaluation
+        assert evaluation is not None
+        try:
+            return evaluation.step(batch)
+        except Exception as error:
+            explain(error, lambda: advice_for_evaluation(evaluation.trainer.args, batch))
+            raise
 
     def on_validation_epoch_end(self) -> None:
         """Expose the metrics to Lightning callbacks such as EarlyStopping and ModelCheckpoint."""

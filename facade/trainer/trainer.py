@@ -839,7 +839,7 @@ class Trainer:
         if prediction_loss_only and self.args.use_liger_kernel and steps.only_model_needs_logits(self, inputs):
             inputs = {**inputs, "skip_logits": True}  # as in 5.23; they are most of the memory
         evaluate = steps.loss_and_outputs if with_loss else steps.no_loss_and_outputs
-        with torch.no_grad():
+        with torch.no_grad() if torch.is_grad_enabled() else nullcontext():
             loss, outputs = evaluate(self, model, inputs)
         if prediction_loss_only:
             return loss, None, None

@@ -66,7 +66,9 @@ def map_nested(function: Callable[[Any], Any], value: Any) -> Any:
 
 def nested_detach(tensors: Any) -> Any:
     """As `transformers.trainer_pt_utils.nested_detach`."""
-    return _detached(tensors) if type(tensors) is torch.Tensor else map_nested(_detached, tensors)
+    if type(tensors) is torch.Tensor:
+        return tensors.detach() if tensors.requires_grad else tensors
+    return map_nested(_detached, tensors)
 
 
 def _detached(leaf: Any) -> Any:
