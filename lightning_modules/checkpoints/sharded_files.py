@@ -82,9 +82,11 @@ def load_model_parts(model: nn.Module, folder: StrPath, *, together: bool) -> Lo
     set_model_state_dict(model, found, options=StateDictOptions(strict=False))
     without_base = any(name != place for name, place in places.items())
     missing = [name for name in own if name not in places and not (without_base and is_of_base(model, name))]
-    if without_base and (others := [name for name in missing if name not in of_peft]):
-        _log.warning("%s holds the active adapter alone; %s keep what they had.", path, ", ".join(others))
-        missing = [name for name in missing if name in of_peft]
+    if without_base and missing:
+        trained = get_model_state_dict(model, options=StateDictOptions(ignore_frozen_params=True))
+        if frozen := [name for name in missing if name not in trained]:
+            _log.warning("%s holds the active adapter alone; %s keep what they had.", path, ", ".join(frozen))
+        missing = [name for name in missing if name in trained]
     return LoadReport(tuple(missing), tuple(sorted(there - own.keys() - set(of_peft.values()))))
 
 
