@@ -367,11 +367,8 @@ class JITCheckpointCallback(TrainerCallback):
     def _warn(self, state: TrainerState) -> None:
         if state.is_world_process_zero:
             self.told = True
-            logger.warning(
-                "%s: training stops at step %s, with a checkpoint to go on from.",
-                _name(self.received),
-                state.global_step,
-            )
+            said = "%s: training stops at step %s, with a checkpoint to go on from."
+            logger.warning(said, _name(self.received), state.global_step)
 
 
 def _save(trainer: Any) -> None:

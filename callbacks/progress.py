@@ -79,21 +79,13 @@ class ProgressCallback(TrainerCallback):
         """Keep the time for saving out of the speed."""
         self._stretch.begin(state)
 
-    def on_log(
-        self,
-        args: Any,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: Any = None,
-        train_dataloader: Any = None,
-        **kwargs: Any,
-    ) -> None:
+    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any) -> None:
         """Write the logs above the bar, and the most wanted ones beside it."""
         if self.training_bar is None or not logs:
             return
         with going_on(self, "Showing the logs"):
             self._beside |= beside_the_bar(logs)
-            self._beside |= self._speed(args, state, train_dataloader)
+            self._beside |= self._speed(args, state, kwargs.get("train_dataloader"))
             self.training_bar.set_postfix(self._fitting(self._beside), refresh=False)
             self.training_bar.write(str(_readable(logs, self.max_str_len)))
 

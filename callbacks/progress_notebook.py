@@ -45,20 +45,12 @@ class NotebookProgressCallback(ProgressCallback):
         self.table = _Table(self.max_str_len)
         return super().on_train_begin(args, state, control, **kwargs)
 
-    def on_log(
-        self,
-        args: Any,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: Any = None,
-        train_dataloader: Any = None,
-        **kwargs: Any,
-    ) -> None:
+    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any) -> None:
         """Show the last values beside the bar, and add a row where there are no evaluations."""
         if self.training_bar is None or not logs:
             return
         with going_on(self, "Showing the logs"):
-            self._beside |= beside_the_bar(logs) | self._speed(args, state, train_dataloader)
+            self._beside |= beside_the_bar(logs) | self._speed(args, state, kwargs.get("train_dataloader"))
             if getattr(args, "eval_strategy", "no") == "no" and "loss" in logs:
                 self.table.add({"Step": state.global_step, "Training Loss": logs["loss"]})
             self.training_bar.set_postfix(self._beside)

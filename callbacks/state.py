@@ -51,15 +51,6 @@ class TrainerControl(ExportableState):
     should_log: bool = False
     """Report the logs at the end of this step. Taken down when the next step begins."""
 
-    def _new_training(self) -> None:
-        self.should_training_stop = False
-
-    def _new_epoch(self) -> None:
-        self.should_epoch_stop = False
-
-    def _new_step(self) -> None:
-        self.should_save = self.should_evaluate = self.should_log = False
-
     def state(self) -> dict[str, Any]:
         """Return the five switches; they are all constructor arguments."""
         switches = {f.name: getattr(self, f.name) for f in dataclasses.fields(TrainerControl)}

@@ -109,13 +109,9 @@ class TimeLimitCallback(TrainerCallback):
 
     def _stop(self, state: TrainerState, control: TrainerControl) -> None:
         if not self.stopped and state.is_world_process_zero:
-            logger.warning(
-                "The time limit of %s is reached: training stops at step %s of %s%s.",
-                clock(self.limit),
-                state.global_step,
-                state.max_steps,
-                ", with a checkpoint to go on from" if self.save else "",
-            )
+            said = "The time limit of %s is reached: training stops at step %s of %s%s."
+            rest = ", with a checkpoint to go on from" if self.save else ""
+            logger.warning(said, clock(self.limit), state.global_step, state.max_steps, rest)
         self.stopped = control.should_training_stop = True
         control.should_save = control.should_save or self.save
 

@@ -90,12 +90,8 @@ class MLflowCallback(LoggerCallback):
     def _log_params(self, params: dict[str, Any]) -> None:
         too_long = [name for name, value in params.items() if len(str(value)) > self._longest_value]
         if too_long:
-            logger.warning(
-                "MLflow takes values of up to %d characters, so these parameters are left out: %s. With "
-                "MLFLOW_FLATTEN_PARAMS=1 nested ones are logged one by one.",
-                self._longest_value,
-                ", ".join(too_long),
-            )
+            said = "MLflow takes up to %d characters, so parameters are left out: %s. Try MLFLOW_FLATTEN_PARAMS=1."
+            logger.warning(said, self._longest_value, ", ".join(too_long))
         kept = [(name, value) for name, value in params.items() if name not in too_long]
         most = os.environ.get("MLFLOW_MAX_LOG_PARAMS", "")
         if most.isdigit():

@@ -197,10 +197,7 @@ class FlyteCallback(LoggerCallback):
     def __init__(self, save_log_history: bool = True, sync_checkpoints: bool = True) -> None:
         super().__init__()
         if save_log_history and not (is_flyte_deck_standard_available() and is_installed("pandas")):
-            logger.warning(
-                "The logs are not shown as a Flyte deck: run `pip install flytekitplugins-deck-standard pandas`, or "
-                "pass FlyteCallback(save_log_history=False)."
-            )
+            logger.warning("A deck of the logs needs `pip install flytekitplugins-deck-standard pandas`.")
             save_log_history = False
         self.cp: Any = import_module("flytekit").current_context().checkpoint
         self.save_log_history = save_log_history

@@ -146,10 +146,7 @@ def _made(given: Any, kind: Any) -> Any:
     place = Path(given)
     if kind is dict:
         return _from_json(place if place.is_file() else place / GENERATION_CONFIG_NAME)
-    try:
-        return kind.from_pretrained(*((place.parent, place.name) if place.is_file() else (str(given),)))
-    except OSError as error:
-        raise FileNotFoundError(f"generation_config={str(given)!r} cannot be read: {error}") from error
+    return kind.from_pretrained(*((place.parent, place.name) if place.is_file() else (str(given),)))
 
 
 def _from_json(path: Path) -> dict[str, Any]:

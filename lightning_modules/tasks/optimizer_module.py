@@ -75,10 +75,8 @@ class OptimizerModule(ModelModule):
         optimizer = build_module_optimizer(self.optimizer_config, self._require_model())
         self._in_backward = optimizer if steps_in_backward(optimizer) else None
         if self._in_backward is not None and batches_per_step(self.trainer) > 1:
-            raise ValueError(
-                f"accumulate_grad_batches={self.trainer.accumulate_grad_batches}, but {type(optimizer).__name__} steps "
-                "in every backward pass and cannot accumulate gradients. Use larger batches, or another optimizer."
-            )
+            asked = f"accumulate_grad_batches={self.trainer.accumulate_grad_batches}"
+            raise ValueError(f"{asked}: {type(optimizer).__name__} steps in every backward pass. Use larger batches.")
         self._own_groups = len(optimizer.param_groups)
         if self.schedule_config is None:
             return optimizer
@@ -151,10 +149,7 @@ class OptimizerModule(ModelModule):
     def _total_steps(self) -> int:
         steps = self.trainer.estimated_stepping_batches
         if not 0 <= steps < math.inf:
-            raise ValueError(
-                "The schedule needs the length of the training, which is unknown: give the Trainer max_steps, "
-                "or the schedule total_steps."
-            )
+            raise ValueError("The length of the training is unknown: set the Trainer's max_steps, or total_steps.")
         return int(steps)
 
 

@@ -102,12 +102,10 @@ def step_so_far(trainer: Trainer) -> dict[str, Any]:
     named = ((name, parameter.grad) for name, parameter in module.named_parameters())
     gradients = {name: own_part(gradient) for name, gradient in named if gradient is not None}
     if not gradients:
-        _log.warning(
-            "A checkpoint is written inside of a step of %s batches, and %s hides their gradients: a training "
-            "resumed from it takes that step with those of the later batches alone. Save after whole steps.",
-            trainer.accumulate_grad_batches,
-            type(trainer.strategy).__name__,
+        said = (
+            "A checkpoint inside of a step of %s batches lacks their gradients, hidden by %s: save after whole steps."
         )
+        _log.warning(said, trainer.accumulate_grad_batches, type(trainer.strategy).__name__)
     return {"gradients": gradients, "window": vars(window) if isinstance(window, StepWindow) else None}
 
 

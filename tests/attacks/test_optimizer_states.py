@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from attacked import WARNINGS, lightning_trainer
-from tiny import points, tiny, trainer, weights
+from tiny import points, tiny, trainer
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel
@@ -323,21 +323,6 @@ def test_the_trainer_refuses(written, tmp_path, optim):
     with pytest.raises(ValueError, match=MESSAGE):
         made.train(resume_from_checkpoint=str(written))
     assert made.optimizer.state == {}
-
-
-def test_strides_of_0_are_refused_where_the_shape_is_right(written, tmp_path):
-    spoil(written, torch.zeros(1).expand(6, 8))
-    with pytest.raises(ValueError, match="whose elements do not lie one after the other"):
-        trainer(tmp_path / "new", optim="adamw_torch_fused").train(resume_from_checkpoint=str(written))
-
-
-def test_a_genuine_one_goes_on(written, tmp_path):
-    """Negative control, to the same weights."""
-    whole = trainer(tmp_path / "whole", optim="adamw_torch_fused")
-    whole.train()
-    resumed = trainer(tmp_path / "new", optim="adamw_torch_fused")
-    resumed.train(resume_from_checkpoint=str(written))
-    assert all(torch.equal(one, weights(resumed.model)[name]) for name, one in weights(whole.model).items())
 
 
 def fit(with_plugin, start=None, **changes):

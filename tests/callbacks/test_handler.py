@@ -114,14 +114,6 @@ def test_a_wrong_signature_is_an_error_although_the_body_is_empty():
         fire(make(narrow), "on_step_begin")
 
 
-def test_an_object_with_only_some_events_works():
-    some = SimpleNamespace(on_step_begin=MagicMock(return_value=None))
-    handler = make(some)
-    for event in set(EVENTS) - {"on_step_end", "on_epoch_end"}:
-        fire(handler, event)
-    some.on_step_begin.assert_called_once()
-
-
 def test_a_returned_control_is_passed_on_and_returned():
     """Something else is an error that names the callback."""
     other, seen = TrainerControl(should_save=True), []

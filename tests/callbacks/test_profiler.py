@@ -77,7 +77,7 @@ def test_advice_names_what_to_change(tmp_path, part, word):
 
 
 def test_the_command_profiles_a_script(tmp_path):
-    """Which ends after the profiled steps; its arguments follow its name."""
+    """The script ends after the profiled steps; its arguments follow its name."""
     (tmp_path / "train.py").write_text(
         "import sys, torch\n"
         "from transformers import Trainer, TrainingArguments\n"

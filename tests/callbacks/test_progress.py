@@ -8,7 +8,6 @@ from transformers import trainer_callback as reference
 
 import lightrainer.callbacks as ours
 from lightrainer.callbacks import PrinterCallback, ProgressCallback, TrainerControl, TrainerState
-from lightrainer.callbacks.progress import fitting
 
 ARGS = SimpleNamespace(gradient_accumulation_steps=2, world_size=1)
 CONTROL = TrainerControl()
@@ -128,9 +127,3 @@ def test_a_narrow_terminal_keeps_bar_steps_and_remaining_time(width, capsys, mon
     assert len(re.search(r"\|(.*)\|", line)[1]) >= 8
     assert ("loss=1.235" in line) is (width >= 80)
     assert ("samples/s" in line) is (width >= 200)
-
-
-def test_what_stands_beside_a_bar_is_chosen_by_the_room():
-    beside = {"epoch": "0.25", "loss": "1.235", "lr": "5e-05"}
-    found = [" ".join(fitting(beside, room)) for room in (100, 22, 21, 10, -3)]
-    assert found == ["epoch loss lr", "epoch loss", "loss lr", "loss", ""]

@@ -93,6 +93,12 @@ def test_an_evaluation_after_the_training_has_a_row_of_its_own(tmp_path, noteboo
     assert "after training" not in str(rows(notebook.sent[-1][2]))
 
 
+def test_an_evaluation_shows_its_table_once(tmp_path, notebook):
+    make_trainer(tmp_path, [NotebookProgressCallback()], disable_tqdm=False).evaluate()
+    assert len({display for display, _, _ in notebook.sent}) == 1
+    assert notebook.sent[-1][2].count("Validation Loss") == 1
+
+
 def test_several_sets_are_in_one_row(notebook):
     args = SimpleNamespace(eval_strategy="steps", disable_tqdm=False)
     callback, state = NotebookProgressCallback(), TrainerState(max_steps=4, global_step=2)
@@ -169,18 +175,3 @@ trainer.train()
     assert [row[0] for row in rows(tables[0])] == ["Epoch", "1", "2"]
     assert 'value="16" max="16"' in tables[0]
     assert not [one for one in outputs if one.output_type == "stream"]  # no bar of tqdm, and no lines
-
-
-def test_an_evaluation_shows_its_table_once(tmp_path, notebook):
-    """In one output, with its bar; after a training in another than that of the training."""
-    trainer = trained(tmp_path, [NotebookProgressCallback()], disable_tqdm=False)
-    before = len(notebook.sent)
-    trainer.evaluate()
-    sent = notebook.sent[before:]
-    assert len({display for display, _, _ in sent}) == 1
-    assert "after training" in sent[-1][2]
-    before = len(notebook.sent)
-    make_trainer(tmp_path, [NotebookProgressCallback()], disable_tqdm=False).evaluate()
-    alone = notebook.sent[before:]
-    assert len({display for display, _, _ in alone}) == 1
-    assert alone[-1][2].count("Validation Loss") == 1

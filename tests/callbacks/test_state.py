@@ -153,7 +153,3 @@ def test_states_are_collected_by_class_and_only_from_those_that_have_one():
 def test_control_comes_back_from_its_state():
     control = TrainerControl(should_save=True, should_epoch_stop=True)
     assert TrainerControl.from_state(control.state()) == control
-    control._new_step()
-    control._new_epoch()
-    control._new_training()
-    assert control == TrainerControl()

@@ -140,13 +140,13 @@ def trainer_of(
 
 
 def history(trainer: Any) -> dict[str, Any]:
-    """What was logged."""
+    """Return what was logged."""
     names = ("loss", "grad_norm", "learning_rate", "eval_loss")
     return {name: [entry[name] for entry in trainer.state.log_history if name in entry] for name in names}
 
 
 def seen(trainer: Any, folder: Path) -> dict[str, Any]:
-    """What a rank saw of a training that is over; evaluates, predicts and saves the model once more."""
+    """Evaluate, predict and save the model once more; return what a rank saw of the training."""
     metrics = trainer.evaluate()
     predictions = trainer.predict(trainer.eval_dataset).predictions
     trainer.save_model(str(folder / "saved"))
@@ -163,7 +163,7 @@ def seen(trainer: Any, folder: Path) -> dict[str, Any]:
 
 
 def refusal(action: Any) -> str:
-    """What an action that must fail says."""
+    """Return the error of an action that must fail."""
     try:
         action()
     except (ValueError, RuntimeError) as error:
@@ -205,7 +205,7 @@ def with_dropout(library: Any, folder: Path, way: str) -> dict[str, Any]:
 
 
 class Evil:
-    """What runs a program when it is unpickled."""
+    """Run a program when unpickled."""
 
     def __reduce__(self):
         return os.system, ("touch evil",)
@@ -232,7 +232,7 @@ def dealt_out(library: Any, folder: Path, way: str) -> dict[str, Any]:
 
 
 def refusals(library: Any, folder: Path) -> dict[str, str]:
-    """What cannot be, beside the checkpoints that two processes have written."""
+    """Return the errors of what cannot be, beside checkpoints that two processes have written."""
     other = lambda way, stage, **more: trainer_of(library, folder / "refused", way, deepspeed=zero(stage, **more))
     fp16 = trainer_of(library, folder / "refused", "plain", deepspeed=zero(2, {"fp16": {"enabled": "auto"}}), fp16=True)
     open_keys = trainer_of(library, folder / "refused", "plain", deepspeed=zero(2, reduce_bucket_size="auto"))
@@ -286,7 +286,7 @@ def pretrained(folder: Path) -> dict[str, Any]:
 
 
 def put_together(folder: Path) -> None:
-    """What DeepSpeed's own script makes of weights in parts."""
+    """Return what DeepSpeed's own script makes of weights in parts."""
     from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
 
     found = get_fp32_state_dict_from_zero_checkpoint(str(folder / "2" / "parts" / "saved"))

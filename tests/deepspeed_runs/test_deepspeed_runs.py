@@ -36,7 +36,7 @@ PARAMETERS = 264
 
 
 class Results:
-    """What the runs wrote: `results(way, processes, rank)`."""
+    """Read what the runs wrote: `results(way, processes, rank)`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -217,7 +217,7 @@ def test_the_numbers_are_those_of_the_reference(results, way):
 
 
 def test_one_process_goes_on_from_two_of_the_reference(results):
-    """Which leaves the schedule in the states of DeepSpeed there."""
+    """The reference leaves the schedule in the states of DeepSpeed."""
     expected, found = results("reference-its_optimizer"), results("from_reference-its_optimizer", 1)
     assert found["loss"][5:] == pytest.approx(expected["loss"][5:], rel=1e-5)
     assert len(found["loss"]) == 15

@@ -87,7 +87,7 @@ def make_trainer(**kwargs):
 
 
 class Seen(Callback):
-    """What each batch was, what its loss was, and the learning rate of its step."""
+    """Record each batch, its loss, and the learning rate of its step."""
 
     def __init__(self):
         self.batches, self.losses, self.logged, self.rates, self.epochs = [], [], [], [], []

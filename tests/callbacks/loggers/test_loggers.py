@@ -18,16 +18,17 @@ from lightrainer.callbacks.loggers import availability
 from lightrainer.callbacks.loggers.values import number, parameter_count, rewrite_logs
 
 STAND_INS = {
-    "azure_ml": recorded_clients.azureml,
-    "clearml": recorded_clients.clearml,
-    "comet_ml": recorded_clients.comet_ml,
-    "dagshub": recorded_clients.dagshub,
-    "flyte": recorded_clients.flytekit,
-    "mlflow": recorded_clients.mlflow,
-    "swanlab": recorded_clients.swanlab,
-    "trackio": recorded_clients.trackio,
+    "azure_ml": (recorded_clients.azureml, "Run.get_context.log"),
+    "clearml": (recorded_clients.clearml, "task.get_logger.report_scalar"),
+    "comet_ml": (recorded_clients.comet_ml, "experiment.log_metrics"),
+    "dagshub": (recorded_clients.dagshub, "log_metrics"),
+    "flyte": (recorded_clients.flytekit, "checkpoint.save"),
+    "mlflow": (recorded_clients.mlflow, "log_metrics"),
+    "swanlab": (recorded_clients.swanlab, "log"),
+    "trackio": (recorded_clients.trackio, "log"),
 }
-"""Of codecarbon, dvclive and wandb the real ones are in `test_offline.py`, of tensorboard in `test_tensorboard.py`."""
+"""Their clients, and the calls that send numbers. Of codecarbon, dvclive and wandb the real ones are in
+`test_offline.py`, of tensorboard in `test_tensorboard.py`."""
 EXTRA = {
     "on_log": {"logs": {"loss": 1.5, "eval_loss": 1.0, "note": "text"}},
     "on_predict": {"metrics": {"test_loss": 2.0}},
@@ -39,12 +40,13 @@ CLASSES = {name: kind for name, (_, kind, _) in availability.TRACKERS.items()}
 
 @pytest.fixture(params=STAND_INS)
 def tracker(request, monkeypatch):
-    """Its name, its callback and what its client is told."""
+    """Its name, its callback, what its client is told, and the call that sends it numbers."""
     monkeypatch.setitem(availability.AVAILABLE, "comet_ml", lambda: True)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://dagshub.com/me/repository.mlflow")
     monkeypatch.setattr(callbacks.ClearMLCallback, "_trainings_of", {})
-    record = STAND_INS[request.param](monkeypatch)
-    return SimpleNamespace(name=request.param, make=getattr(callbacks, CLASSES[request.param]), record=record)
+    name = request.param
+    stand_in, sends = STAND_INS[name]
+    return SimpleNamespace(name=name, make=getattr(callbacks, CLASSES[name]), record=stand_in(monkeypatch), sends=sends)
 
 
 @pytest.mark.parametrize("name", CLASSES)
@@ -109,25 +111,13 @@ def test_a_run_that_cannot_be_opened_is_an_error_before_the_first_step(tracker, 
     assert f"report_to='{tracker.name}': no run could be opened (ConnectionError)" in caplog.text
 
 
-SENDS = {
-    "azure_ml": "Run.get_context.log",
-    "clearml": "task.get_logger.report_scalar",
-    "comet_ml": "experiment.log_metrics",
-    "dagshub": "log_metrics",
-    "flyte": "checkpoint.save",
-    "mlflow": "log_metrics",
-    "swanlab": "log",
-    "trackio": "log",
-}
-
-
 def test_a_network_that_goes_away_does_not_end_the_training(tracker, tmp_path, caplog):
     made = trainer(lightrainer, tmp_path / "out", report_to=tracker.name, save_strategy="steps", save_steps=1)
 
     def gone(*args, **kwargs):
         raise ConnectionError("gone")
 
-    tracker.record.answers[SENDS[tracker.name]] = gone
+    tracker.record.answers[tracker.sends] = gone
     made.train()
     assert made.state.global_step == 4
     said = [record for record in caplog.records if record.name.startswith("lightrainer.callbacks.loggers")]
@@ -191,7 +181,7 @@ def test_a_callback_serves_the_trainer_of_the_reference(tracker, tmp_path):
     """Its Trainer calls the events, its state and arguments are read."""
     made = trainer(transformers, tmp_path / "out", [tracker.make()], save_strategy="steps", save_steps=2)
     made.train()
-    assert any(name == SENDS[tracker.name] for name, *_ in tracker.record.calls)
+    assert any(name == tracker.sends for name, *_ in tracker.record.calls)
 
 
 def test_a_logger_does_not_keep_its_trainer_alive(monkeypatch, tmp_path):
@@ -228,15 +218,7 @@ def test_an_own_tracker_needs_three_methods(tmp_path):
 
 @pytest.mark.parametrize(
     ("value", "found"),
-    [
-        (1, 1),
-        (0.5, 0.5),
-        (torch.tensor(2.0), 2.0),
-        (torch.tensor([3]), 3),
-        (torch.ones(2), None),
-        ("1", None),
-        (None, None),
-    ],
+    [(1, 1), (0.5, 0.5), (torch.tensor([3]), 3), (torch.ones(2), None), ("1", None), (None, None)],
 )
 def test_numbers_are_found_in_what_is_logged(value, found):
     assert number(value) == found

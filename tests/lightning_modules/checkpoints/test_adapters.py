@@ -1,4 +1,4 @@
-"""What a folder gets of a model with adapters, by PEFT itself."""
+"""Save and load adapters, with PEFT itself on the other side."""
 
 from pathlib import Path
 
@@ -77,7 +77,7 @@ def test_a_layer_without_an_adapter_here_is_said(tmp_path: Path, caplog: pytest.
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
 def test_parts_have_the_names_of_peft_too(tmp_path: Path):
-    """Which accelerate looks for; what reads all weights gets each once."""
+    """Parts have the names that accelerate looks for; a reader of all weights gets each once."""
     model = made(1, modules_to_save=["1"])
     save_model_parts(model, tmp_path)
     assert read_model_parts(tmp_path).keys() == model.state_dict().keys()

@@ -1,4 +1,4 @@
-"""What cannot be converted is said, and nothing is overwritten or left half written."""
+"""Errors name files that cannot be converted, and nothing is overwritten or left half written."""
 
 import json
 from pathlib import Path
@@ -49,11 +49,10 @@ def test_the_folder_is_named_after_the_step(file, tmp_path, target):
     assert set(weights) == {"a", "b"}
     state = json.loads((written / "trainer_state.json").read_text())
     assert (state["global_step"], state["epoch"]) == (6, 1.0)
-
-
-def test_a_folder_named_after_another_step(file, tmp_path):
     with pytest.raises(ValueError, match=r"checkpoint-7 .* step 6"):
         convert(file, tmp_path / "checkpoint-7")
+    back = torch.load(convert(written, tmp_path / "b.ckpt"), weights_only=True)
+    assert set(back["state_dict"]) == {"model.a", "model.b", "loss.scale"}, "with those beside the model's"
 
 
 def test_nothing_is_overwritten_unless_asked_for(file, folder, tmp_path):
@@ -76,11 +75,6 @@ def test_another_prefix(tmp_path):
     assert set(read_weights(convert(file, tmp_path / "out", prefix="net."))) == {"a", "b"}
     back = folder_to_file(tmp_path / "out" / "checkpoint-6", tmp_path / "b.ckpt", prefix="net.")
     assert set(torch.load(back, weights_only=True)["state_dict"]) == {"net.a", "net.b"}
-
-
-def test_weights_beside_the_models_come_back(file, tmp_path):
-    back = convert(convert(file, tmp_path / "out"), tmp_path / "b.ckpt")
-    assert set(torch.load(back, weights_only=True)["state_dict"]) == {"model.a", "model.b", "loss.scale"}
 
 
 def test_other_files(tmp_path):

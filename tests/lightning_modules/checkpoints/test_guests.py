@@ -1,4 +1,4 @@
-"""What others put into a checkpoint is there when it has been written again; what was ours is not."""
+"""Files of others in a checkpoint survive its being written again; older ones of ours do not."""
 
 import errno
 import os

@@ -3,7 +3,6 @@
 import json
 import logging
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -61,7 +60,8 @@ def _tiny(name: str) -> Any:
     return tf.MixtralForCausalLM(tf.MixtralConfig(num_attention_heads=2, num_key_value_heads=1, **sizes, **small))
 
 
-MODELS = {"plain": _plain, "tied": Tied, **{name: (lambda name=name: _tiny(name)) for name in ("gpt2", "bert", "t5")}}
+MODELS = {"plain": _plain, "tied": Tied, "tied, in one that does not tie": Tied}
+MODELS |= {name: (lambda name=name: _tiny(name)) for name in ("gpt2", "bert", "t5", "mixtral")}
 
 
 def _same(first: nn.Module, second: nn.Module) -> bool:
@@ -74,18 +74,22 @@ def _half(model: nn.Module) -> int:
     return sum(value.nbytes for value in {id(value): value for value in model.parameters()}.values()) // 2
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("sharded", [False, True])
 def test_weights_come_back(tmp_path: Path, name: str, sharded: bool):
-    saved, loaded = MODELS[name](), MODELS[name]()
+    """The reference (5.3.0) leaves experts as they were, with no more than a warning: files have other names."""
+    saved, loaded = MODELS[name](), (Untied if "not tie" in name else MODELS[name])()
     assert not _same(saved, loaded)
     save_weights(saved, tmp_path, max_shard_size=_half(saved) if sharded else "50GB")
+    before = torch.get_rng_state()
     assert (tmp_path / "model.safetensors.index.json").exists() == sharded
     assert problems(tmp_path, training_state=False) == []
     report = load_weights(loaded, tmp_path)
     assert _same(saved, loaded)
     assert report.missing == ()
     assert report.unexpected == ()
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_tied_weights_are_stored_once_and_documented_in_the_file(tmp_path: Path):
@@ -98,14 +102,6 @@ def test_tied_weights_are_stored_once_and_documented_in_the_file(tmp_path: Path)
     state_dict = safetensors.torch.load_file(tmp_path / "model.safetensors")
     assert plain_load.load_state_dict(state_dict, strict=False).unexpected_keys == []
     assert _same(model, plain_load)
-
-
-@pytest.mark.parametrize("size", ["50GB", 200])
-def test_tied_weights_come_back_in_a_model_that_does_not_tie_them(tmp_path: Path, size: int | str):
-    saved, loaded = Tied(), Untied()
-    save_weights(saved, tmp_path, max_shard_size=size)
-    assert load_weights(loaded, tmp_path).missing == ()
-    assert _same(saved, loaded)
 
 
 def test_given_state_dict_is_saved_instead_of_the_models(tmp_path: Path):
@@ -242,20 +238,6 @@ def test_damaged_weights_are_an_error_that_names_the_file(tmp_path: Path, size: 
         load_weights(_plain(), tmp_path)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize("size", ["50GB", 400])
-def test_mixture_of_experts_comes_back_though_its_file_has_other_names(tmp_path: Path, size: int | str):
-    """The reference (5.3.0) leaves the experts as they were, with no more than a warning."""
-    saved, loaded = _tiny("mixtral"), _tiny("mixtral")
-    save_weights(saved, tmp_path, max_shard_size=size)
-    before = torch.get_rng_state()
-    report = load_weights(loaded, tmp_path)
-    assert report.missing == ()
-    assert report.unexpected == ()
-    assert _same(saved, loaded)
-    assert torch.equal(torch.get_rng_state(), before)
-
-
 @pytest.mark.parametrize("strict", [True, False])
 def test_wrong_pretrained_model_keeps_its_own_values_and_says_so(tmp_path: Path, caplog, strict: bool):
     """Reading through the class must not put random values in the place of the model's own."""
@@ -273,7 +255,7 @@ def test_wrong_pretrained_model_keeps_its_own_values_and_says_so(tmp_path: Path,
 
 
 class Peft(nn.Module):
-    """What is asked of a PEFT model."""
+    """Answer as a PEFT model does."""
 
     def __init__(self, active: list[str]) -> None:
         super().__init__()
@@ -287,20 +269,6 @@ class Peft(nn.Module):
 def _adapter(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     safetensors.torch.save_file({"lora": torch.ones(1)}, folder / "adapter_model.safetensors")
-
-
-def test_an_adapter_that_lacks_weights_is_an_error(tmp_path: Path):
-    """PEFT says what was missing, and warns of it at most."""
-
-    class Lacking(Peft):
-        def load_adapter(self, folder: Path, name: str, is_trainable: bool = False) -> Any:
-            super().load_adapter(folder, name, is_trainable)
-            return SimpleNamespace(missing_keys=[f"lora_B.{name}.weight", "lora_B.other.weight"])
-
-    for name in ("one", "two"):
-        _adapter(tmp_path / name)
-    with pytest.raises(ValueError, match=r"has no values for 2 of .*lora_B\.one\.weight, lora_B\.two\.weight"):
-        load_weights(Lacking(["one", "two"]), tmp_path)
 
 
 def test_each_adapter_is_loaded_from_its_place(tmp_path: Path, caplog: pytest.LogCaptureFixture):

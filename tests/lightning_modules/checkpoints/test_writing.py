@@ -59,7 +59,7 @@ def stored(content: bytes) -> tuple[dict[str, object], bytes]:
 
 
 def write_both(model: nn.Module, folder: Path) -> tuple[dict[str, bytes], dict[str, bytes]]:
-    """What is written now, and what is written later of the same, the model having changed meanwhile."""
+    """Write a model at once and later, after it has changed; return the files of both."""
     optimizer = torch.optim.AdamW(model.parameters())
     model.head(model.embedding(torch.tensor([1]))).sum().backward()
     optimizer.step()

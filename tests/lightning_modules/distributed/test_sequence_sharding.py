@@ -17,7 +17,7 @@ def batch(**changes):
 
 
 def test_labels_are_shifted_before_the_split_and_positions_numbered():
-    """What fills rows up to 4 parts is on the right, and no target."""
+    """Rows are filled up to 4 parts on the right, with no target."""
     ready = ready_to_split(batch(), size=2)
     assert ready["shift_labels"].tolist() == [[2, 3, 4, 5, 6, 7, -100, -100], [9, 10, 11, 12, 13, 14, -100, -100]]
     assert ready["labels"][:, -1].tolist() == [-100, -100]

@@ -106,7 +106,7 @@ def test_there_have_to_be_states_of_zero(tmp_path):
 
 
 class Runs:
-    """What runs a program when it is unpickled."""
+    """Run a program when unpickled."""
 
     def __init__(self, file: Path) -> None:
         self.file = file

@@ -73,12 +73,6 @@ def test_precisions_equal_reference(dtype, to_host_after):
     assert same(*collected([numbers(*size, dtype=dtype) for size in SIZES], to_host_after))
 
 
-def test_scalars_count_as_one_sample_each():
-    """One batch too, which the reference leaves without a dimension."""
-    for count in (1, 3):
-        assert collected([torch.tensor(2.0)] * count)[0].tolist() == [2.0] * count
-
-
 @pytest.fixture
 def moved(monkeypatch):
     """The batches that were copied to the host."""

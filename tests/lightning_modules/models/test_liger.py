@@ -64,27 +64,13 @@ def test_it_is_asked_before_anything_looks_at_the_forward_pass(tmp_path, liger, 
     assert seen == [1]
 
 
-def test_an_adapter_is_looked_under(tmp_path, liger, monkeypatch):
-    """Liger is for the model inside; a module of the name of PEFT is enough to see that."""
-
-    class PeftModel(torch.nn.Module):
-        def __init__(self, base):
-            super().__init__()
-            self.base = base
-
-        def get_base_model(self):
-            return self.base
-
-        def forward(self, input_ids, labels=None, **kwargs):
-            return self.base(input_ids=input_ids, labels=labels)
-
-    peft = ModuleType("peft")
-    peft.__spec__ = importlib.machinery.ModuleSpec("peft", None)
-    peft.PeftModel = peft.PeftMixedModel = PeftModel
-    model = PeftModel(gpt2())
+def test_an_adapter_is_looked_under(liger, monkeypatch):
+    peft, base = ModuleType("peft"), gpt2()
+    peft.PeftModel = type("PeftModel", (torch.nn.Module,), {"get_base_model": lambda self: base})
+    peft.PeftMixedModel = type("PeftMixedModel", (), {})
     monkeypatch.setitem(sys.modules, "peft", peft)
-    trainer(tmp_path, model=model, use_liger_kernel=True, train_dataset=tokens(), max_steps=1).train()
-    assert [call["model"] is model.base for call in liger] == [True]
+    apply_liger_kernels(peft.PeftModel(), None)
+    assert liger == [{"model": base}]
 
 
 def test_other_models_are_left_alone_with_a_warning(tmp_path, liger, caplog):

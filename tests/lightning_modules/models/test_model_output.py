@@ -28,30 +28,15 @@ class Theirs(Reference):
 
 
 T = torch.tensor([1.0, 2.0])
+FIRST = [{"first": T, "third": 4}, [("second", 1), ("third", None)], (T, T), "text", 5, [], (), {}, {"first": None}]
+FIRST += [{"other": 1}, [("first", 1), 3], [["second", 1]], ["ab"], range(2), {1: 2}, T.numpy(), {"first": 1, 2: 3}]
 MADE = [
     lambda kind: kind(first=T, third=3),
     lambda kind: kind(T, T + 1),
-    lambda kind: kind({"first": T, "third": 4}),
-    lambda kind: kind([("second", 1), ("third", None)]),
-    lambda kind: kind((T, T)),
     lambda kind: kind([T, T], None, 2),
-    lambda kind: kind("text"),
-    lambda kind: kind(5),
     lambda kind: kind(),
-    lambda kind: kind([]),
-    lambda kind: kind(()),
-    lambda kind: kind({}),
-    lambda kind: kind({"first": None}),
-    lambda kind: kind({"other": 1}),
-    lambda kind: kind([("first", 1), 3]),
-    lambda kind: kind([["second", 1]]),
-    lambda kind: kind("ab"),
-    lambda kind: kind(["ab"]),
-    lambda kind: kind(range(2)),
-    lambda kind: kind({1: 2}),
     lambda kind: kind(zip(["second"], [1], strict=True)),
-    lambda kind: kind(T.numpy()),
-    lambda kind: kind({"first": 1, 2: 3}),
+    *(lambda kind, given=given: kind(given) for given in FIRST),
 ]
 
 

@@ -29,28 +29,20 @@ class Slotted:
     hidden: torch.Tensor | None = None
 
 
-FORMS = {
-    "dict": {"loss": LOSS, "logits": LOGITS, "hidden": HIDDEN},
-    "dict, loss last": {"logits": LOGITS, "hidden": HIDDEN, "loss": LOSS},
-    "ordered dict": OrderedDict(loss=LOSS, logits=LOGITS, hidden=HIDDEN),
-    "user dict": UserDict(loss=LOSS, logits=LOGITS, hidden=HIDDEN),
-    "mapping proxy": MappingProxyType({"loss": LOSS, "logits": LOGITS, "hidden": HIDDEN}),
+VALUES = {"loss": LOSS, "logits": LOGITS, "hidden": HIDDEN}
+BARE = {"logits": LOGITS, "hidden": HIDDEN}
+FORMS = {kind.__name__: kind(**VALUES) for kind in (dict, OrderedDict, UserDict, SimpleNamespace, Plain, Slotted)} | {
+    "dict, loss last": {**BARE, "loss": LOSS},
+    "mapping proxy": MappingProxyType(VALUES),
     "model output": SequenceClassifierOutput(loss=LOSS, logits=LOGITS, hidden_states=HIDDEN),
     "tuple": (LOSS, LOGITS, HIDDEN),
-    "named tuple": Named(LOSS, LOGITS, HIDDEN),
+    "named tuple": Named(**VALUES),
     "list": [LOSS, LOGITS, HIDDEN],
-    "namespace": SimpleNamespace(loss=LOSS, logits=LOGITS, hidden=HIDDEN),
-    "dataclass": Plain(loss=LOSS, logits=LOGITS, hidden=HIDDEN),
-    "dataclass with slots": Slotted(loss=LOSS, logits=LOGITS, hidden=HIDDEN),
 }
-WITHOUT_LOSS = {
-    "dict": {"logits": LOGITS, "hidden": HIDDEN},
+WITHOUT_LOSS = {kind.__name__: kind(**BARE) for kind in (dict, SimpleNamespace, Plain, Slotted)} | {
     "model output": SequenceClassifierOutput(logits=LOGITS, hidden_states=HIDDEN),
     "tuple": (LOGITS, HIDDEN),
     "list": [LOGITS, HIDDEN],
-    "namespace": SimpleNamespace(logits=LOGITS, hidden=HIDDEN),
-    "dataclass": Plain(logits=LOGITS, hidden=HIDDEN),
-    "dataclass with slots": Slotted(logits=LOGITS, hidden=HIDDEN),
 }
 
 

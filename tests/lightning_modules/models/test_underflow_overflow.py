@@ -1,4 +1,4 @@
-"""What the watch looks into and says; `tests/parity/test_underflow_overflow.py` compares its numbers."""
+"""The watch looks into all values and names faults; `tests/parity/test_underflow_overflow.py` compares its numbers."""
 
 import logging
 import math

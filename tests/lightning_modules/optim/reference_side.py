@@ -10,7 +10,7 @@ from lightrainer.lightning_modules.common.suggestions import OptimizerNames
 
 
 def reference_arguments(config, **changes):
-    """What the reference reads of its TrainingArguments."""
+    """Stand in for what the reference reads of its TrainingArguments."""
     values = {
         "optim": OptimizerNames(config.name),
         "optim_args": config.args,

@@ -40,7 +40,7 @@ def test_norm_and_gradients_are_those_of_torch(kind, max_norm, norm_type):
 
 
 def test_gradients_are_changed():
-    """Negative control: the comparison would see gradients that nobody clips."""
+    """Negative control: the comparison would see gradients that are not clipped."""
     made = parameters("plain")
     before = made[0].grad.clone()
     assert clip_gradients(made, 0.5) > 0.5

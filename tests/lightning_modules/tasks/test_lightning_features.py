@@ -1,4 +1,4 @@
-"""What `lightning.Trainer` can do it does with our modules and data too, and each option has its effect."""
+"""Options of `lightning.Trainer` have their effect with our modules and data too."""
 
 import copy
 import math
@@ -28,7 +28,7 @@ def data(**kwargs):
 def fitted(made=None, datamodule=None, **options):
     """The module after a training with these options, and what was seen of it."""
     made, seen = module() if made is None else made, Seen()
-    trainer = make_trainer(**options, callbacks=[seen, *options.pop("callbacks", [])])
+    trainer = make_trainer(**options, callbacks=[seen])
     set_seed(7)
     trainer.fit(made, data() if datamodule is None else datamodule)
     return made, seen, trainer
@@ -38,7 +38,7 @@ class TestAccumulation:
     def test_an_optimizer_that_steps_in_the_backward_pass_cannot_accumulate(self, monkeypatch):
         asked = "lightrainer.lightning_modules.tasks.optimizer_module.steps_in_backward"
         monkeypatch.setattr(asked, lambda optimizer: True)
-        with pytest.raises(ValueError, match="cannot accumulate"):
+        with pytest.raises(ValueError, match="accumulate_grad_batches=2"):
             fitted(accumulate_grad_batches=2)
 
 
@@ -115,11 +115,6 @@ class TestLimits:
         assert seen.losses[-1] < 0.1 < seen.losses[0], "and they are learnt by heart"
         usual = fitted(datamodule=datamodule(), limit_train_batches=2, max_epochs=2)[1]
         assert not torch.equal(usual.batches[0], usual.batches[2])
-
-    def test_epochs_that_are_cut_short_are_not_alike(self):
-        """The loader learns of the next epoch although it has never come to the end of one."""
-        seen = fitted(limit_train_batches=2)[1]
-        assert not torch.equal(seen.batches[0], seen.batches[2])
 
 
 @pytest.mark.filterwarnings("ignore:Total length of `list` across ranks is zero")  # there is no validation
@@ -226,7 +221,7 @@ class OwnOptimization(LossModule):
 
 
 def test_subclasses_with_steps_of_their_own():
-    """What they return is divided by the batches of a step, as Lightning does; or nothing is, where they step."""
+    """Their losses are divided by the batches of a step, as Lightning does; not where they step by themselves."""
     sgd = {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.1}}
     texts = DataModule(points(8), batch_size=4, shuffle=False)
     whole = {name: torch.stack([item[name] for item in points(8)]) for name in ("x", "labels")}

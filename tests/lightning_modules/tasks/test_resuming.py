@@ -86,7 +86,7 @@ def ours():
 
 
 class Events(Seen):
-    """What each batch was, and the steps and results of validations."""
+    """Record each batch, and the steps and results of validations."""
 
     def __init__(self):
         super().__init__()

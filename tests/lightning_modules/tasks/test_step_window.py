@@ -10,7 +10,7 @@ from lightrainer.lightning_modules.tasks.step_window import StepWindow
 
 
 def gradient_of(batches, divisor, *, items, processes=1):
-    """What comes of backward passes of Lightning's divided losses; the mean over processes, as DDP takes it."""
+    """Run backward passes of Lightning's divided losses; return the mean over processes, as DDP takes it."""
     gradients, losses = [], []
     shares = [batches[rank::processes] for rank in range(processes)]
     for rank in range(processes):

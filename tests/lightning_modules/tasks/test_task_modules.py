@@ -175,7 +175,7 @@ class TestSeq2Seq:
         assert set(cut.model.calls) == {(1, 1)}
 
     def test_predictions(self):
-        """What `generate` returned; options of a call go before those of the module."""
+        """Predictions are what `generate` returned; options of a call go before those of the module."""
         module = Seq2SeqModule(Echo(), generation={"beams": 3})
         data = DataModule(predict_dataset=sentences(6), collate_fn=pad, batch_size=3)
         batches = make_trainer().predict(module, data)

@@ -1,4 +1,4 @@
-"""What only fills up the last round of several processes is left out, and nothing else."""
+"""Samples that only fill up the last round of several processes are left out, and nothing else."""
 
 import pytest
 import torch

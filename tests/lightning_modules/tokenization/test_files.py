@@ -124,10 +124,12 @@ FOLDERS = {
             "truncation_side": "left",
         }
     },
-    "several chat templates": {
-        "tokenizer_config": {"chat_template": [{"name": "default", "template": "a"}, {"name": "rag", "template": "b"}]}
+    "several chat templates, begin and end tokens": {
+        "tokenizer_config": {
+            "chat_template": [{"name": "default", "template": "a"}, {"name": "rag", "template": "b"}],
+            **{"add_bos_token": True, "bos_token": "[CLS]", "eos_token": "[SEP]"},
+        }
     },
-    "begin and end tokens": {"tokenizer_config": {"add_bos_token": True, "bos_token": "[CLS]", "eos_token": "[SEP]"}},
     "nothing else": {},
 }
 
@@ -210,16 +212,6 @@ def test_an_older_folder_leaves_it_to_the_class(tmp_path, files):
     assert_same(mine("some text", "and more", **asked), theirs("some text", "and more", **asked))
     mine.save_pretrained(tmp_path / "again")
     assert "token_type_ids" in PreTrainedTokenizerFast.from_pretrained(tmp_path / "again")("a")
-
-
-@pytest.mark.skipif(LATER, reason="later versions go by the class that is named")
-def test_files_that_contradict_each_other_mean_nothing_more(tmp_path):
-    files = {"tokenizer_config": {"tokenizer_class": "ElectraTokenizer"}, "config": {"model_type": "electra"}}
-    mine, theirs = (
-        module.from_pretrained(folder_of(tmp_path, **files)) for module in (AutoTokenizer, transformers.AutoTokenizer)
-    )
-    assert mine.special_tokens_map == theirs.special_tokens_map == {}
-    assert mine.model_input_names == theirs.model_input_names
 
 
 def test_what_classes_take_for_granted_is_what_they_do():

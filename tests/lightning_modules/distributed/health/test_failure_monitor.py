@@ -28,7 +28,7 @@ def monitors(monkeypatch):
 
 
 def fields_of(pid):
-    """What the system says of a process: its state, and so on."""
+    """Read the state of a process, and its other fields, from the system."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
