@@ -18,8 +18,8 @@ def state_dicts(callbacks: Iterable[Any]) -> dict[str, list[dict[str, Any]]]:
     """Return the states of those callbacks that keep one, by the name of their class, in their order."""
     states: dict[str, list[dict[str, Any]]] = {}
     for callback in callbacks:
-        if keeps_state(callback):
-            states.setdefault(type(callback).__name__, []).append(callback.state_dict())
+        if keeps_state(callback) and (state := callback.state_dict()):
+            states.setdefault(type(callback).__name__, []).append(state)
     return states
 
 

@@ -35,6 +35,11 @@ class LoggerCallback(TrainerCallback):
     """Advice for when its run cannot be opened; a sentence."""
     ends_with_training: bool = False
     """True closes the run when training ends; the next training opens another one."""
+    run_variable: ClassVar[str] = ""
+    """The environment variable that names a run to go on with, which goes before that of a checkpoint."""
+    run_id: Any = None
+    """The name by which the tracker finds the run again: a resumed training takes it from the checkpoint."""
+    _resumed_run: str | None = None
     save_model: Callable[[str], Any] | None = None
     """Writes the model to a folder, called by all processes; set by the Trainer."""
 
@@ -43,6 +48,19 @@ class LoggerCallback(TrainerCallback):
         self._initialized = False
         self._over = False
         self._lost = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the run, for checkpoints; nothing where there is none."""
+        return {"run": self.run_id} if self._initialized and self.run_id is not None else {}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take the run of a checkpoint, for the next one that is opened."""
+        self._resumed_run = state_dict.get("run")
+
+    def _run_to_resume(self, state: TrainerState) -> str | None:
+        """Return the run of the checkpoint that the training resumes from, once, unless the environment names one."""
+        found, self._resumed_run = self._resumed_run, None
+        return None if state.is_hyper_param_search or os.environ.get(self.run_variable) else found
 
     def _available(self) -> bool:
         """Return whether the package is installed."""

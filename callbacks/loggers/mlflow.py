@@ -42,6 +42,7 @@ class MLflowCallback(LoggerCallback):
     """
 
     platform = "mlflow"
+    run_variable = "MLFLOW_RUN_ID"
     advice = "MLFLOW_TRACKING_URI=sqlite:///mlflow.db keeps runs on this machine."
     ends_with_training = True
 
@@ -77,14 +78,18 @@ class MLflowCallback(LoggerCallback):
         mlflow, uri = self._ml_flow, os.environ.get("MLFLOW_TRACKING_URI")
         if uri and not mlflow.is_tracking_uri_set():
             mlflow.set_tracking_uri(uri)
-        nested = is_switched_on("MLFLOW_NESTED_RUN")
+        nested, resumed = is_switched_on("MLFLOW_NESTED_RUN"), self._run_to_resume(state)
         if mlflow.active_run() is not None and not nested and not os.environ.get("MLFLOW_RUN_ID"):
             return
         experiment = os.environ.get("MLFLOW_EXPERIMENT_NAME")
         if experiment:
             mlflow.set_experiment(experiment)
         trial = None if state.trial_name is None else "-".join(filter(None, (args.run_name, state.trial_name)))
-        mlflow.start_run(run_name=trial or args.run_name, nested=nested)
+        if resumed and not mlflow.search_runs(filter_string=f"attributes.run_id = '{resumed}'", output_format="list"):
+            logger.warning("MLflow has no run %s, which the checkpoint names: the training gets another one.", resumed)
+            resumed = None
+        known = {"run_id": resumed} if resumed else {}
+        mlflow.start_run(run_name=trial or args.run_name, nested=nested, **known)
         self._auto_end_run = True
 
     def _log_params(self, params: dict[str, Any]) -> None:
@@ -96,6 +101,8 @@ class MLflowCallback(LoggerCallback):
         most = os.environ.get("MLFLOW_MAX_LOG_PARAMS", "")
         if most.isdigit():
             kept = kept[: int(most)]
+        known = self._ml_flow.active_run().data.params  # a run keeps the values that it has
+        kept = [(name, value) for name, value in kept if name not in known]
         for start in range(0, len(kept), self._most_params):
             self._ml_flow.log_params(dict(kept[start : start + self._most_params]), synchronous=False)
 

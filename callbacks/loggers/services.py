@@ -131,6 +131,7 @@ class CometCallback(PredictionLogger):
     """
 
     platform = "comet_ml"
+    run_variable = "COMET_EXPERIMENT_KEY"
     advice = "COMET_START_ONLINE=0 keeps the experiment on this machine, `comet login` stores a key."
 
     def __init__(self) -> None:
@@ -139,7 +140,7 @@ class CometCallback(PredictionLogger):
 
     @property
     def run_id(self) -> str | None:
-        """Return the key of the experiment, to be set as `COMET_EXPERIMENT_KEY` when it is resumed."""
+        """Return the key of the experiment."""
         return None if self._experiment is None else self._experiment.get_key()
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
@@ -158,8 +159,9 @@ class CometCallback(PredictionLogger):
         if state.is_hyper_param_search:
             mode = "create"
         comet_ml = import_module("comet_ml")
-        named = comet_ml.ExperimentConfig(name=args.run_name)
-        self._experiment = comet_ml.start(online=None, mode=mode, experiment_config=named)
+        named, resumed = comet_ml.ExperimentConfig(name=args.run_name), self._run_to_resume(state)
+        key = {"experiment_key": resumed} if resumed and mode != "create" else {}
+        self._experiment = comet_ml.start(online=None, mode=mode, experiment_config=named, **key)
         self._experiment.set_model_graph(model)
         known = {"args": args.to_dict(), "config": config_of(model), "peft_config": getattr(model, "peft_config", None)}
         parameters = {name: value for name, value in known.items() if value}

@@ -35,6 +35,7 @@ class SwanLabCallback(PredictionLogger):
     """
 
     platform = "swanlab"
+    run_variable = "SWANLAB_RUN_ID"
     advice = "SWANLAB_MODE=offline keeps the experiment on this machine, `swanlab login` stores a key."
 
     def __init__(self) -> None:
@@ -44,10 +45,12 @@ class SwanLabCallback(PredictionLogger):
     def _start(self, args: Any, state: TrainerState, model: Any) -> None:
         if os.environ.get("SWANLAB_LOG_MODEL") is not None:
             logger.warning("SWANLAB_LOG_MODEL is set, but SwanLab does not keep models.")
+        resumed = self._run_to_resume(state)
         if not self._is_running():
-            naming = _naming(args, state)
+            naming = ({"id": resumed, "resume": "allow"} if resumed else {}) | _naming(args, state)
             with _without_variable("SWANLAB_PROJECT"):
                 self._swanlab.init(**naming)
+        self.run_id = getattr(self._swanlab.get_run(), "id", None)
         self._swanlab.config["FRAMEWORK"] = "lightrainer"
         self._swanlab.config.update(description(args, model))
         count = parameter_count(model)

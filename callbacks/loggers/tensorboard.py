@@ -41,6 +41,11 @@ class TensorBoardCallback(LoggerCallback):
         self.logging_dir: str | None = None
         super().__init__()
 
+    @property
+    def run_id(self) -> str | None:
+        """Return the name of the folder below `runs` that was made for this training."""
+        return os.path.basename(self.logging_dir) if self.logging_dir and self._given_writer is None else None
+
     def _available(self) -> bool:
         return self._given_writer is not None or is_tensorboard_available()
 
@@ -87,9 +92,11 @@ class TensorBoardCallback(LoggerCallback):
 
     def _writer(self, args: Any, state: TrainerState) -> Any:
         if self.tb_writer is None:
-            if self.logging_dir is None:
-                self.logging_dir = _logging_dir(args, state)
-            self.tb_writer = _writer_class()(self.logging_dir)
+            resumed = self._run_to_resume(state)
+            if self.logging_dir is None or resumed:
+                self.logging_dir = _logging_dir(args, state, resumed)
+            purged = {"purge_step": state.global_step + 1} if resumed else {}
+            self.tb_writer = _writer_class()(self.logging_dir, **purged)
         return self.tb_writer
 
 
@@ -101,13 +108,14 @@ def _writer_class() -> Any:
     return SummaryWriter
 
 
-def _logging_dir(args: Any, state: TrainerState) -> str:
+def _logging_dir(args: Any, state: TrainerState, resumed: str | None) -> str:
     asked = getattr(args, "logging_dir", None) or os.environ.get("TENSORBOARD_LOGGING_DIR")
     if asked:
         directory = os.path.expanduser(asked)
     else:
         started = datetime.now().strftime("%b%d_%H-%M-%S")
-        directory = os.path.join(args.output_dir, "runs", f"{started}_{socket.gethostname()}")
+        name = os.path.basename(resumed or f"{started}_{socket.gethostname()}")
+        directory = os.path.join(args.output_dir, "runs", name)
     return trial_folder(directory, state)
 
 

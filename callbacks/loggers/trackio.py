@@ -39,7 +39,6 @@ class TrackioCallback(PredictionLogger):
         self._trackio: Any = import_module("trackio")
         self._space_id: str | None = None
         self._static_space_id: str | None = None
-        self._run_name: str | None = None
         self._description: dict[str, Any] = {}
         self._args: Any = None
         self._model: Any = None
@@ -67,7 +66,7 @@ class TrackioCallback(PredictionLogger):
         count = parameter_count(model)
         counted = {} if count is None else {"model/num_parameters": count}
         self._description = {**description(args, model), **counted}
-        self._open(args, state.trial_name or args.run_name)
+        self._open(args, state.trial_name or args.run_name or self._run_to_resume(state))
 
     def _open(self, args: Any, name: str | None) -> None:
         more = {"resume": "allow", "private": args.hub_private_repo}
@@ -77,7 +76,7 @@ class TrackioCallback(PredictionLogger):
             more["bucket_id"] = args.trackio_bucket_id
         run = self._trackio.init(project=args.project, name=name, space_id=args.trackio_space_id, **more)
         self._trackio.config.update(self._description)
-        self._run_name = getattr(run, "name", name)
+        self.run_id = getattr(run, "name", name)
         self._space_id = self._trackio.context_vars.current_space_id.get()  # with the name of the user, if any
 
     def _report(self, args: Any, state: TrainerState, logs: dict[str, Any]) -> None:
@@ -90,7 +89,7 @@ class TrackioCallback(PredictionLogger):
         if not self._over:
             self._trackio.log(values)
             return
-        self._open(self._args, self._run_name)
+        self._open(self._args, self.run_id)
         try:
             self._trackio.log(values)
         finally:

@@ -62,6 +62,7 @@ class WandbCallback(PredictionLogger):
     """
 
     platform = "wandb"
+    run_variable = "WANDB_RUN_ID"
     advice = "WANDB_MODE=offline keeps the run on this machine, `wandb login` stores a key."
 
     def __init__(self) -> None:
@@ -76,7 +77,7 @@ class WandbCallback(PredictionLogger):
 
     @property
     def run_id(self) -> str | None:
-        """Return the id of the run, to be set as `WANDB_RUN_ID` when it is resumed."""
+        """Return the id of the run."""
         return getattr(self._wandb.run, "id", None)
 
     def _upload(self, args: Any, state: TrainerState, folder: str) -> None:
@@ -110,8 +111,12 @@ class WandbCallback(PredictionLogger):
         self._initialized = False
 
     def _start(self, args: Any, state: TrainerState, model: Any) -> None:
+        resumed = self._run_to_resume(state)
         if self._wandb.run is None:
-            self._wandb.init(project=os.environ.get("WANDB_PROJECT", "huggingface"), **_naming(args, state))
+            naming = _naming(args, state) | (
+                {"id": resumed, "resume": os.environ.get("WANDB_RESUME") or "allow"} if resumed else {}
+            )
+            self._wandb.init(project=os.environ.get("WANDB_PROJECT", "huggingface"), **naming)
         self._wandb.config.update(description(args, model), allow_val_change=True)
         self._wandb.define_metric("train/global_step")
         self._wandb.define_metric("*", step_metric="train/global_step", step_sync=True)

@@ -107,7 +107,7 @@ def comet_ml(monkeypatch: Any) -> Recorder:
 def mlflow(monkeypatch: Any, active: bool = False) -> Recorder:
     record = Recorder()
     running: list[Any] = [1] if active else []
-    run = SimpleNamespace(info=SimpleNamespace(run_id="the-run"))
+    run = SimpleNamespace(info=SimpleNamespace(run_id="the-run"), data=SimpleNamespace(params={}))
     record.answers |= {
         "active_run": lambda: run if running else None,
         "is_tracking_uri_set": False,

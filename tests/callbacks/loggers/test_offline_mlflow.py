@@ -113,3 +113,29 @@ def test_an_mlflow_run_does_not_stay_open_after_an_error(mlflow, mlflow_runs, tm
     callback.__del__()
     (run,) = mlflow_runs()
     assert (mlflow.active_run(), run["status"]) == (None, "FAILED")
+
+
+def test_a_resumed_training_goes_on_with_its_run(mlflow, mlflow_runs, tmp_path, monkeypatch, caplog):
+    """Unless the environment names another one, or it is gone, which is said."""
+
+    def train(resumed=True, **changes):
+        folder, saved = tmp_path / "out", {"save_strategy": "steps", "save_steps": 2}
+        made = trainer(lightrainer, folder, report_to="mlflow", **saved, **changes)
+        made.train(resume_from_checkpoint=str(folder / "checkpoint-2") if resumed else None)
+        return callback_of(made, "MLflowCallback").run_id
+
+    first = train(resumed=False)
+    assert train(warmup_steps=1) == first
+    (run,) = mlflow_runs()
+    assert [step for step, _ in run["metrics"]["loss"]] == [1, 2, 3, 4, 3, 4]
+    assert run["params"]["warmup_steps"] == "0"
+    assert "could not take" not in caplog.text
+    with mlflow.start_run() as other:
+        assert train() == other.info.run_id
+    gone = train(resumed=False)
+    with monkeypatch.context() as patch:
+        patch.setenv("MLFLOW_RUN_ID", first)
+        assert train() == first
+    mlflow.delete_run(gone)
+    assert train() != gone
+    assert f"MLflow has no run {gone}" in caplog.text

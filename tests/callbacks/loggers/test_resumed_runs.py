@@ -1,0 +1,111 @@
+"""A resumed training goes on with the run of its checkpoint, unless the script or the environment names one."""
+
+import importlib
+from pathlib import Path
+
+import pytest
+import recorded_clients
+from offline import needs
+from small_run import callback_of, trainer
+
+import lightrainer
+from lightrainer.callbacks.loggers import availability
+
+SAVED = {"save_strategy": "steps", "save_steps": 2}
+
+
+def train(folder, report_to, name, resumed=False, then=lambda: None, **changes):
+    """Train in four steps, or the last two of them; returns the callback, as another process would have it."""
+    made = trainer(lightrainer, folder / "out", report_to=report_to, **{**SAVED, **changes})
+    made.train(resume_from_checkpoint=str(folder / "out" / "checkpoint-2") if resumed else None)
+    callback = callback_of(made, name)
+    found = callback.run_id
+    then()
+    return found
+
+
+@needs("wandb")
+def test_wandb(tmp_path, monkeypatch):
+    import wandb
+
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    given = tmp_path, "wandb", "WandbCallback"
+    first = train(*given, then=wandb.finish)
+    assert train(*given, resumed=True, then=wandb.finish) == first
+    assert train(*given, then=wandb.finish) != first
+    assert len([path for path in Path("wandb").glob("offline-run-*") if path.name.endswith(first)]) == 2
+    given_ids = []
+    monkeypatch.setattr(
+        wandb, "init", lambda init=wandb.init, **given: given_ids.append(given.get("id")) or init(**given)
+    )
+    monkeypatch.setenv("WANDB_RUN_ID", "mine")  # read by wandb itself
+    train(*given, resumed=True, then=wandb.finish)
+    assert given_ids == [None]
+
+
+@needs("tensorboard")
+@pytest.mark.parametrize("asked", [False, True])
+def test_tensorboard(tmp_path, asked):
+    """The folder of the run, in which what came after the checkpoint is taken back."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    changes = {"logging_dir": str(tmp_path / "asked")} if asked else {}
+    given = tmp_path, "tensorboard", "TensorBoardCallback"
+    first = train(*given, **changes)
+    assert train(*given, resumed=True, **changes) == first
+    (folder,) = [tmp_path / "asked"] if asked else (tmp_path / "out" / "runs").iterdir()
+    events = EventAccumulator(str(folder))
+    events.Reload()
+    assert [event.step for event in events.Scalars("train/loss")] == [1, 2, 3, 4]
+
+
+def test_a_run_folder_is_one_of_this_training(tmp_path):
+    """A checkpoint cannot send logs elsewhere, and a moved training writes where it is now."""
+    from lightrainer.callbacks.loggers.tensorboard import TensorBoardCallback
+
+    made = trainer(lightrainer, tmp_path / "out", [TensorBoardCallback()])
+    callback_of(made, "TensorBoardCallback").load_state_dict({"run": str(tmp_path / "elsewhere")})
+    made.train()
+    assert [path.name for path in (tmp_path / "out" / "runs").iterdir()] == ["elsewhere"]
+
+
+@needs("swanlab")
+def test_swanlab(tmp_path, monkeypatch):
+    swanlab = importlib.import_module("swanlab")
+    monkeypatch.setenv("SWANLAB_MODE", "offline")
+    given = tmp_path, "swanlab", "SwanLabCallback"
+    first = train(*given, then=swanlab.finish)
+    assert first is not None
+    assert train(*given, resumed=True, then=swanlab.finish) == first
+    monkeypatch.setenv("SWANLAB_RUN_ID", "a" * 21)
+    assert train(*given, resumed=True, then=swanlab.finish) == "a" * 21
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_trackio(tmp_path, monkeypatch, named):
+    """Its name is the run; a `run_name` of the script goes before."""
+    record = recorded_clients.trackio(monkeypatch)
+    monkeypatch.setitem(availability.AVAILABLE, "trackio", lambda: True)
+    changes = {"run_name": "mine"} if named else {}
+    first = train(tmp_path, "trackio", "TrackioCallback")
+    train(tmp_path, "trackio", "TrackioCallback", resumed=True, **changes)
+    names = [options["name"] for name, _, options in record.calls if name == "init"]
+    assert first is not None
+    assert names == [None, "mine" if named else first]
+
+
+@pytest.mark.parametrize("key", [None, "mine"])
+def test_comet(tmp_path, monkeypatch, key):
+    record = recorded_clients.comet_ml(monkeypatch)
+    monkeypatch.setitem(availability.AVAILABLE, "comet_ml", lambda: True)
+    train(tmp_path, "comet_ml", "CometCallback")
+    if key is not None:
+        monkeypatch.setenv("COMET_EXPERIMENT_KEY", key)
+    train(tmp_path, "comet_ml", "CometCallback", resumed=True)
+    starts = [options.get("experiment_key") for name, _, options in record.calls if name == "start"]
+    assert starts == [None, "the-key" if key is None else None]
+
+
+def test_without_a_tracker_nothing_is_in_the_checkpoint(tmp_path):
+    trainer(lightrainer, tmp_path / "out", **SAVED).train()
+    assert not (tmp_path / "out" / "checkpoint-2" / "callback_states.pt").exists()
