@@ -1,7 +1,7 @@
 """Convert arguments from the forms they may be written in to the one form that the rest of the code reads.
 
-Values that cannot be converted are left as they are, for `validation` to report. Only broken JSON and missing files are
-errors here.
+Values that cannot be converted are left as they are, for `validation` to report. Only broken JSON, missing files and
+addresses of no use are errors here.
 """
 
 import json
@@ -14,6 +14,7 @@ from numbers import Real
 from typing import Any
 
 from ...lightning_modules.common.json_files import read_object
+from ...lightning_modules.common.local_paths import local_folder
 from .accelerator import AcceleratorConfig
 from .checkpointing import agree
 from .enums import DebugOption, FSDPOption, HubStrategy, IntervalStrategy, OptimizerNames, SaveStrategy, SchedulerType
@@ -51,7 +52,8 @@ def coerce(args: ArgumentFields, dict_fields: list[str]) -> None:
         dict_fields: Names of the fields in which a dict may be written as JSON text.
 
     Raises:
-        ValueError: Text that begins as JSON is not JSON.
+        ValueError: Text that begins as JSON is not JSON, or `output_dir` is an address that cannot be.
+        ImportError: The package for the address in `output_dir` is not installed.
         FileNotFoundError: A configuration file does not exist.
     """
     _output_dir(args)
@@ -111,7 +113,7 @@ def _output_dir(args: ArgumentFields) -> None:
         args.output_dir = "trainer_output"
         logger.info("output_dir is not set: results go to the folder 'trainer_output'.")
     if isinstance(args.output_dir, (str, os.PathLike)):
-        args.output_dir = os.path.expanduser(args.output_dir)
+        args.output_dir = local_folder(args.output_dir)
 
 
 def _texts(args: ArgumentFields) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any
 
+from ...lightning_modules.common.local_paths import address_of
 from ..distributed.process import join_others, launched_world_size
 from .coercion import coerce
 from .exports import export_loaders, export_process
@@ -30,9 +31,11 @@ class Serialization(ArgumentFields):
         """As the method of that name in the reference, but what is nested is copied, never changed in place.
 
         Returns:
-            All fields by name: members of enumerations as text, configurations as dicts, tokens as a placeholder.
+            All fields by name: members of enumerations as text, configurations as dicts, tokens as a placeholder;
+            `output_dir` as the address, if it is the folder of one.
         """
         values = {item.name: getattr(self, item.name) for item in fields(self) if item.init}
+        values["output_dir"] = address_of(values["output_dir"]) or values["output_dir"]
         return {name: _masked(name, _plain(value)) for name, value in values.items()}
 
     def to_json_string(self) -> str:

@@ -11,7 +11,7 @@ from .enums import OptimizerNames, SchedulerType
 class RunArguments:
     """The fields of `transformers.TrainingArguments` that say how long to train and where to write."""
 
-    output_dir: str | None = argument(None, "Folder for all results; unset is 'trainer_output'.", "`default_root_dir`")
+    output_dir: str | None = argument(None, "Folder or address; unset is 'trainer_output'.", "`default_root_dir`")
     per_device_train_batch_size: int = argument(
         8, "Samples in a training batch of one process, before accumulation.", "`build_loader(batch_size=)`"
     )

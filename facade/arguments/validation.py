@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from ...callbacks.loggers.availability import TRACKERS
-from ...lightning_modules.common.local_paths import remote_fault
+from ...lightning_modules.common.local_paths import address_of, is_address
 from ...lightning_modules.common.parameter_rules import rule_faults
 from ...lightning_modules.common.schedule_curves import number_faults
 from ...lightning_modules.common.suggestions import did_you_mean, optimizer_name
@@ -130,10 +130,12 @@ def _optimizer_by_path(args: Any) -> Iterable[str]:
 rule("parameter_rules")(lambda args: rule_faults(args.parameter_rules or {}))
 
 
-@rule("output_dir")
+@rule("output_dir", "save_on_each_node")
 def _folder_for_results(args: Any) -> Iterable[str]:
-    if fault := remote_fault(args.output_dir, "output_dir"):
-        yield fault
+    if is_address(args.output_dir):  # `coerce` puts a folder in its place
+        yield f"output_dir={args.output_dir!r} is set too late: pass an address to TrainingArguments(output_dir=)."
+    elif args.save_on_each_node and address_of(args.output_dir):
+        yield "save_on_each_node: leave it out, as output_dir is an address, where all machines find all files."
 
 
 @rule("lr_scheduler_kwargs")

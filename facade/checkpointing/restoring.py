@@ -18,7 +18,6 @@ from ...lightning_modules.checkpoints import owners
 from ...lightning_modules.common.collectives import gather_objects
 from ...lightning_modules.common.file_names import PREFIX_CHECKPOINT_DIR, TRAINER_STATE_NAME
 from ...lightning_modules.common.followed import followed
-from ...lightning_modules.common.local_paths import require_local
 from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ..distributed.collectives import from_first_process
 from ..hub.session import HubSession
@@ -97,8 +96,7 @@ class CheckpointRestorer:
             return None
         if wanted is True:
             return self._require_newest(weights=own_weights and strategy.gathers_on_save)
-        require_local(wanted, "resume_from_checkpoint")
-        folder = os.fspath(wanted)
+        folder = os.fspath(self.host._object_store.localized(wanted))
         if not os.path.isdir(folder):
             folder = self.hub.find_checkpoint(folder) or folder
         if not os.path.isdir(folder):
@@ -114,6 +112,8 @@ class CheckpointRestorer:
         Raises:
             CheckpointNotFoundError: some machines have checkpoints and others have none.
         """
+        if owners.restarts() or "wanted" not in choice:
+            self.host._object_store.localized(True, weights=choice.get("weights", True))
         found = self._newest_here(**choice)
         while self._on_several_machines:
             steps = gather_objects((socket.gethostname(), -1 if found is None else _step_of(found)))
@@ -165,6 +165,8 @@ class CheckpointRestorer:
             if name not in named:
                 setattr(stored, name, getattr(self.host.state, name))
         stored.trial_name = stored.trial_params = None  # set by the current search, if any
+        if isinstance(best := stored.best_model_checkpoint, str):
+            self.host._object_store.localized(os.path.join(os.path.dirname(checkpoint), os.path.basename(best)))
         stored.best_model_checkpoint = self._best_of_this_run(stored.best_model_checkpoint, checkpoint)
         return stored
 
@@ -213,6 +215,9 @@ class CheckpointRestorer:
         state, strategy = self.host.state, self.host._strategy
         best = str(state.best_model_checkpoint)
         logger.info("Loading the best model from %s (%s)", best, state.best_metric)
+        if self._on_several_machines:
+            self.host._object_store.finish()
+            self.host._object_store.localized(best)
         parts = strategy.weights_are_in_parts(best)
         if not checkpoints.problems(best, training_state=parts, weights=not parts):
             strategy.load_weights(self.host.model, best)

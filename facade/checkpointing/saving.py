@@ -21,6 +21,7 @@ from ...callbacks import reads_checkpoints
 from ...lightning_modules import checkpoints
 from ...lightning_modules.checkpoints import BackgroundWriter, CheckpointFiles
 from ...lightning_modules.common.file_names import PREFIX_CHECKPOINT_DIR, TRAINER_STATE_NAME, TRAINING_ARGS_NAME
+from ...lightning_modules.common.local_paths import address_of
 from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ...lightning_modules.models import inspection
 from ..distributed.collectives import from_first_process
@@ -258,6 +259,8 @@ class CheckpointSaver:
             self._staging = str(folder)
             yield folder, together
             together.agree()
+            if args.world_size > args.local_world_size and address_of(final):
+                disk.hand_over(receives=args.should_save)
             with together.part():
                 if args.should_save:
                     best = self.host.state.best_model_checkpoint
@@ -313,17 +316,22 @@ class CheckpointSaver:
                 self.background.unflushed.append(final)
             self._last = run_dir, best, final
         self._rotate()
+        self.host._object_store.submit()
 
     def _rotate(self) -> None:
-        """Remove checkpoints beyond `save_total_limit`, seen from the last one that got its name."""
+        if address_of(self._last[0]) is None:  # else the thread of uploads does it
+            self.rotate(self.host.args.save_total_limit, self._last[0])
+
+    def rotate(self, limit: int | None, folder: str) -> None:
+        """Remove checkpoints beyond a number of them, seen from the last one, if it got its name in this folder."""
         with self._deleting:
             run_dir, best, newest = self._last
-            if best in self._bests and not os.path.exists(os.path.join(self._origin, str(best))):
+            unwritten = best in self._bests and not os.path.exists(os.path.join(self._origin, str(best)))
+            if run_dir != folder or unwritten:
                 return  # it could not be written, and the one before is still needed
-            limit, unflushed = self.host.args.save_total_limit, self.background.unflushed
             best = best and os.path.join(self._origin, best)
             self._spared = checkpoints.rotate_checkpoints(
-                run_dir, limit, best_model_checkpoint=best, newest=newest, unflushed=unflushed
+                run_dir, limit, best_model_checkpoint=best, newest=newest, unflushed=self.background.unflushed
             )
 
     def bytes_to_save(self) -> int:

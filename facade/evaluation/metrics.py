@@ -135,6 +135,7 @@ def save_state(self: Any) -> None:
     """As `transformers.Trainer.save_state`: write the state to `trainer_state.json`, on process 0."""
     if self.is_world_process_zero():
         self.state.save_to_json(os.path.join(str(self.args.output_dir), "trainer_state.json"))
+        self._object_store.written()
 
 
 def _write_json(folder: str, name: str, content: dict[str, Any]) -> None:

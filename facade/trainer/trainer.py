@@ -38,6 +38,7 @@ from ..arguments.parallelism import copies_of_batches, data_ranks, groups_of, re
 from ..arguments.unknown import SignatureOfInit, refuse_unknown, understand_old_names
 from ..checkpointing.data_position import DataPosition
 from ..checkpointing.elastic import ElasticResumption
+from ..checkpointing.object_store import ObjectStore
 from ..checkpointing.restoring import CheckpointRestorer
 from ..checkpointing.saving import CheckpointSaver
 from ..checkpointing.signals import SignalListening
@@ -199,6 +200,7 @@ class Trainer:
     _checkpoints = cached_property(
         lambda self: CheckpointSaver(self, self._callback_states, self._lightning_callback_states, self._signals)
     )
+    _object_store = cached_property(ObjectStore)
     _restorer = cached_property(lambda self: CheckpointRestorer(self, self._hub, self._search.resume_from))
     _applied_arguments = cached_property(AppliedArguments)
     _model_preparation = cached_property(ModelPreparation)
@@ -937,6 +939,8 @@ class Trainer:
         folder = str(self.args.output_dir) if output_dir is None else output_dir
         require_local(folder, "output_dir")
         self._checkpoints.save_model(folder, internal=_internal_call, run=self._run)
+        if not _internal_call:
+            self._object_store.written()
         if not _internal_call and self.args.push_to_hub:
             try:
                 self.push_to_hub(commit_message="Model saved", revision=self.args.hub_revision)

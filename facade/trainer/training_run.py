@@ -66,6 +66,7 @@ class TrainingRun:
         trainer._apply_arguments()
         trainer._signals.begin_training(self._save_at_once)
         trainer._hub.begin_training()
+        trainer._object_store.begin_training(trainer._get_output_dir(trial))
         trainer._search.count_training()
         checkpoint = trainer._restorer.find_checkpoint(
             resume_from_checkpoint, is_trial=trial is not None, own_weights=is_own(trainer, "_load_from_checkpoint")
@@ -86,8 +87,11 @@ class TrainingRun:
             if args.auto_find_batch_size and not trainer.keep_effective_batch_size:
                 trainer._batch_size_finder.apply_found_size(checkpoint)
             with trainer._elastic.same_global_batch(checkpoint):
-                return trainer._batch_size_finder.until_it_fits(lambda: self._attempt(checkpoint), checkpoint)
+                output = trainer._batch_size_finder.until_it_fits(lambda: self._attempt(checkpoint), checkpoint)
+            trainer._object_store.finish()
+            return output
         finally:
+            trainer._object_store.wait()
             trainer.is_in_train = False
             trainer._memory_tracker.drop()
 

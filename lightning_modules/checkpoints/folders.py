@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Collection
 from pathlib import Path
 
+from ..common.collectives import gather_objects
 from ..common.file_names import PREFIX_CHECKPOINT_DIR
 from ..common.local_paths import StrPath
 from .manifest import files_below, take_noted
@@ -206,6 +207,18 @@ class OtherDisk:
         except FileExistsError:
             return False
         return True
+
+    def hand_over(self, receives: bool) -> None:
+        """Move the files to the disk of the saving process; collective.
+
+        Args:
+            receives: this is the saving process.
+        """
+        own = {name: (self.folder / name).read_bytes() for name in files_below(self.folder)} if self.is_ours else {}
+        for name, content in [file for files in gather_objects(own) for file in files.items() if receives]:
+            (self.folder / name).write_bytes(content)
+        self.give_up()
+        self.is_ours = False
 
     def finish(self, final: StrPath, limit: int | None) -> None:
         """Rename the folder and rotate the checkpoints beside it.

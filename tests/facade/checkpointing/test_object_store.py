@@ -1,0 +1,275 @@
+"""Trainings whose `output_dir` is an address: with moto's S3 server, which is stopped and started, and real kills."""
+
+import json
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+import fsspec
+import pytest
+import s3fs
+import torch
+from starting import code_of, finished_ranks, start
+from store_server import StoreServer
+from tiny import At, same, told, trainer, weights
+
+from lightrainer import HfArgumentParser, TrainingArguments
+from lightrainer.facade.checkpointing import object_store
+from lightrainer.lightning_modules.common.local_paths import local_folder
+
+SCRIPT = Path(__file__).with_name("store_training.py")
+SAVES = {"save_strategy": "steps", "save_steps": 2, "max_steps": 8}
+
+
+@pytest.fixture(scope="module")
+def server():
+    with pytest.MonkeyPatch.context() as changes:
+        found = StoreServer()
+        for name, value in found.environment.items():
+            changes.setenv(name, value)
+        yield found
+        found.stop()
+
+
+@pytest.fixture
+def bucket(server, monkeypatch, tmp_path, request):
+    """A bucket, the copy of it on this machine, and no pauses before attempts."""
+    monkeypatch.setenv("LIGHTRAINER_STORES", str(tmp_path / "here"))
+    monkeypatch.setattr(object_store, "PAUSES", (0.01, 0.01))
+    server.watch = None
+    name = f"bucket-{abs(hash(request.node.name))}"
+    storage().mkdir(name)
+    return f"s3://{name}/run"
+
+
+@pytest.fixture
+def folder(monkeypatch, tmp_path):
+    """The address of a folder, for what does not depend on the storage."""
+    monkeypatch.setenv("LIGHTRAINER_STORES", str(tmp_path / "here"))
+    monkeypatch.setattr(object_store, "PAUSES", (0.01, 0.01))
+    return f"file://{tmp_path}/there"
+
+
+def storage():
+    return s3fs.S3FileSystem(use_listings_cache=False, skip_instance_cache=True)
+
+
+def there(address):
+    """The names of files in the store."""
+    files, root = fsspec.url_to_fs(address)
+    files.invalidate_cache()
+    return sorted(path[len(root) + 1 :] for path in files.find(root))
+
+
+def checkpoints(address):
+    return sorted({name.partition("/")[0] for name in there(address) if name.startswith("checkpoint-")})
+
+
+def elsewhere(monkeypatch, tmp_path):
+    """Go to a machine that has seen nothing."""
+    monkeypatch.setenv("LIGHTRAINER_STORES", str(tmp_path / "another"))
+    object_store._opened.cache_clear()
+
+
+def trained(address, resume=None, **changes):
+    found = told(trainer(address, **{**SAVES, **changes}))
+    found.train(resume_from_checkpoint=resume)
+    return found
+
+
+def test_a_run_is_resumed_exactly_on_another_machine(bucket, tmp_path, monkeypatch):
+    """What is there when it ends, what is here, and the same weights as without an interruption."""
+    options = {"save_total_limit": 2, "eval_strategy": "steps", "eval_steps": 2, "load_best_model_at_end": True}
+    best = {"compute_metrics": lambda _: {"f": next(marks)}, "metric_for_best_model": "f"}
+    marks = iter([9.0, 0.0, 0.0, 0.0])
+    first = trained(bucket, report_to="tensorboard", **options, **best)
+    first.save_model()
+    first.save_state()
+    assert checkpoints(bucket) == ["checkpoint-2", "checkpoint-8"]
+    assert {"model.safetensors", "trainer_state.json"} <= set(there(bucket))
+    assert any("tfevents" in name for name in there(bucket))
+    assert not any(name.endswith("_incomplete") or name.startswith(".") for name in there(bucket))
+    elsewhere(monkeypatch, tmp_path)
+    marks = iter([0.0, 0.0])
+    second = trained(bucket, resume=True, **{**options, "max_steps": 12}, **best)
+    assert second._initial_global_step == 8
+    assert Path(second.state.best_model_checkpoint) == tmp_path / "another/s3" / bucket[5:] / "checkpoint-2"
+    assert same(weights(second.model), weights(first.model)), "the best one is loaded from the store"
+    assert checkpoints(bucket) == ["checkpoint-12", "checkpoint-2"]
+
+
+def test_weights_are_those_of_an_uninterrupted_run(folder, tmp_path, monkeypatch):
+    whole = trained(tmp_path / "out", max_steps=12)
+    options = {
+        "max_steps": 12,
+        "callbacks": [At("on_step_end", lambda *told: setattr(told[2], "should_training_stop", True), 6)],
+    }
+    assert not same(weights(trained(folder, **options).model), weights(whole.model))
+    elsewhere(monkeypatch, tmp_path)
+    second = trained(folder, resume=True, max_steps=12)
+    assert second._initial_global_step == 6
+    assert same(weights(second.model), weights(whole.model))
+    assert checkpoints(folder) == [f"checkpoint-{step}" for step in (10, 12, 2, 4, 6, 8)], "no limit keeps all there"
+    here = {path.name for path in Path(second.args.output_dir).glob("check*")}
+    assert len(here) <= 2, "the newest, and the newest that is flushed"
+    assert "checkpoint-12" in here
+
+
+def test_a_damaged_or_unfinished_checkpoint_is_passed_over(bucket, tmp_path, monkeypatch, caplog):
+    trained(bucket)
+    files, root = storage(), bucket[5:]
+    files.pipe_file(f"{root}/checkpoint-6/optimizer.pt", b"x" * files.size(f"{root}/checkpoint-6/optimizer.pt"))
+    files.touch(f"{root}/checkpoint-8/_incomplete")
+    elsewhere(monkeypatch, tmp_path)
+    second = trained(bucket, resume=True, max_steps=4)
+    assert second.state.global_step == second._initial_global_step == 4
+    assert "checkpoint-6 is passed over" in caplog.text
+    assert checkpoints(bucket) == ["checkpoint-2", "checkpoint-4", "checkpoint-6"]
+
+
+def test_an_address_to_resume_from(folder, tmp_path, monkeypatch):
+    """One of another run, by another writer: without a manifest."""
+    trained(folder)
+    (tmp_path / "there/checkpoint-4/_manifest.json").unlink()
+    elsewhere(monkeypatch, tmp_path)
+    second = trained(tmp_path / "out", resume=f"{folder}/checkpoint-4", max_steps=6)
+    assert (second._initial_global_step, second.state.global_step) == (4, 6)
+    with pytest.raises(FileNotFoundError, match=f"{folder}/checkpoint-5"):
+        trained(tmp_path / "out", resume=f"{folder}/checkpoint-5")
+
+
+def test_a_lost_connection_loses_nothing(bucket, server, caplog):
+    """The server is away from step 3 to step 7: the training goes on, says so once, and sends the rest."""
+    actions = [At("on_step_end", lambda *_: server.stop(), 3), At("on_step_end", lambda *_: server.start(), 7)]
+    calls = At("on_save", lambda one, *_: one._object_store.wait())
+    trained(bucket, callbacks=[*actions, calls])
+    assert checkpoints(bucket) == ["checkpoint-2", "checkpoint-4", "checkpoint-6", "checkpoint-8"]
+    assert caplog.text.count("Training goes on") == 1
+
+
+def test_what_is_not_there_at_the_end_is_an_error_and_sent_later(bucket, server, tmp_path):
+    found = told(trainer(bucket, callbacks=[At("on_step_end", lambda *_: server.stop(), 5)], **SAVES))
+    try:
+        with pytest.raises(
+            ConnectionError, match=rf"{bucket} could not.*{tmp_path}/here.* keeps what it lacks.*save_state"
+        ):
+            found.train()
+    finally:
+        server.start()
+    assert found.state.global_step == 8
+    found.save_state()
+    assert {"checkpoint-6", "checkpoint-8"} <= set(checkpoints(bucket))
+    assert not [name for name in there(bucket) if name.endswith("_incomplete")]
+
+
+@pytest.mark.parametrize("machine", ["the same", "another"])
+def test_a_kill_in_the_middle_of_an_upload(bucket, server, tmp_path, monkeypatch, machine):
+    """The next run finishes it where its files are, and removes it elsewhere."""
+    reached, goes_on = threading.Event(), threading.Event()
+
+    def watch(method, path):
+        if method == "PUT" and path.endswith("checkpoint-4/optimizer.pt"):
+            reached.set()
+            goes_on.wait(60)
+
+    server.watch = watch
+    log = tmp_path / "log"
+    process = start([sys.executable, str(SCRIPT), "8", str(tmp_path), bucket], log)
+    assert reached.wait(60), log.read_text()
+    process.send_signal(signal.SIGKILL)
+    assert code_of(process, log, 60) == -signal.SIGKILL
+    server.watch = None
+    goes_on.set()
+    assert "checkpoint-4/_incomplete" in there(bucket)
+    if machine == "another":
+        elsewhere(monkeypatch, tmp_path)
+    second = trained(bucket, resume=True, max_steps=2)
+    assert ("checkpoint-4" in checkpoints(bucket)) == (machine == "the same")
+    assert second._initial_global_step >= (4 if machine == "the same" else 2)
+    assert not any(name.endswith("_incomplete") for name in there(bucket))
+
+
+def test_a_store_that_cannot_be_written_to_stops_before_the_training(bucket, tmp_path):
+    found = told(trainer("s3://no-such-bucket/run", **SAVES))
+    with pytest.raises(
+        ConnectionError, match=r"s3://no-such-bucket/run could not.*bucket does not exist.*See to bucket"
+    ):
+        found.train()
+    assert found.state.global_step == 0
+    assert not storage().exists("no-such-bucket")
+
+
+def test_what_was_deleted_there_does_not_come_back(folder, tmp_path):
+    trained(folder)
+    fsspec.filesystem("file").rm(str(tmp_path / "there"), recursive=True)
+    found = trained(folder, max_steps=2)
+    assert checkpoints(folder) == ["checkpoint-2"]
+    assert [path.name for path in Path(found.args.output_dir).glob("check*")] == ["checkpoint-2"]
+
+
+def test_trials_of_a_search(folder):
+    found = trainer(
+        folder, model=None, model_init=lambda: trainer("x").model, **SAVES, save_total_limit=1, eval_strategy="epoch"
+    )
+    found.hyperparameter_search(n_trials=2, backend="optuna", hp_space=lambda trial: {"seed": trial.number})
+    for number in (0, 1):
+        assert checkpoints(f"{folder}/run-{number}") == ["checkpoint-8"]
+
+
+SHARDED = json.dumps({"fsdp": "full_shard", "fsdp_config": {"version": 2, "state_dict_type": "SHARDED_STATE_DICT"}})
+
+
+@pytest.mark.parametrize("words", [(), ("machines",), (SHARDED,)], ids=["DDP", "machines", "FSDP"])
+def test_several_processes(folder, tmp_path, words):
+    """Resumed where nothing is, in the same place as without an interruption; each machine fetches for itself."""
+    places = {name: tmp_path / name for name in ("whole", "first", "second")}
+    for name, (steps, *more) in {"whole": (8,), "first": (4,), "second": (8, "resume")}.items():
+        places[name].mkdir()
+        address = f"{folder}-whole" if name == "whole" else folder
+        script = [SCRIPT, str(steps), str(places[name]), address, *words, *more]
+        finished_ranks(*script, log=tmp_path / "log", seconds=120, LIGHTRAINER_STORES=str(tmp_path / f"at-{name}"))
+    for rank in (0, 1):
+        (_, whole), (began, second) = (torch.load(places[name] / f"{rank}.pt") for name in ("whole", "second"))
+        assert began == 4
+        assert same(whole, second)
+    assert "checkpoint-8/rng_state_1.pth" in there(folder)
+    assert len(list(tmp_path.glob("at-second*"))) == (2 if "machines" in words else 1)
+
+
+# --- arguments
+
+
+def test_the_address_stays_in_what_is_written_down(folder):
+    args = TrainingArguments(folder, report_to="none", use_cpu=True)
+    assert os.path.isabs(args.output_dir)
+    assert args.output_dir.endswith("/there")
+    assert args.to_dict()["output_dir"] == json.loads(args.to_json_string())["output_dir"] == folder
+    assert TrainingArguments(**args.to_dict()).output_dir == args.output_dir
+    (parsed,) = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses(["--output_dir", folder])
+    assert parsed.output_dir == args.output_dir == local_folder(folder)
+
+
+BAD = {
+    "sftp://me:secret@host/x": (ValueError, "password"),
+    "s3://": (ValueError, "name a bucket"),
+    "s3://bucket/../x": (ValueError, "'..'"),
+    "nowhere://x/y": (ValueError, "nowhere"),
+    "gs://bucket/x": (ImportError, "gcsfs"),
+    Path("s3://bucket/x"): (ValueError, "name a bucket"),
+}
+
+
+@pytest.mark.parametrize("address", BAD, ids=str)
+def test_addresses_that_cannot_be(address, folder, tmp_path):
+    kind, said = BAD[address]
+    with pytest.raises(kind, match=said) as caught:
+        TrainingArguments(address, report_to="none")
+    assert "secret" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_save_on_each_node_is_refused(folder):
+    with pytest.raises(ValueError, match="save_on_each_node: leave it out"):
+        TrainingArguments(folder, save_on_each_node=True)
