@@ -119,7 +119,7 @@ class DataPosition:
         name = rng_state_name(args.process_index if distributed else None)
         with contextlib.nullcontext() if run is None else run.interrupted_evaluation.generators_before():
             path = os.path.join(folder, name)
-            self.host._checkpoints.files.tensors(capture_rng_state(distributed), path, is_live=False)
+            self.host._checkpoints.files.tensors(capture_rng_state(distributed), path)
 
     def load_rng(self, checkpoint: str) -> None:
         """Restore the random generators of this process; warn if their file is missing."""

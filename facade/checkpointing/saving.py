@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import io
 import logging
 import os
-import pickle
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import torch
 
 from ...callbacks import reads_checkpoints
 from ...lightning_modules import checkpoints
@@ -32,6 +28,9 @@ if TYPE_CHECKING:
     from .. import Trainer, TrainerModule
 
 logger = logging.getLogger(__name__)
+
+_SMALL = 1 << 23
+"""Bytes of a checkpoint that takes about as long to hand to a thread as to write."""
 
 
 class CheckpointSaver:
@@ -63,7 +62,6 @@ class CheckpointSaver:
         self._deleting = threading.Lock()
         self._last: tuple[str, str | None, Path] = ("", None, Path())  # folder, best and newest of the last commit
         self._spared: list[str] = []  # checkpoints beyond `save_total_limit` until newer ones are flushed
-        self._arguments = b"", b""  # pickled, and the content of the file that holds them
         self._staging: str | None = None  # folder of the checkpoint being written
         self._to_push: str | None = None  # checkpoint to upload once it is written
         self._bests: list[str] = []  # best checkpoints of this run so far, oldest first
@@ -111,17 +109,7 @@ class CheckpointSaver:
         processing = host.processing_class or getattr(host.data_collator, "tokenizer", None)
         if processing is not None and hasattr(processing, "save_pretrained"):
             processing.save_pretrained(folder)
-        self.files.pieces([self._serialised_arguments()], os.path.join(folder, TRAINING_ARGS_NAME))
-
-    def _serialised_arguments(self) -> bytes:
-        """Return the content of `training_args.bin`, made again if the arguments have changed."""
-        args = _without_tokens(self.host.args)
-        pickled = pickle.dumps(args)  # a tenth of the time of `torch.save`
-        if pickled != self._arguments[0]:
-            buffer = io.BytesIO()
-            torch.save(args, buffer)
-            self._arguments = pickled, buffer.getvalue()
-        return self._arguments[1]
+        self.files.tensors(_without_tokens(host.args), os.path.join(folder, TRAINING_ARGS_NAME))
 
     # --- a checkpoint
 
@@ -175,7 +163,7 @@ class CheckpointSaver:
     def push_written(self) -> None:
         """Start the upload of the newest checkpoint once it is written."""
         checkpoint = self._to_push
-        if checkpoint is None or self.background.is_busy:
+        if checkpoint is None or self.background.bytes_waiting:
             return
         self._to_push = None
         if os.path.isdir(checkpoint):
@@ -237,6 +225,9 @@ class CheckpointSaver:
         together = checkpoints.DiskErrorConsensus(final, args.world_size)
         undo, disk = partial(checkpoints.abort, folder), checkpoints.OtherDisk(folder, asked=False)
         size, copies = self.bytes_to_save(), None
+        # A thread for small checkpoints in quick succession would take more time from the training than it saves.
+        # Not so with several processes, which would have to agree.
+        later = later and (size > _SMALL or args.world_size > 1 or self.background.is_quiet)
         is_tight = args.should_save and self._make_room(run_dir, size)
         if not later:
             self.finish_writing()
@@ -329,10 +320,11 @@ class CheckpointSaver:
             unwritten = best in self._bests and not os.path.exists(os.path.join(self._origin, str(best)))
             if run_dir != folder or unwritten:
                 return  # it could not be written, and the one before is still needed
-            best = best and os.path.join(self._origin, best)
+            best, unflushed = best and os.path.join(self._origin, best), self.background.unflushed
             self._spared = checkpoints.rotate_checkpoints(
-                run_dir, limit, best_model_checkpoint=best, newest=newest, unflushed=self.background.unflushed
+                run_dir, limit, best_model_checkpoint=best, newest=newest, unflushed=unflushed
             )
+            unflushed[:] = filter(os.path.exists, unflushed)
 
     def bytes_to_save(self) -> int:
         """Return the estimated size of a checkpoint in bytes; computed again if the optimizer has further states."""

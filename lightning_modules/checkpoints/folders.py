@@ -164,9 +164,9 @@ def _step(name: str, prefix: str) -> int | None:
 
 
 def _numbered(run_dir: StrPath, prefix: str) -> list[Path]:
-    names = [name for name in os.listdir(run_dir) if _step(name, prefix) is not None]
-    folders = [Path(run_dir, name) for name in names if os.path.isdir(os.path.join(run_dir, name))]
-    return sorted(folders, key=lambda path: (_step(path.name, prefix) or 0, path.name))
+    steps = {entry.name: _step(entry.name, prefix) for entry in os.scandir(run_dir) if entry.is_dir()}
+    found = sorted((step, name) for name, step in steps.items() if step is not None)
+    return [Path(run_dir, name) for _, name in found]
 
 
 def _by_time(folders: list[Path]) -> list[Path]:

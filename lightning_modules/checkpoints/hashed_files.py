@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 import json
 import os
+import pickle
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,17 +20,11 @@ from xxhash import xxh3_64
 
 from ..common.local_paths import StrPath
 from ..common.torch_files import on_host, writing_to
+from .tied_weights import identity
 
 
-class WrittenFiles:
-    """Checksums of files as this process wrote them; those of files changed since are dropped."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, tuple[Any, str]] = {}
-
-    def note(self, path: StrPath, checksum: str) -> None:
-        """Store the checksum of a file that was just written."""
-        self._known[os.fspath(path)] = _stamp(os.stat(path)), checksum
+class WrittenFiles(dict[str, tuple[Any, str]]):
+    """Checksums of files as this process wrote them, by path; those of files changed since are dropped."""
 
     def checksum(self, path: StrPath, found: os.stat_result) -> str | None:
         """Return the checksum of a file, in hexadecimal digits; None if it has to be read.
@@ -37,7 +33,7 @@ class WrittenFiles:
             path: the file.
             found: its state now.
         """
-        stamp, checksum = self._known.get(os.fspath(path), (None, None))
+        stamp, checksum = self.get(os.fspath(path), (None, None))
         return checksum if stamp == _stamp(found) else None
 
 
@@ -65,7 +61,7 @@ def _hashing(path: StrPath, written: WrittenFiles) -> Iterator[IO[bytes]]:
         raw = _HashedFile(path)
         with io.BufferedWriter(raw, _BUFFER) as file:
             yield file
-    written.note(path, raw.hash.hexdigest())
+    written[os.fspath(path)] = _stamp(os.stat(path)), raw.hash.hexdigest()
 
 
 _BUFFER = 1 << 17  # bytes
@@ -86,26 +82,93 @@ def write_pieces(pieces: Iterable[bytes], path: StrPath, written: WrittenFiles) 
         file.writelines(pieces)
 
 
+_DTYPES: dict[torch.dtype, tuple[str, type]] = {
+    **{torch.bool: ("BOOL", torch.BoolStorage), torch.uint8: ("U8", torch.ByteStorage)},
+    **{torch.int8: ("I8", torch.CharStorage), torch.int16: ("I16", torch.ShortStorage)},
+    **{torch.int32: ("I32", torch.IntStorage), torch.int64: ("I64", torch.LongStorage)},
+    **{torch.float16: ("F16", torch.HalfStorage), torch.bfloat16: ("BF16", torch.BFloat16Storage)},
+    **{torch.float32: ("F32", torch.FloatStorage), torch.float64: ("F64", torch.DoubleStorage)},
+}
+"""Name in headers of safetensors, and class in files of torch; other dtypes are left to the libraries."""
+
+_rebuild_tensor: Any = torch.empty(0).__reduce_ex__(2)[0]
+
+
+class Pickled(pickle.Pickler):
+    """Values as `torch.save` pickles them, and the tensors apart, so that copies may be written in their place.
+
+    torch calls a slow function for each number and string, and another one for each tensor.
+
+    Args:
+        values: tensors and plain values in dicts, lists and tuples.
+        copy: copies a tensor to main memory; None where the values are written before they change.
+    """
+
+    def __init__(self, values: Any, copy: Callable[[Tensor], Tensor] | None = None) -> None:
+        text, self.values = io.BytesIO(), on_host(values)
+        super().__init__(text, protocol=2)
+        self._copy, self._tensors = copy or _whole, []
+        self._numbers: dict[Any, int] = {}
+        with suppress(NotImplementedError):
+            self.dump(self.values)
+            self.values = None  # except where there are tensors that only torch knows how to write
+        self._text = text.getvalue()
+        self.clear_memo()
+
+    def save(self, file: IO[bytes]) -> None:
+        """Write what `torch.save` writes."""
+        if self.values is not None:
+            return torch.save(self.values, file)
+        with torch.serialization._open_zipfile_writer_buffer(file) as archive:
+            archive.write_record("data.pkl", self._text, len(self._text))
+            archive.write_record("byteorder", sys.byteorder.encode(), len(sys.byteorder))
+            for number, tensor in enumerate(self._tensors):
+                archive.write_record(f"data/{number}", tensor.cpu().untyped_storage(), tensor.nbytes)
+
+    def persistent_id(self, value: Any) -> Any:
+        """Return what torch looks up a storage by."""
+        return tuple(value) if type(value) is _Storage else None
+
+    def reducer_override(self, value: Any) -> Any:
+        """Return what rebuilds a tensor."""
+        kind = type(value)
+        if kind is OrderedDict and not value:  # as many as tensors: the general way takes several times longer
+            return OrderedDict, ()
+        if torch.is_storage(value):
+            raise NotImplementedError("only torch writes tensors that are more than a strided piece of memory")
+        if kind is not Tensor or value.dtype not in _DTYPES or value.layout is not torch.strided or value.is_meta:
+            return NotImplemented
+        number = self._numbers.setdefault(identity(value) or len(self._tensors), len(self._tensors))
+        if number == len(self._tensors):
+            self._tensors.append(self._copy(value.detach()))
+        kept = self._tensors[number]
+        storage = _Storage(("storage", _DTYPES[kept.dtype][1], str(number), "cpu", kept.numel()))
+        return _rebuild_tensor, (storage, 0, tuple(kept.shape), kept.stride(), False, OrderedDict())
+
+
+class _Storage(tuple[Any, ...]):
+    """Arguments by which torch finds the memory of a tensor."""
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    """Return a tensor with memory of its own."""
+    return tensor if tensor.untyped_storage().nbytes() == tensor.nbytes else tensor.clone()
+
+
 def write_torch(values: Any, path: StrPath, written: WrittenFiles) -> None:
     """As `save_torch`, but the file is hashed while it is written.
 
     Args:
-        values: tensors and plain values in dicts, lists and tuples.
+        values: tensors and plain values in dicts, lists and tuples, or these `Pickled`.
         path: the file.
         written: receives the checksum.
 
     Raises:
         OSError: the disk refused.
     """
+    pickled = values if isinstance(values, Pickled) else Pickled(values)
     with _hashing(path, written) as file:
-        torch.save(on_host(values), file)
-
-
-_KINDS = {
-    **{"bool": "BOOL", "uint8": "U8", "int8": "I8", "int16": "I16", "int32": "I32", "int64": "I64"},
-    **{"float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64"},
-}
-"""Names of torch's dtypes in headers of safetensors; dtypes of fewer than eight bits are left to the library."""
+        pickled.save(file)
 
 
 def write_safetensors(
@@ -126,7 +189,7 @@ def write_safetensors(
         OSError: the disk refused.
         SafetensorError: the same, of a file that the library writes.
     """
-    kinds = {name: _KINDS.get(str(tensor.dtype).removeprefix("torch.")) for name, tensor in tensors.items()}
+    kinds = {name: _DTYPES.get(tensor.dtype, (None,))[0] for name, tensor in tensors.items()}
     plain = all(type(one) is torch.Tensor and one.layout is torch.strided for one in tensors.values())
     if sys.byteorder != "little" or not plain or None in kinds.values():
         save_file(dict(tensors), path, metadata)

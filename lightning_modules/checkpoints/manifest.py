@@ -96,8 +96,9 @@ def write_manifest(folder: StrPath, written: WrittenFiles | None = None) -> None
         found[name] = noted.get(name) or written.checksum(path, now) or checksum(Path(path))
     job = job_mark()
     content = {"version": _VERSION, "files": sizes, ALGORITHM: found, **({} if job is None else {"job": job})}
-    content[_OWN] = _own_checksum(content)
-    (folder / MANIFEST_NAME).write_text(f"{json.dumps(content)}\n", encoding="utf-8")
+    text = json.dumps(content, sort_keys=True)
+    text = f'{text[:-1]}, "{_OWN}": "{xxh3_64_hexdigest(text.encode())}"}}\n'
+    (folder / MANIFEST_NAME).write_text(text, encoding="utf-8")
 
 
 class Manifest(NamedTuple):

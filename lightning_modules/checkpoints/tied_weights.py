@@ -30,13 +30,13 @@ def without_sharing(state_dict: Mapping[str, Any]) -> tuple[dict[str, Tensor], d
         if not isinstance(value, Tensor):
             raise TypeError(f"the state dict holds a {type(value).__name__} under {name!r}, but only tensors are saved")
         tensor = value.detach()
-        identity = _identity(tensor)
-        if identity is None:
+        key = identity(tensor)
+        if key is None:
             tensors[name] = tensor.contiguous()
-        elif identity in names:
-            aliases[name] = names[identity]
+        elif key in names:
+            aliases[name] = names[key]
         else:
-            names[identity] = name
+            names[key] = name
             tensors[name] = _own_memory(tensor, storages)
     return tensors, aliases
 
@@ -45,17 +45,17 @@ def really_missing(model: nn.Module, missing: Iterable[str]) -> tuple[str, ...]:
     """Return the missing names that were not loaded through a tied name and that belong in a file."""
     missing = dict.fromkeys(missing)
     tensors = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
-    filled = {_identity(tensor) for name, tensor in tensors.items() if name not in missing} - {None}
+    filled = {identity(tensor) for name, tensor in tensors.items() if name not in missing} - {None}
     # Models of `transformers` list the names that they do not save, and patterns of those that files may lack.
     left_out: set[str] = set(getattr(model, "_keys_to_ignore_on_save", None) or ())
-    left_out.update(name for name, tensor in tensors.items() if _identity(tensor) in filled)
+    left_out.update(name for name, tensor in tensors.items() if identity(tensor) in filled)
     optional = [re.compile(pattern) for pattern in getattr(model, "_keys_to_ignore_on_load_missing", None) or ()]
     return tuple(
         name for name in missing if name not in left_out and not any(pattern.search(name) for pattern in optional)
     )
 
 
-def _identity(tensor: Tensor) -> Any:
+def identity(tensor: Tensor) -> Any:
     """Return a key that is equal for two names of the same tensor; None for a tensor without memory."""
     try:
         pointer = tensor.data_ptr()

@@ -74,7 +74,7 @@ def save_weights(
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        _save(model, folder, state_dict, max_shard_size, written or WrittenFiles())
+        _save(model, folder, state_dict, max_shard_size, WrittenFiles() if written is None else written)
     except SafetensorError as error:  # any error of its writer, also a full disk
         raise OSError(f"the weights could not be written to {folder}: {error}") from error
 

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,8 @@ from torch import nn
 from ..common.local_paths import StrPath
 from ..common.nested import map_nested
 from .disk import is_disk_full, sync_path, sync_tree
-from .hashed_files import WrittenFiles, write_pieces, write_torch
+from .hashed_files import Pickled, WrittenFiles, write_pieces, write_torch
+from .tied_weights import identity
 from .weights import save_weights
 
 _log = logging.getLogger(__name__)
@@ -53,17 +55,10 @@ class CheckpointFiles:
         copied = self.copies.of(model.state_dict() if state_dict is None else state_dict)
         self._jobs.append(partial(save_weights, model, folder, state_dict=copied, written=self.written))
 
-    def tensors(self, values: Any, path: StrPath, *, is_live: bool = True) -> None:
-        """As `write_torch`.
-
-        Args:
-            values: tensors and plain values.
-            path: the file.
-            is_live: the training may change the values, so that a thread writes copies.
-        """
-        if self.copies is not None and is_live:
-            values = self.copies.of(values)
-        self._write(partial(write_torch, values, path, self.written))
+    def tensors(self, values: Any, path: StrPath) -> None:
+        """As `write_torch`."""
+        pickled = Pickled(values) if self.copies is None else self.copies.pickled(values)
+        self._write(partial(write_torch, pickled, path, self.written))
 
     def pieces(self, content: Sequence[bytes], path: StrPath) -> None:
         """As `write_pieces`."""
@@ -97,18 +92,19 @@ class BackgroundWriter:
         self._last: Future[None] | None = None
         self._free: list[Snapshot] = []
         self._flushed_at = time.monotonic()
+        self._requested_at = float("-inf")  # time of the newest flush
         self._requests = self._urgent = 0  # number of the newest flush, and of the newest that is waited for
         self._woken = threading.Event()
-
-    @property
-    def is_busy(self) -> bool:
-        """Return whether a checkpoint is being written, or waits for it."""
-        return any(not future.done() for future, _ in list(self._writing))
 
     @property
     def bytes_waiting(self) -> int:
         """Return the size of the checkpoints that are not written yet."""
         return sum(size for future, size in self._writing if not future.done())
+
+    @property
+    def is_quiet(self) -> bool:
+        """Return whether no checkpoint has been made for a quarter of a second."""
+        return time.monotonic() - self._requested_at > _QUIET
 
     def make_room(self, size: int, limit: int) -> None:
         """Wait until there is room for the copies of a checkpoint.
@@ -143,6 +139,7 @@ class BackgroundWriter:
     def flush(self, flushed: Job) -> None:
         """Flush the checkpoints that have their names, in the thread; program exit waits for it."""
         self._requests += 1
+        self._requested_at = time.monotonic()
         self._woken.set()
         self._last = self._submit(self._flush, self._requests, flushed)
 
@@ -164,7 +161,7 @@ class BackgroundWriter:
         """Let the thread end, and free the memory, when all checkpoints are on the disk."""
         if self._pool is not None:
             self._hurry()
-            self._last = self._submit(self._flush_rest)
+            self._last = self._submit(lambda: [self._try_to_flush(one) for one in reversed(self.unflushed[:])])
             self._submit(self._free.clear)
             self._pool.shutdown(wait=False)
             self._pool = None
@@ -173,7 +170,7 @@ class BackgroundWriter:
         self._urgent = self._requests
         self._woken.set()
 
-    def _submit(self, job: Callable[..., None], *args: Any) -> Future[None]:
+    def _submit(self, job: Callable[..., Any], *args: Any) -> Future[Any]:
         if self._pool is None:
             self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint-writer")
         return self._pool.submit(job, *args)
@@ -208,10 +205,6 @@ class BackgroundWriter:
             if request < self._requests or request <= self._urgent:
                 return
 
-    def _flush_rest(self) -> None:
-        for folder in reversed(self.unflushed[:]):
-            self._try_to_flush(folder)
-
     def _try_to_flush(self, folder: Path) -> bool:
         """Flush a folder and its name; return False, and log an error, if the disk refuses."""
         try:
@@ -222,7 +215,8 @@ class BackgroundWriter:
         except OSError as error:
             _log.error("%s is complete, but may not outlive a power failure: the disk refused it (%s).", folder, error)
             return False
-        self.unflushed.remove(folder)
+        with suppress(ValueError):  # rotated meanwhile
+            self.unflushed.remove(folder)
         return True
 
 
@@ -286,6 +280,12 @@ class Snapshot:
             device.end()
         return copied
 
+    def pickled(self, values: Any) -> Pickled:
+        """Return values pickled with copies of their tensors."""
+        made = Pickled(values, self._into_memory)
+        made.values = self.of(made.values)
+        return made
+
     def wait(self) -> None:
         """Wait for the copies of GPUs."""
         for device in self._devices.values():
@@ -297,9 +297,7 @@ class Snapshot:
         return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
 
     def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
-        if not tensor.numel():
-            return tensor.to("cpu", copy=True)
-        key = (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
+        key = identity(tensor) or len(self._copies)
         if key not in self._copies:
             self._copies[key] = self._into_memory(tensor)
         return self._copies[key]
@@ -314,17 +312,14 @@ class Snapshot:
         if tensor.is_cuda and type(tensor) is torch.Tensor:
             if is_new:
                 self._memory.append(torch.empty_like(tensor, device="cpu", pin_memory=True))
-            self._device_of(tensor).copy(tensor, self._memory[index])
+            if tensor.device not in self._devices:
+                self._devices[tensor.device] = DeviceCopies(tensor.device)
+            self._devices[tensor.device].copy(tensor, self._memory[index])
         elif is_new:
             self._memory.append(tensor.to("cpu", copy=True))
         else:
             self._memory[index].copy_(tensor)
         return self._memory[index]
-
-    def _device_of(self, tensor: torch.Tensor) -> DeviceCopies:
-        if tensor.device not in self._devices:
-            self._devices[tensor.device] = DeviceCopies(tensor.device)
-        return self._devices[tensor.device]
 
 
 def snapshot(values: Any) -> Any:

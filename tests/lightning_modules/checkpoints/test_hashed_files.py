@@ -4,15 +4,19 @@ import errno
 import json
 import os
 import zipfile
+from collections import OrderedDict
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
 from lightrainer.lightning_modules.checkpoints import WrittenFiles, hashed_files, manifest, problems, save_weights
-from lightrainer.lightning_modules.checkpoints.hashed_files import write_safetensors, write_torch
+from lightrainer.lightning_modules.checkpoints.hashed_files import Pickled, write_safetensors, write_torch
+from lightrainer.lightning_modules.checkpoints.writing import Snapshot
 
 
 def test_states_are_those_of_torch(tmp_path):
@@ -30,9 +34,30 @@ def test_states_are_those_of_torch(tmp_path):
     assert written.checksum(path, path.stat()) == manifest.checksum(path)
 
 
+def test_tensors_keep_what_torch_keeps_of_them(tmp_path):
+    """Strides, one memory of two names, parts of a memory, types; what only torch can write is left to it."""
+    shared = torch.arange(6.0)
+    state: dict[str, Any] = {"twice": [shared, shared], "part": shared[2:4], "turned": torch.rand(2, 3).t()}
+    state |= {str(dtype): torch.ones(3).to(dtype) for dtype in hashed_files._DTYPES}
+    state |= {"ordered": OrderedDict(a=OrderedDict()), "weight": nn.Parameter(torch.ones(2)), "numbers": np.arange(3)}
+    for more, by_torch in (({}, False), ({"narrow": torch.ones(2).to(torch.float8_e5m2)}, True)):
+        for pickled in (Pickled({**state, **more}), Snapshot().pickled({**state, **more})):
+            assert (pickled.values is not None) is by_torch
+            write_torch(pickled, tmp_path / "file", WrittenFiles())
+            found = torch.load(tmp_path / "file", weights_only=False)
+            assert found.keys() == {**state, **more}.keys()
+            assert found["twice"][0].data_ptr() == found["twice"][1].data_ptr()
+            assert found["turned"].stride() == state["turned"].stride()
+            for name, value in {**state, **more, "twice": shared}.items():
+                one = found["twice"][1] if name == "twice" else found[name]
+                same = torch.equal(one, value) if isinstance(value, torch.Tensor) else str(one) == str(value)
+                assert same, name
+                assert by_torch or type(one) is type(value)
+
+
 def test_weights_are_those_of_safetensors(tmp_path):
     """Of every type that is written here, of no elements and of one; and of a type that is left to the library."""
-    kinds = [getattr(torch, name) for name in hashed_files._KINDS]
+    kinds = hashed_files._DTYPES
     tensors = {f"{kind}-ä": torch.arange(-3, 600).to(kind).reshape(9, 67) for kind in kinds}
     tensors |= {"empty": torch.empty(0, 4), "scalar": torch.tensor(1.5, dtype=torch.float64)}
     for name, more in {"here": {}, "library": {"narrow": torch.ones(2).to(torch.float8_e5m2)}}.items():
