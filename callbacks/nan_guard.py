@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from ._signal_exchange import processes
@@ -13,6 +15,7 @@ from .state import TrainerControl, TrainerState
 
 if TYPE_CHECKING:
     import torch
+    from lightning.fabric.utilities.spike import SpikeDetection
 
 logger = logging.getLogger(__name__)
 
@@ -41,22 +44,30 @@ class NaNGuardCallback(TrainerCallback):
     Args:
         action: "stop" ends the training normally, "raise" with an error, "skip" continues with the next step.
         patience: with "skip", steps in a row that may be skipped before the training ends; None for any number.
+        spikes: `SpikeDetection` of `lightning.pytorch.callbacks`: steps whose loss, the mean that the model returns
+            over micro-batches and ranks, it takes for a spike count as bad, too. It is asked before the step and writes
+            no file; its window is in checkpoints.
 
     Attributes:
         skipped: the skipped steps of this training, the one that ended it included.
 
     Raises:
-        ValueError: there is no such action, or the patience is no positive number.
+        ValueError: there is no such action, the patience is no positive number, or with `spikes` there is no loss.
     """
 
-    def __init__(self, action: Action = "stop", patience: int | None = 10) -> None:
+    def __init__(
+        self, action: Action = "stop", patience: int | None = 10, spikes: SpikeDetection | None = None
+    ) -> None:
         if action not in get_args(Action):
             raise ValueError(f"action is {action!r}. It has to be one of {', '.join(map(repr, get_args(Action)))}.")
         if patience is not None and patience < 1:
             raise ValueError(f"patience is {patience}, but counts steps: give 1 or more, or None for no limit.")
         self.action = action
         self.patience = patience
+        self.spikes = spikes
         self.skipped: list[int] = []
+        self._usual: deque[float] = deque(maxlen=spikes.running_mean.window if spikes is not None else 0)
+        self._begun = self._resumed = False
         self._in_a_row = 0
         self._losses: list[torch.Tensor] = []
         self._hook: Any = None
@@ -69,6 +80,9 @@ class NaNGuardCallback(TrainerCallback):
         """Record the losses that the model returns from now on."""
         self._let_go()
         self.skipped, self._in_a_row = [], 0
+        self._begun, self._resumed, resumed = False, False, self._resumed
+        if not resumed:
+            self._usual.clear()
         if model is None:
             return
         if not is_compiled(args, model):
@@ -92,7 +106,8 @@ class NaNGuardCallback(TrainerCallback):
         losses, self._losses = self._losses, []
         parameters, scaled = _parameters(model, optimizer), getattr(args, "fp16", False)
         gradients = [] if scaled else [one.grad for one in parameters if one.grad is not None]
-        if not _any_process_has_bad(losses, gradients):
+        bad_values = _any_process_has_bad(losses, gradients)
+        if not (self.spikes is not None and self._is_spike(losses)) and not bad_values:
             self._in_a_row = 0
             return
         bad = _named(model, parameters)
@@ -103,6 +118,8 @@ class NaNGuardCallback(TrainerCallback):
         present, kept = self._statistics
         _copy(present, kept)
         self._groups = [{**group} for group in getattr(optimizer, "param_groups", ())]
+        if not bad_values:
+            said += f" That is a spike: the usual loss is {sum(self._usual) / max(len(self._usual), 1):.4g}."
         self._answer(said, state, control)
 
     def on_optimizer_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
@@ -114,6 +131,42 @@ class NaNGuardCallback(TrainerCallback):
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Remove the forward hook."""
         self._let_go()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the losses in the window of `spikes`; nothing without it."""
+        return {"usual": list(self._usual)} if self._usual else {}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take them from a checkpoint."""
+        self._usual.extend(state_dict["usual"])
+        self._resumed = True
+
+    def _is_spike(self, losses: list[torch.Tensor]) -> bool:
+        """Return whether `spikes` takes the mean loss of all ranks for one; otherwise it joins the window."""
+        import torch
+        from lightning.fabric.utilities.spike import SpikeDetection, TrainingSpikeException
+
+        if not losses:
+            raise ValueError("NaNGuardCallback(spikes=...) reads the loss that the model returns, and found none.")
+        mean = torch.stack([loss.float().mean() for loss in losses]).mean()
+        if processes() > 1:
+            mean = mean.to(_transport(mean.device))
+            torch.distributed.all_reduce(mean)
+            mean /= processes()
+        strategy = SimpleNamespace(root_device=mean.device, barrier=lambda: None, reduce_boolean_decision=_as_it_is)
+        fabric: Any = SimpleNamespace(strategy=strategy, global_rank=1)  # which writes no file
+        detector: Any = self.spikes
+        if not self._begun:
+            self._begun = True
+            detector.running_mean.reset()
+            for usual in self._usual:
+                SpikeDetection.on_train_batch_end(detector, fabric, mean.new_tensor(usual), None, 0)
+        try:
+            SpikeDetection.on_train_batch_end(detector, fabric, mean, None, len(self._usual))
+        except TrainingSpikeException:
+            return True
+        self._usual.append(mean.item())
+        return False
 
     def _answer(self, said: str, state: TrainerState, control: TrainerControl) -> None:
         self.skipped.append(state.global_step + 1)
@@ -142,6 +195,10 @@ class NaNGuardCallback(TrainerCallback):
         if self._hook is not None:
             self._hook.remove()
         self._hook, self._losses, self._statistics = None, [], ([], [])
+
+
+def _as_it_is(decision: bool, all: bool = True) -> bool:
+    return decision
 
 
 def _any_process_has_bad(losses: list[torch.Tensor], gradients: list[torch.Tensor]) -> bool:

@@ -5,12 +5,13 @@ import math
 
 import pytest
 import torch
+from lightning.pytorch.callbacks import SpikeDetection
 from same_values import same
 from small_training import make_trainer
 from torch import nn
 from torch.nn import functional
 
-from lightrainer import NaNGuardCallback, NaNGuardError, TrainerCallback
+from lightrainer import NaNGuardCallback, NaNGuardError, Trainer, TrainerCallback
 
 BAD = 3  # the step with the bad sample: two a step, no shuffling
 
@@ -216,3 +217,52 @@ def test_what_cannot_be():
         NaNGuardCallback("ignore")
     with pytest.raises(ValueError, match="patience is 0"):
         NaNGuardCallback("skip", patience=0)
+
+
+SPIKE = {"bad": (8, 9), "value": 100.0, "where": "labels", "count": 24}  # the two samples of step 5
+
+
+def detector(**changes):
+    return SpikeDetection(**{"window": 3, "warmup": 3, "rtol": 20.0, **changes})
+
+
+def test_a_spike_of_the_loss_is_left_out(tmp_path, caplog):
+    """Weights are those before it, bit for bit, and no file is written; without it nothing is left out."""
+    guard, other = NaNGuardCallback("skip", spikes=detector()), NaNGuardCallback("skip")
+    _, after = watched(tmp_path, samples(**SPIKE), guard)
+    assert guard.skipped == [5]
+    assert same(after[5], after[4])
+    assert not same(after[6], after[5])
+    assert "Step 5: the loss is" in caplog.text
+    assert "That is a spike: the usual loss is" in caplog.text
+    watched(tmp_path, samples(**SPIKE), other)
+    assert other.skipped == []
+    assert not list(tmp_path.rglob("skip_batches.json"))
+
+
+def test_spikes_are_judged_by_the_same_window_after_resuming(tmp_path):
+    """The window of three losses is in the checkpoint before the spike; a new one would still be warming up."""
+    saving = {"save_strategy": "steps", "save_steps": 4}
+    whole, resumed, new = (NaNGuardCallback("skip", spikes=detector()) for _ in range(3))
+    make(tmp_path, samples(**SPIKE), whole, **saving).train()
+    again = str(tmp_path / "checkpoint-4")
+    trainer = make(tmp_path, samples(**SPIKE), resumed, **saving)
+    trainer.train(resume_from_checkpoint=again)
+    assert whole.skipped == resumed.skipped == [5]
+    assert list(whole._usual) == list(resumed._usual)
+    (tmp_path / "checkpoint-4" / "callback_states.pt").unlink()
+    make(tmp_path, samples(**SPIKE), new, **saving).train(resume_from_checkpoint=again)
+    assert 5 not in new.skipped
+
+
+def test_spikes_of_a_model_that_tells_no_loss_are_refused(tmp_path):
+    class Outside(Trainer):
+        def compute_loss(self, model, inputs, return_outputs=False, **kwargs):
+            outputs = model(**inputs)
+            return functional.mse_loss(outputs["logits"], inputs["labels"])
+
+    torch.manual_seed(3)
+    made = make(tmp_path, samples(), NaNGuardCallback(spikes=detector()), model=Model(tells_loss=False))
+    made.compute_loss = Outside.compute_loss.__get__(made)
+    with pytest.raises(ValueError, match="reads the loss that the model returns, and found none"):
+        made.train()

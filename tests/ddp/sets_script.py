@@ -1,4 +1,7 @@
-"""A training that is evaluated on two sets, in two processes: `torchrun --nproc_per_node=2 sets_script.py FOLDER`."""
+"""Trainings in two processes: one is evaluated on two sets, in the other the loss of rank 1 has a spike.
+
+torchrun --nproc_per_node=2 sets_script.py FOLDER
+"""
 
 import json
 import os
@@ -6,10 +9,23 @@ import sys
 from pathlib import Path
 
 import torch
+from lightning.pytorch.callbacks import SpikeDetection
 from ranks import QUIET, Classifier, points
 from torchmetrics.classification import MulticlassAccuracy
 
-from lightrainer import Trainer, TrainingArguments
+from lightrainer import NaNGuardCallback, Trainer, TrainingArguments
+
+
+class Spiking(Classifier):
+    """The loss of the fifth batch is large, in rank 1 alone."""
+
+    calls = 0
+
+    def forward(self, x, labels=None):
+        outputs = super().forward(x, labels)
+        self.calls += 1
+        factor = 1000 if self.calls == 5 and os.environ["RANK"] == "1" else 1
+        return {**outputs, "loss": factor * outputs["loss"]}
 
 
 def main(folder: Path) -> None:
@@ -29,7 +45,17 @@ def main(folder: Path) -> None:
     trainer.train()
     times = ("runtime", "second")
     logs = [{key: it for key, it in one.items() if not key.endswith(times)} for one in trainer.state.log_history]
-    seen = {"logs": logs, "best": trainer.state.best_metric, "step": trainer.state.best_global_step}
+    guard = NaNGuardCallback("skip", spikes=SpikeDetection(window=3, warmup=2, rtol=5.0))
+    plain = {"max_steps": 6, "save_strategy": "no", **QUIET}
+    Trainer(
+        Spiking(), TrainingArguments(str(folder / "out"), **plain), train_dataset=points(80), callbacks=[guard]
+    ).train()
+    seen = {
+        "skipped": guard.skipped,
+        "logs": logs,
+        "best": trainer.state.best_metric,
+        "step": trainer.state.best_global_step,
+    }
     (folder / f"rank{os.environ['RANK']}.json").write_text(json.dumps(seen))
 
 
