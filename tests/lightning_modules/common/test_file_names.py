@@ -7,7 +7,7 @@ import pytest
 
 from lightrainer.lightning_modules.common import file_names
 
-OURS = {"MODEL_PARTS_NAME", "OPTIMIZER_PARTS_NAME"}
+OURS = {"MODEL_PARTS_NAME", "OPTIMIZER_PARTS_NAME", "TRAINED_WEIGHTS_NAME"}  # names of accelerate, put together there
 
 
 @pytest.mark.parametrize("name", sorted(name for name in vars(file_names) if name.isupper() and name not in OURS))
@@ -18,6 +18,13 @@ def test_constant_has_the_references_name_and_value(name: str):
     places = [place for place in (trainer, trainer_utils, utils, peft_utils) if hasattr(place, name)]
     assert places
     assert {getattr(place, name) for place in places} == {getattr(file_names, name)}
+
+
+def test_trained_weights_have_the_name_of_accelerate():
+    from accelerate.utils.constants import FSDP_MODEL_NAME
+
+    assert f"{FSDP_MODEL_NAME}.bin" == file_names.TRAINED_WEIGHTS_NAME
+    assert f"{FSDP_MODEL_NAME}_0" == file_names.MODEL_PARTS_NAME
 
 
 def test_importing_the_format_imports_nothing_heavy_of_its_own():
