@@ -54,7 +54,7 @@ class StoreFolder:
         self.folder, self.address = Path(folder), str(address_of(folder))
         options = {"auto_mkdir": True} if self.address.startswith("file:") else {}
         storage, root = fsspec.url_to_fs(self.address, **options)
-        self._storage: Any = fsspec.filesystem("dir", path=root, fs=storage)
+        self._files: Any = fsspec.filesystem("dir", path=root, fs=storage)
         self._sent: dict[str, tuple[int, int]] = {}  # files outside of checkpoints: time of change and size
 
     def send(self, name: str) -> None:
@@ -64,7 +64,7 @@ class StoreFolder:
         self._clear(name)
         for path in filter(Path.is_file, folder.rglob("*")):
             self._put(path)
-        self._storage.rm_file(f"{name}/{INCOMPLETE}")
+        self._files.rm_file(f"{name}/{INCOMPLETE}")
         if folder.stat().st_mtime_ns == begun.st_mtime_ns:  # else it was written anew, and is sent again
             os.utime(folder, (0, 0))
 
@@ -79,7 +79,7 @@ class StoreFolder:
     def discard(self, name: str) -> None:
         """Delete a checkpoint from the store."""
         self._clear(name)
-        self._storage.rm(name, recursive=True)
+        self._files.rm(name, recursive=True)
 
     def here(self, *, unsent: bool = False) -> list[str]:
         """Return the checkpoints on this machine by step: all, or those that are not in the store as they are now."""
@@ -98,27 +98,27 @@ class StoreFolder:
         if not files or f"{name}/{INCOMPLETE}" in files:
             return
         same = manifest in files and (self.folder / manifest).is_file()
-        same = same and self._storage.cat_file(manifest) == (self.folder / manifest).read_bytes()
+        same = same and self._files.cat_file(manifest) == (self.folder / manifest).read_bytes()
         if not same or checkpoints.problems(folder, weights=False):
             with checkpoints.staged_folder(folder) as stage:
-                self._storage.get(files, [str(stage / os.path.relpath(file, name)) for file in files])
+                self._files.get(files, [str(stage / os.path.relpath(file, name)) for file in files])
             os.utime(folder, (0, 0))
 
     def _find(self, name: str) -> list[str]:
-        self._storage.invalidate_cache()
-        return [file for file in self._storage.find(name) if ".." not in file.split("/")]
+        self._files.invalidate_cache()
+        return [file for file in self._files.find(name) if ".." not in file.split("/")]
 
     def _put(self, path: Path) -> None:
-        self._storage.put_file(str(path), path.relative_to(self.folder).as_posix())
+        self._files.put_file(str(path), path.relative_to(self.folder).as_posix())
 
     def _clear(self, name: str) -> None:
         """Mark a checkpoint as incomplete, and delete its files."""
         empty = self.folder / ".empty"
         self.folder.mkdir(parents=True, exist_ok=True)
         empty.touch()
-        self._storage.put_file(str(empty), f"{name}/{INCOMPLETE}")  # makes folders where the storage has such
+        self._files.put_file(str(empty), f"{name}/{INCOMPLETE}")  # makes folders where the storage has such
         for file in {*self._find(name)} - {f"{name}/{INCOMPLETE}"}:
-            self._storage.rm_file(file)
+            self._files.rm_file(file)
 
 
 @cache

@@ -310,7 +310,7 @@ class CheckpointSaver:
         self.host._object_store.submit()
 
     def _rotate(self) -> None:
-        if address_of(self._last[0]) is None:  # else the thread of uploads does it
+        if self._last[0] and address_of(self._last[0]) is None:  # else the thread of uploads does it
             self.rotate(self.host.args.save_total_limit, self._last[0])
 
     def rotate(self, limit: int | None, folder: str) -> None:

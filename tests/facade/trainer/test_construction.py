@@ -61,7 +61,8 @@ def test_wrong_models(nothing_is_written, changes, kind, words):
 # --- the types, parameter by parameter
 
 SGD = torch.optim.SGD(tiny().parameters(), lr=0.1)
-CALLABLES = ["model_init", "compute_loss_func", "compute_metrics", "preprocess_logits_for_metrics", "data_collator"]
+CALLABLES = ["model_init", "compute_loss_func", "compute_metrics", "preprocess_logits_for_metrics"]
+CALLABLES += ["data_collator", "eval_data_collator"]
 NOT_CALLABLE = [5, "accuracy", {"a": 1}]
 WRONG = [
     *[(name, value) for name in CALLABLES for value in NOT_CALLABLE],
