@@ -31,7 +31,7 @@ OPTIMIZERS = [f"optimizer states {where}" for where in (2, "elsewhere")]
 
 @pytest.mark.parametrize("attack", [*MODELS, *OPTIMIZERS])
 def test_states_run_no_program(found, attack):
-    assert "states.pt refers to posix.mkdir, which no checkpoint of this kind holds" in found[attack]["said"]
+    assert "states.pt refers to posix.mkdir, which could run any program" in found[attack]["said"]
     assert not found[attack]["ran"]
 
 

@@ -60,7 +60,7 @@ def test_wrong_parts_would_be_noticed(results, case):
 def test_what_only_a_batch_shows_is_refused_with_what_to_do(results, case, argument):
     """The first batch ends the training of both processes, and attention is torch's own again."""
     expected = {
-        "elsewhere": "the model has not called torch.nn.functional.scaled_dot_product_attention by that name",
+        "elsewhere": "the model has not called torch.nn.functional.scaled_dot_product_attention",
         "dropout": "the model calls scaled_dot_product_attention with dropout_p=0.1: ",
         "loss": f"{argument}=2 does not go with compute_loss_func",
     }

@@ -245,7 +245,7 @@ REFUSED = {
     "fp16": "Pass bf16=True",
     "open": "deepspeed: zero_optimization.reduce_bucket_size",
     "optimizer": "optim='lomo' does not go with deepspeed",
-    "evil": "optim_states.pt refers to posix.system, which no checkpoint of this kind holds",
+    "evil": "optim_states.pt refers to posix.system, which could run any program",
 }
 
 

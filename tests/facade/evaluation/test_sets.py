@@ -78,7 +78,7 @@ def test_it_chooses_the_best_model_stops_early_and_leads_the_schedule(tmp_path, 
     made.train()
     assert (made.state.best_metric, made.state.best_global_step, made.state.global_step) == (0.6, 8, 16)
     assert made.lr_scheduler.best == 0.3  # it looks for the smallest
-    assert "does not report" not in caplog.text
+    assert "Early stopping watches" not in caplog.text
 
 
 def test_a_search_is_judged_by_it(tmp_path):
