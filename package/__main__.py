@@ -62,7 +62,7 @@ def _names_a_script(word: str) -> bool:
 def _start(name: str, words: Sequence[str]) -> int:
     """Import the module of a command, call its function of that name, and return the exit status."""
     module, _ = _COMMANDS[name]
-    return getattr(import_module(f".{module}", __package__), name)(words)
+    return getattr(import_module(f".{module}", __package__), name.replace("-", "_"))(words)
 
 
 _COMMANDS = {
@@ -71,6 +71,7 @@ _COMMANDS = {
     "sweep": ("tools.sweep.command", "run a script many times, to find its best arguments"),
     "compare": ("tools.compare.command", "run a script with transformers and with ours, show what differs"),
     "evaluate": ("tools.evaluate", "run a script so that its Trainer evaluates a checkpoint, and print the metrics"),
+    "lr-find": ("tools.lr_find", "run a script with a growing learning rate, and suggest one"),
     "profile": ("tools.profile", "run a script for some steps, and show where their time goes"),
     "plan": ("tools.plan", "show what Lightning is given for some training arguments"),
     "estimate": ("tools.estimate.command", "show how much memory and traffic a training will need"),

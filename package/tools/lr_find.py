@@ -1,0 +1,117 @@
+"""The command `lr-find`: run a script for some steps with a growing learning rate, and suggest one."""
+
+# pyright: reportMissingImports=false
+# The folders beside this one are mapped to subpackages only when the package is built.
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from .changed_run import add_script, run_changed, write_result
+from .command_line import CommandParser, positive, whole
+
+_DESCRIPTION = """\
+Run a script for some steps in which the learning rate grows from the smallest to the largest, each step by the same
+factor, and show the loss over it. The suggestion is where the smoothed loss falls fastest, as with Lightning's
+learning rate finder. It ends early where the loss is four times the smallest. Nothing of yours is written: output_dir
+is a scratch folder, and nothing is saved, evaluated, uploaded or tracked.
+"""
+_ARGUMENTS = {
+    **{"logging_strategy": "steps", "logging_steps": 1, "logging_nan_inf_filter": False, "eval_strategy": "no"},
+    **{"eval_on_start": False, "lr_scheduler_type": "constant", "lr_scheduler_kwargs": None},
+}
+_WIDTH, _HEIGHT, _SKIPPED, _KEPT = 64, 12, 5, 0.8
+
+
+def lr_find(words: Sequence[str]) -> int:
+    """Print a picture of the loss over the learning rate, and a suggestion.
+
+    Args:
+        words: options, the script, and its arguments.
+
+    Returns:
+        The exit status: 0, 1 if the script fails or the loss never falls, 2 for a wrong command line.
+    """
+    usage = "lightrainer lr-find [options] SCRIPT [ARGUMENTS]"
+    parser = CommandParser("lr-find", _DESCRIPTION, "Example: lightrainer lr-find train.py --output_dir out", usage)
+    parser.add_argument("--min", type=positive, default=1e-8, metavar="RATE", help="the first one (1e-8)")
+    parser.add_argument("--max", type=positive, default=1.0, metavar="RATE", help="the last one (1)")
+    parser.add_argument("--steps", type=whole(20), default=100, help="optimizer steps between them (100)")
+    parser.add_argument("--json", action="store_true", help="print JSON in the place of a picture")
+    add_script(parser)
+    given = parser.parse_args(words)
+    if not os.path.isfile(given.script):
+        parser.error(f"{given.script}: there is no such script.")
+    if given.min >= given.max:
+        parser.error(f"--min {given.min:g} has to be below --max {given.max:g}.")
+    rates = [given.min * (given.max / given.min) ** (step / (given.steps - 1)) for step in range(given.steps)]
+    found = run_changed("lr-find", given, {**_ARGUMENTS, "max_steps": given.steps}, rates=rates)
+    if found is None:
+        return 1
+    losses = smoothed(found["losses"])
+    best = suggestion(losses)
+    chosen = None if best is None else rates[best]
+    if given.json:
+        print(json.dumps({"suggestion": chosen, "rates": rates[: len(losses)], "losses": found["losses"]}))
+    else:
+        ends = f"{rates[0]:<.1e}{rates[max(len(losses), 1) - 1]:>{_WIDTH + 2}.1e}  learning rate"
+        print("\n".join([*picture(losses or [0.0]), ends]))
+        print("The loss never falls: choose other rates." if chosen is None else f"suggestion: {chosen:.2e}")
+    return int(chosen is None)
+
+
+def smoothed(losses: Sequence[float]) -> list[float]:
+    """Return exponential means, corrected for their beginning, up to four times the smallest or what is not finite."""
+    means, mean, best = [], 0.0, math.inf
+    for step, loss in enumerate(losses):
+        mean = _KEPT * mean + (1 - _KEPT) * loss
+        means.append(mean / (1 - _KEPT ** (step + 1)))
+        if not means[-1] <= 4 * best and (step >= _SKIPPED or not math.isfinite(mean)):
+            return means[:-1]
+        best = min(best, means[-1])
+    return means
+
+
+def suggestion(losses: Sequence[float]) -> int | None:
+    """Return the step at which the loss falls fastest; None where it never falls."""
+    falls = {step: losses[step + 1] - losses[step - 1] for step in range(_SKIPPED, len(losses) - 1)}
+    best = min(falls, key=falls.__getitem__, default=None)
+    return best if best is not None and falls[best] < 0 else None
+
+
+def picture(losses: Sequence[float]) -> list[str]:
+    """Return lines of text with the losses from left to right, the largest above."""
+    low, high = min(losses), max(losses)
+    columns = [losses[column * len(losses) // _WIDTH] for column in range(_WIDTH)]
+    rows = [round((high - loss) / ((high - low) or 1) * (_HEIGHT - 1)) for loss in columns]
+    lines = ["".join("*" if row == level else " " for row in rows).rstrip() for level in range(_HEIGHT)]
+    names = {0: f"{high:.4g}", _HEIGHT - 1: f"{low:.4g}"}
+    return [f"{names.get(level, ''):>9} |{line}" for level, line in enumerate(lines)]
+
+
+def change(trainer_class: Any, settings: dict[str, Any]) -> None:
+    """Let a class of Trainers train with the rates of the settings, write down the losses, and end the script."""
+    from ..callbacks import TrainerCallback
+
+    rates, losses, original = settings["rates"], [], trainer_class.train
+
+    class Growing(TrainerCallback):
+        def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, optimizer: Any = None, **kwargs: Any):
+            for group in optimizer.param_groups:
+                group["lr"] = rates[state.global_step] * group.get("initial_lr", 1.0) / (args.learning_rate or 1.0)
+
+        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any):
+            if "loss" in logs:
+                losses.append(float(logs["loss"]))
+                control.should_training_stop |= len(smoothed(losses)) < len(losses)
+
+    def train(trainer: Any, *args: Any, **kwargs: Any):
+        trainer.add_callback(Growing())
+        original(trainer)
+        write_result(trainer, settings, {"losses": losses})
+        raise SystemExit(0)
+
+    trainer_class.train = train

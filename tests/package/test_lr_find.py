@@ -1,0 +1,90 @@
+"""`lightrainer lr-find`: a learning rate for an unchanged script, and nothing written."""
+
+import json
+import math
+import os
+import subprocess
+
+import pytest
+from starting import forked_python
+
+from lightrainer.tools.lr_find import picture, smoothed, suggestion
+
+SCRIPT = """\
+import sys, torch
+from torch import nn
+from lightrainer import Trainer, TrainingArguments
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+    def forward(self, x, labels):
+        return {"loss": nn.functional.cross_entropy(self.layer(x), labels)}
+
+torch.manual_seed(1)
+data = [{"x": x, "labels": (x.sum() > 0).long()} for x in torch.randn(64, 4)]
+args = TrainingArguments(
+    sys.argv[1], use_cpu=True, eval_strategy="epoch", report_to="none", disable_tqdm=True,
+    lr_scheduler_type="cosine_with_min_lr", lr_scheduler_kwargs={"min_lr": 1e-5}, optim="sgd",
+)
+trainer = Trainer(Net(), args, train_dataset=data, eval_dataset=data[:5])
+trainer.train(resume_from_checkpoint="broken" in sys.argv)
+trainer.save_model("saved")
+"""
+
+
+def lr_find(*words, cwd):
+    command = [forked_python(), "-m", "lightrainer", "lr-find", *map(str, words)]
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("LIGHTRAINER")}
+    kept["OMP_NUM_THREADS"] = "1"
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=cwd, env=kept)
+
+
+def test_it_suggests_a_rate_and_writes_nothing(tmp_path):
+    (tmp_path / "train.py").write_text(SCRIPT)
+    done = lr_find("--json", "--min", 1e-4, "--max", 10, "--steps", 30, "train.py", "out", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert 1e-3 < found["suggestion"] < 10
+    assert found["rates"][0] == 1e-4
+    first, last = found["losses"][:5], found["losses"][-5:]
+    assert max(first) - min(first) < 0.3 < sum(first) / 5 - min(last)  # small rates change nothing, large ones do
+    assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
+
+
+BAD = {
+    "no script": (["tain.py"], "tain.py: there is no such script"),
+    "no range": (["--min", "1", "--max", "0.1", "train.py"], "--min 1 has to be below --max 0.1"),
+    "too few steps": (["--steps", "3", "train.py"], "at least 20"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input(tmp_path, name):
+    (tmp_path / "train.py").write_text(SCRIPT)
+    words, said = BAD[name]
+    done = lr_find(*words, cwd=tmp_path)
+    assert done.returncode == 2
+    assert said in done.stderr
+
+
+def test_the_suggestion_is_where_the_loss_falls_fastest():
+    losses = [1.0] * 20 + [0.9, 0.5, 0.3, 0.29] + [0.28] * 5
+    assert suggestion(losses) == 21
+    assert suggestion([1.0 + step for step in range(20)]) is None
+    assert suggestion([]) is None
+
+
+def test_smoothing_ends_where_the_loss_explodes():
+    assert smoothed([1.0] * 10) == pytest.approx([1.0] * 10)
+    assert len(smoothed([1.0] * 10 + [100.0, 1.0])) == 10
+    assert len(smoothed([1.0, math.nan, 1.0])) == 1
+    assert smoothed([math.nan]) == []
+
+
+def test_the_picture_has_the_largest_loss_above():
+    lines = picture([3.0, 2.0, 1.0])
+    assert lines[0].startswith("        3 |*")
+    assert lines[-1].lstrip().startswith("1 |")
+    assert len(picture([0.0])) == len(lines)
