@@ -24,6 +24,9 @@ class PreparedOptimizer(Optimizer):
     state: Any = forwarded("optimizer.state", "See `torch.optim.Optimizer`.", writable=True)
     param_groups: Any = forwarded("optimizer.param_groups", "See `torch.optim.Optimizer`.", writable=True)
     defaults: Any = forwarded("optimizer.defaults", "See `torch.optim.Optimizer`.", writable=True)
+    add_param_group: Any = forwarded("optimizer.add_param_group", "Add a group to the wrapped optimizer.")
+    state_dict: Any = forwarded("optimizer.state_dict", "Return the state of the wrapped optimizer.")
+    load_state_dict: Any = forwarded("optimizer.load_state_dict", "Load into the wrapped optimizer.")
 
     def __init__(self, optimizer: Optimizer, accelerator: Any) -> None:
         self.optimizer, self.accelerator = optimizer, accelerator
@@ -34,18 +37,6 @@ class PreparedOptimizer(Optimizer):
         if name == "optimizer" or name.startswith("__"):
             raise AttributeError(name)
         return getattr(self.optimizer, name)
-
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """See `torch.optim.Optimizer`."""
-        self.optimizer.add_param_group(param_group)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state of the wrapped optimizer."""
-        return self.optimizer.state_dict()
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load into the wrapped optimizer."""
-        self.optimizer.load_state_dict(state_dict)
 
     def train(self) -> None:
         """Switch an optimizer with two modes, such as a schedule-free one, to training."""

@@ -21,7 +21,7 @@ from ...lightning_modules.data.batch_samplers import has_batches, iterates_as_to
 from ...lightning_modules.data.loaders import EpochLoader, loader_after, rebuild_loader
 from ...lightning_modules.distributed import sharding
 from ...lightning_modules.internals.precision import cast_for_good
-from ..arguments.parallelism import copies_of_batches
+from ..arguments.parallelism import ways_of_sharing
 from ..distributed.process import forwarded
 from ..strategies import choose
 from .gradients import Gradients
@@ -217,18 +217,8 @@ def _prepared_loader(accelerator: Any, loader: DataLoader, *, placed: bool) -> D
         return loader
     if not has_batches(loader):
         raise NotImplementedError("A DataLoader with batch_size=None cannot be sharded: give it a batch_size.")
-    config = accelerator.dataloader_config
-    rebuilt = rebuild_loader(
-        loader,
-        seed=accelerator.args.data_seed,
-        seedable=config.use_seedable_sampler,
-        rank=accelerator.process_index,
-        world_size=accelerator.num_processes,
-        copies=copies_of_batches(accelerator.args),
-        even_batches=accelerator.even_batches,
-        split_batches=config.split_batches,
-        dispatch_batches=config.dispatch_batches,
-    )
+    ways = ways_of_sharing(accelerator.args, accelerator.dataloader_config, accelerator.even_batches)
+    rebuilt = rebuild_loader(loader, **ways)
     rebuilt.watcher = _Watcher(accelerator, placed=placed)
     return rebuilt
 

@@ -9,6 +9,8 @@ import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from .parallelism import SIZES
+
 __all__ = ["VARIABLES", "Variable", "asked", "is_on", "refusals", "said"]
 
 _NOTHING = ("", "None")
@@ -65,12 +67,10 @@ VARIABLES: dict[str, Variable] = {
     ),
     "ACCELERATE_DYNAMO_BACKEND": Variable(argument="torch_compile_backend", option="dynamo_backend", default="NO"),
     "ACCELERATE_DYNAMO_MODE": Variable(argument="torch_compile_mode", option="dynamo_mode", default="default"),
-    "ACCELERATE_DYNAMO_USE_FULLGRAPH": Variable(
-        argument="torch_compile", option="dynamo_use_fullgraph", flag=True, default="False"
-    ),
-    "ACCELERATE_DYNAMO_USE_DYNAMIC": Variable(
-        argument="torch_compile", option="dynamo_use_dynamic", flag=True, default="False"
-    ),
+    **{
+        f"ACCELERATE_{option}".upper(): Variable(argument="torch_compile", option=option, flag=True, default="False")
+        for option in ("dynamo_use_fullgraph", "dynamo_use_dynamic")
+    },
     "ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION": Variable(
         refused="the model is compiled as a whole: leave dynamo_use_regional_compilation out",
         option="dynamo_use_regional_compilation",
@@ -124,17 +124,14 @@ VARIABLES: dict[str, Variable] = {
     "ACCELERATE_USE_PARALLELISM_CONFIG": Variable(
         argument="parallelism_config", option="use_parallelism_config", flag=True
     ),
-    "PARALLELISM_CONFIG_DP_REPLICATE_SIZE": _groups("dp_replicate_size", "1"),
-    "PARALLELISM_CONFIG_DP_SHARD_SIZE": _groups("dp_shard_size", "1"),
-    "PARALLELISM_CONFIG_TP_SIZE": _groups("tp_size", "1"),
-    "PARALLELISM_CONFIG_CP_SIZE": _groups("cp_size", "1"),
+    **{f"PARALLELISM_CONFIG_{name}".upper(): _groups(name, "1") for name in SIZES},
     "PARALLELISM_CONFIG_CP_BACKEND": _groups("cp_backend", "torch"),
     "PARALLELISM_CONFIG_CP_COMM_STRATEGY": _groups("cp_handler.cp_comm_strategy"),
-    "PARALLELISM_CONFIG_SP_SIZE": _groups("sp_size", "1"),
     "PARALLELISM_CONFIG_SP_BACKEND": _groups("sp_backend", "deepspeed"),
-    "PARALLELISM_CONFIG_SP_SEQ_LENGTH": _groups("sp_handler.sp_seq_length"),
-    "PARALLELISM_CONFIG_SP_SEQ_LENGTH_IS_VARIABLE": _groups("sp_handler.sp_seq_length_is_variable"),
-    "PARALLELISM_CONFIG_SP_ATTN_IMPLEMENTATION": _groups("sp_handler.sp_attn_implementation"),
+    **{
+        f"PARALLELISM_CONFIG_{name}".upper(): _groups(f"sp_handler.{name}")
+        for name in ("sp_seq_length", "sp_seq_length_is_variable", "sp_attn_implementation")
+    },
     "ACCELERATE_USE_MEGATRON_LM": Variable(
         refused="there is no Megatron-LM here: use fsdp, deepspeed or parallelism_config",
         option="use_megatron_lm",

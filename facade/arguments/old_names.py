@@ -123,21 +123,14 @@ def _into(holder: str, key: str, kind: Callable[[str], Any] | None) -> OldName:
         there = getattr(args, holder)
         return there.get(key) if isinstance(there, Mapping) else getattr(there, key, None)
 
-    return OldName(
-        now=f"`{holder}={{'{key}': ...}}`",
-        turn=lambda value, given: _in_dict(holder, key, value, given),
-        read=read,
-        kind=kind,
-    )
+    now, turn = f"`{holder}={{'{key}': ...}}`", lambda value, given: _in_dict(holder, key, value, given)
+    return OldName(now=now, turn=turn, read=read, kind=kind)
 
 
 def _flag(new: str, value_now: Any) -> OldName:
     """Return a row for a truth value that is a choice now."""
-
-    def turn(value: Any, given: Given) -> dict[str, Any]:
-        return {new: value_now} if value else {}
-
-    return OldName(now=f"`{new}={value_now!r}`", turn=turn, read=lambda args: getattr(args, new) == value_now)
+    turn, read = lambda value, given: {new: value_now} if value else {}, lambda args: getattr(args, new) == value_now
+    return OldName(now=f"`{new}={value_now!r}`", turn=turn, read=read)
 
 
 def _one_more(new: str, word: str) -> OldName:

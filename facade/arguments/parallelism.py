@@ -205,6 +205,13 @@ def copies_of_batches(args: Any) -> int:
     return copies if copies > 1 and args.world_size % copies == 0 else 1
 
 
+def ways_of_sharing(args: Any, config: Any, even_batches: bool) -> dict[str, Any]:
+    """Return the options of `build_loader` by which ranks share batches."""
+    ways = {"split_batches": config.split_batches, "dispatch_batches": config.dispatch_batches}
+    ways |= {"seedable": config.use_seedable_sampler, "seed": args.data_seed, "even_batches": even_batches}
+    return {**ways, "rank": args.process_index, "world_size": args.world_size, "copies": copies_of_batches(args)}
+
+
 def data_ranks(args: Any) -> int:
     """Return the number of data-parallel ranks, which is the world size unless layers or sequences are split."""
     return args.world_size // copies_of_batches(args)

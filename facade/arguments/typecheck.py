@@ -104,15 +104,12 @@ def _is_name_list(value: Any) -> bool:
 
 _DICT = (_is(Mapping), "a dict, or one written as JSON")
 _SHAPES: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "lr_scheduler_kwargs": _DICT,
-    "parameter_rules": _DICT,
-    "gradient_checkpointing_kwargs": _DICT,
-    "activation_checkpointing_kwargs": _DICT,
+    **dict.fromkeys(("lr_scheduler_kwargs", "parameter_rules", "liger_kernel_config"), _DICT),
+    **dict.fromkeys(("gradient_checkpointing_kwargs", "activation_checkpointing_kwargs"), _DICT),
     "trackio_static_space_id": (
         lambda value: isinstance(value, str) or value is False,
         "the name of a Space, or False",
     ),
-    "liger_kernel_config": _DICT,
     "fsdp_config": (_is(Mapping), "a dict, or the path of a JSON file"),
     "deepspeed": (_is(str, os.PathLike, Mapping), "a dict, or the path of a JSON file"),
     "accelerator_config": (

@@ -214,14 +214,11 @@ def _on_its_device(known: ProcessEnvironment, use_cpu: bool) -> ProcessEnvironme
 
 def _join(use_cpu: bool, backend: str | None, timeout: float) -> ProcessEnvironment:
     import torch
-    import torch.distributed as dist
 
     from .process_group import join, prepared
 
     launch = find_launch()
     assert launch is not None  # the world size is above 1
-    if not dist.is_available():
-        raise RuntimeError(f"WORLD_SIZE={launch.world_size}, but this build of torch has no torch.distributed.")
     launch, store = prepared(launch, timeout)
     assert launch.local_rank is not None
     device = _device_of_rank(use_cpu, launch.local_rank)

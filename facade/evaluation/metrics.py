@@ -54,23 +54,14 @@ def speed_metrics(
         num_tokens: number of tokens, or None.
     """
     runtime = start_time.seconds_ago if isinstance(start_time, Moment) else time.time() - start_time
-    return metrics_of_runtime(split, max(runtime, 0.0), num_samples, num_steps, num_tokens)
+    return metrics_of_runtime(split, max(runtime, 0.0), samples=num_samples, steps=num_steps, tokens=num_tokens)
 
 
-def metrics_of_runtime(
-    split: str,
-    runtime: float,
-    num_samples: float | None = None,
-    num_steps: int | None = None,
-    num_tokens: int | None = None,
-) -> dict[str, float]:
-    """As `speed_metrics`, for a runtime in seconds."""
+def metrics_of_runtime(split: str, runtime: float, **counts: float | None) -> dict[str, float]:
+    """As `speed_metrics`, for a runtime in seconds, and counts by their name."""
     result = {f"{split}_runtime": round(runtime, 4)}
-    if runtime == 0:
-        return result
-    counts = {"samples": num_samples, "steps": num_steps, "tokens": num_tokens}
     for name, count in counts.items():
-        if count is not None:
+        if count is not None and runtime != 0:
             result[f"{split}_{name}_per_second"] = round(count / runtime, 3)
     return result
 

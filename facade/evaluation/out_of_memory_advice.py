@@ -20,12 +20,10 @@ def advice_for_training(args: Any, inputs: Any = None) -> str:
     tries = "an optimizer that keeps less, such as optim='adafactor' or 'sgd'"
     if inputs is not None:
         said, tries = f"The batch was: {shapes_of(inputs)}", "shorter inputs; gradient_checkpointing=True; bf16=True"
-    return (
-        f"{said}; per_device_train_batch_size={args.per_device_train_batch_size}, "
-        f"gradient_accumulation_steps={args.gradient_accumulation_steps}, world_size={args.world_size}.\n"
-        "What to try: a smaller per_device_train_batch_size with a larger gradient_accumulation_steps "
-        f"(auto_find_batch_size=True looks for a batch that fits); {tries}."
-    )
+    names = ("per_device_train_batch_size", "gradient_accumulation_steps", "world_size")
+    said = f"{said}; {', '.join(f'{name}={getattr(args, name)}' for name in names)}"
+    smaller = "a smaller per_device_train_batch_size with a larger gradient_accumulation_steps"
+    return f"{said}.\nWhat to try: {smaller} (auto_find_batch_size=True looks for a batch that fits); {tries}."
 
 
 def advice_for_evaluation(args: Any, inputs: Any = None) -> str:

@@ -189,6 +189,10 @@ def _name(info: Any) -> str | None:
     return next((name for name in named if name and name not in _BUILDERS.split()), None)
 
 
+_MAIN = (
+    "learning_rate, per_device_train_batch_size, gradient_accumulation_steps, processes, total batch size, "
+    "per_device_eval_batch_size, seed, optim, lr_scheduler_type, warmup_steps"
+)
 _IF_NOT_DEFAULT = (
     *("lr_scheduler_kwargs", "optim_args", "optim_target_modules", "parameter_rules", "weight_decay", "max_grad_norm"),
     *("label_smoothing_factor", "neftune_noise_alpha", "full_determinism", "data_seed", "train_sampling_strategy"),
@@ -204,21 +208,11 @@ def settings_of(args: Any) -> dict[str, str]:
     """
     total = args.train_batch_size * args.gradient_accumulation_steps * data_ranks(args)
     steps = {"max_steps": args.max_steps} if args.max_steps > 0 else {"num_train_epochs": args.num_train_epochs}
-    found: dict[str, Any] = {
-        "learning_rate": args.learning_rate,
-        "per_device_train_batch_size": args.per_device_train_batch_size,
-        "gradient_accumulation_steps": args.gradient_accumulation_steps,
-        "processes": args.world_size,
-        "total batch size": total,
-        "per_device_eval_batch_size": args.per_device_eval_batch_size,
-        "seed": args.seed,
-        "optim": _optimizer(args),
-        "lr_scheduler_type": args.lr_scheduler_type,
-        "warmup_steps": args.warmup_steps,
-        **steps,
-        "precision": {"no": "float32", "bf16": "mixed, bfloat16", "fp16": "mixed, float16"}[args.mixed_precision],
-        "sharding": "DeepSpeed" if args.deepspeed else "FSDP" if args.fsdp else None,
-    }
+    own = {"processes": args.world_size, "total batch size": total, "optim": _optimizer(args)}
+    found: dict[str, Any] = {name: own[name] if name in own else getattr(args, name) for name in _MAIN.split(", ")}
+    found |= steps
+    found["precision"] = {"no": "float32", "bf16": "mixed, bfloat16", "fp16": "mixed, float16"}[args.mixed_precision]
+    found["sharding"] = "DeepSpeed" if args.deepspeed else "FSDP" if args.fsdp else None
     defaults = {item.name: item.default for item in fields(args) if item.default is not MISSING}
     found |= {name: getattr(args, name) for name in _IF_NOT_DEFAULT if getattr(args, name) != defaults.get(name)}
     return {name: str(getattr(value, "value", value)) for name, value in found.items() if value not in (None, "")}

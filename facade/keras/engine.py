@@ -70,10 +70,6 @@ class KerasEngine(Trainer):
         count = steps.num_train_examples or steps.steps_per_epoch * parts * each
         return BatchLoader(stream, examples=count, batches=len(stream), samples_per_round=each)
 
-    def own_train_loader(self) -> Any:
-        """Return the loader of samples that are in no `tf.data.Dataset`."""
-        return super().get_train_dataloader()
-
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
         """Return a loader of what `get_eval_tfdataset` gives."""
         return self.evaluation_loader(*self.steps.get_eval_tfdataset(eval_dataset))
@@ -81,10 +77,6 @@ class KerasEngine(Trainer):
     def get_test_dataloader(self, test_dataset: Any) -> Any:
         """Return a loader of what `get_test_tfdataset` gives."""
         return self.evaluation_loader(*self.steps.get_test_tfdataset(test_dataset))
-
-    def own_eval_loader(self, dataset: Any) -> Any:
-        """Return the loader of samples that are in no `tf.data.Dataset`."""
-        return super().get_test_dataloader(dataset)
 
     def evaluation_loader(self, dataset: Any, steps: int, num_examples: int) -> Any:
         """Return a loader of batches.
@@ -132,10 +124,6 @@ class KerasEngine(Trainer):
         if optimizer is not self._constrained and constrained(self.model.model):
             optimizer.register_step_post_hook(lambda *_: self.model.constrain())
             self._constrained = optimizer
-
-    def own_optimizer_and_scheduler(self, num_training_steps: int) -> None:
-        """Make what the arguments describe."""
-        super().create_optimizer_and_scheduler(num_training_steps)
 
     def create_optimizer(self, model: nn.Module | None = None) -> Optimizer:
         """Make Keras's Adam, unless the arguments ask for another optimizer than by default."""
@@ -296,7 +284,3 @@ class KerasEngine(Trainer):
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Call that of the `TFTrainer`."""
         self.steps.log(logs)
-
-    def own_log(self, logs: dict[str, float]) -> None:
-        """Log as a `Trainer`."""
-        super().log(logs)

@@ -23,6 +23,7 @@ from ...lightning_modules.keras.tensorflow_data import is_tensorflow_dataset, re
 from ...lightning_modules.keras.wrapping import wrap_keras_model
 from ..distributed.process import forwarded
 from ..evaluation.results import PredictionOutput, TrainOutput
+from ..trainer.trainer import Trainer
 from .arguments import TFTrainingArguments
 from .checks import build, check_dataset, check_parameters, check_steps, is_overridden
 from .engine import KerasEngine
@@ -127,7 +128,7 @@ class TFTrainer:
         self.total_train_batch_size = args.train_batch_size * args.gradient_accumulation_steps
         if not is_tensorflow_dataset(data):
             self.num_train_examples = len(data) if has_length(data) else None
-            return self._engine.own_train_loader()
+            return Trainer.get_train_dataloader(self._engine)
         self.num_train_examples = require_cardinality(data, "train_dataset")
         data = data.repeat()
         if args.train_sampling_strategy != "sequential":
@@ -157,7 +158,7 @@ class TFTrainer:
     def get_test_tfdataset(self, test_dataset: Any) -> tuple[Any, int, int]:
         """As the original, see `get_eval_tfdataset`."""
         if not is_tensorflow_dataset(test_dataset):
-            loader = self._engine.own_eval_loader(as_dataset(test_dataset))
+            loader = Trainer.get_test_dataloader(self._engine, as_dataset(test_dataset))
             known = has_length(test_dataset)
             return loader, len(loader) if known else -1, len(test_dataset) if known else -1
         count, size = require_cardinality(test_dataset, "the dataset"), self.args.eval_batch_size
@@ -182,7 +183,7 @@ class TFTrainer:
         Args:
             num_training_steps: optimizer steps of the whole training.
         """
-        self._engine.own_optimizer_and_scheduler(num_training_steps)
+        Trainer.create_optimizer_and_scheduler(self._engine, num_training_steps)
 
     # --- steps
 
@@ -341,7 +342,7 @@ class TFTrainer:
         Args:
             logs: values by name; the epoch is added.
         """
-        self._engine.own_log(dict(logs))
+        Trainer.log(self._engine, dict(logs))
         if self.tb_writer is None or not self._engine.is_world_process_zero():
             return
         if hasattr(self.tb_writer, "add_scalar"):

@@ -53,10 +53,8 @@ def require_comparable(earlier: Any, directions: Sequence[str], metrics: Sequenc
     theirs = [one.name.lower() for one in earlier.directions]
     named = [short_name(name) for name in earlier.metric_names or metrics]
     if theirs != list(directions) or named != [short_name(name) for name in metrics or named]:
-        raise ValueError(
-            f"begin_with: the study {earlier.study_name!r} has direction={theirs} and values of {', '.join(named)}, "
-            f"and this search direction={list(directions)} and {', '.join(metrics)}. Search for the same."
-        )
+        has = f"begin_with: the study {earlier.study_name!r} has direction={theirs} and {', '.join(named)}"
+        raise ValueError(f"{has}, and this search {list(directions)} and {', '.join(metrics)}. Search for the same.")
 
 
 def begin_with(study: Any, earlier: Any, hp_space: Callable[[Any], Any]) -> tuple[int, int]:

@@ -30,8 +30,7 @@ _CHOICES = {"final_model": ("best", "retrain", "last"), "pruning_unit": ("steps"
 _DIRECTIONS = ("minimize", "maximize")
 _PACKAGES = {"optuna": "optuna", "ray": "'ray[tune]'"}
 _REFUSED = {
-    "wandb": "a sweep of W&B is led by its server, which chooses the values. To see the trials there, leave backend "
-    "out and set report_to='wandb': each trial is a run of its own",
+    "wandb": "a sweep of W&B is led by its server. To see trials there leave backend out and set report_to='wandb'",
     "sigopt": "the service was shut down, and later versions of the reference dropped it too. Leave backend out",
 }
 
@@ -55,19 +54,12 @@ class HyperparameterSearch:
         self.current: SearchRun | None = None
 
     def run(
-        self,
-        hp_space: Any,
-        compute_objective: Any,
-        n_trials: int | None,
-        direction: str | list[str] | None,
-        backend: Any,
-        hp_name: Any,
-        keywords: dict[str, Any],
+        self, hp_space: Any, compute_objective: Any, number: Any, direction: Any, backend: Any, hp_name: Any, more: Any
     ) -> BestRun | list[BestRun]:
         """Search; the parameters are those of `Trainer.hyperparameter_search`."""
         trainer, chosen = self.trainer, make_backend(backend)
         objective = objective_from(compute_objective)
-        options = read_options(n_trials, direction, keywords, metric_names(compute_objective))
+        options = read_options(number, direction, more, metric_names(compute_objective))
         chosen.check(trainer, options)
         _require_evaluation(trainer)
         trainer.hp_space = chosen.default_hp_space if hp_space is None else hp_space

@@ -20,13 +20,7 @@ _OBJECTIVE = re.compile(r"objective(_\d+)?")
 
 
 def render(
-    study: Any,
-    names: Sequence[str],
-    rows: Sequence[Mapping[str, Any]],
-    best: Sequence[Any],
-    importances: Sequence[Mapping[str, float]],
-    commands: Mapping[int, str],
-    folder: Path,
+    study: Any, names: Any, rows: Any, best: Any, importances: Any, commands: Mapping[int, str], folder: Path
 ) -> str:
     """Make the page.
 

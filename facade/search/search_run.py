@@ -172,13 +172,11 @@ class SearchRun:
             return
         self._warned.add("sizes")
         if self.trainer.args.eval_strategy != "no" and not self.options.several:
-            logger.warning(
+            said = (
                 "The search varies %s, and %s compares trials at the same optimizer step, after different amounts of "
-                "data. Pass pruning_unit='epochs' to compare them after the same epoch, or "
-                "pruner=optuna.pruners.NopPruner() to prune none.",
-                " and ".join(sizes),
-                type(self.pruner).__name__,
             )
+            said += "data. Pass pruning_unit='epochs', or pruner=optuna.pruners.NopPruner() to prune none."
+            logger.warning(said, " and ".join(sizes), type(self.pruner).__name__)
 
     def run_dir(self, trial: Any) -> Path:
         """Return the folder of a trial."""

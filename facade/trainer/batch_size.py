@@ -72,7 +72,9 @@ class BatchSizeFinder:
                     if not self._may_try_again(error, start):
                         raise
                     if self._smaller_size() < 1:
-                        raise _nothing_fits(given) from error
+                        size = f"down from per_device_train_batch_size={given.per_device_train_batch_size}"
+                        found = "No executable batch size found, reached zero"
+                        raise torch.OutOfMemoryError(f"{found}: not even one sample fits, {size}.") from error
                     reason = str(error).partition("\n")[0]
                 # Outside of the except block, where the tensors in the frames of the error are released.
                 start.restore(trainer)
@@ -142,13 +144,6 @@ class BatchSizeFinder:
             change += f"effective batch {effective_batch(given)} -> {effective_batch(after)}"
         start = "its beginning" if checkpoint is None else checkpoint
         logger.warning("Out of memory (%s). Training starts again from %s with %s.", reason, start, change)
-
-
-def _nothing_fits(given: Any) -> torch.OutOfMemoryError:
-    return torch.OutOfMemoryError(
-        "No executable batch size found, reached zero: auto_find_batch_size went down from per_device_train_batch_size="
-        f"{given.per_device_train_batch_size}, and not even one sample at a time fits into memory."
-    )
 
 
 class _InitialState:

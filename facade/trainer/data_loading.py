@@ -22,7 +22,7 @@ from ...lightning_modules.data.lengths import LengthCache, column_lengths, has_l
 from ...lightning_modules.data.loaders import build_loader
 from ...lightning_modules.data.rebalancing import BatchRebalanceSampler
 from ...lightning_modules.data.worker_state import attached_worker, ignore_signals
-from ..arguments.parallelism import copies_of_batches, data_rank
+from ..arguments.parallelism import copies_of_batches, data_rank, ways_of_sharing
 from ..evaluation.results import TrainingLength
 from .checks import require_dataset
 
@@ -57,21 +57,13 @@ class DataLoading:
             collator = trainer._get_collator_with_removed_columns(collator, description=description)
         stream = isinstance(dataset, IterableDataset)
         sampler = self._sampler(dataset, whole, sampler_fn) if sampler_fn is not None and not stream else None
-        config: Any = args.accelerator_config
         loader: Any = build_loader(
             dataset,
             batch_size=batch_size,
             collate_fn=collator,
             sampler=sampler,
-            seed=args.data_seed,
-            seedable=config.use_seedable_sampler,
             drop_last=args.dataloader_drop_last and not stream,
-            rank=args.process_index,
-            world_size=args.world_size,
-            copies=copies_of_batches(args),
-            even_batches=trainer.accelerator.even_batches,
-            split_batches=config.split_batches,
-            dispatch_batches=config.dispatch_batches,
+            **ways_of_sharing(args, args.accelerator_config, trainer.accelerator.even_batches),
             **self._worker_options(is_training and not stream),
         )
         if key is not None and args.dataloader_persistent_workers:

@@ -163,5 +163,5 @@ def add_speed(output: EvalLoopOutput, prefix: str, seconds: float, args: Trainin
     metrics = output.metrics if output.metrics is not None else {}
     samples = output.num_samples or 0
     steps = math.ceil(samples / (samples_of_rank(args, args.eval_batch_size) * data_ranks(args)))
-    metrics.update(metrics_of_runtime(prefix, seconds, num_samples=samples, num_steps=steps))
+    metrics.update(metrics_of_runtime(prefix, seconds, samples=samples, steps=steps))
     return metrics

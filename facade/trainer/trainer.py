@@ -286,13 +286,10 @@ class Trainer:
         self._memory_tracker.start("init")
         self.create_accelerator_and_postprocess()
 
-        self.model_init = model_init
-        self.compute_loss_func = compute_loss_func
-        self.compute_metrics = compute_metrics
+        self.model_init, self.processing_class = model_init, processing_class
+        self.compute_loss_func, self.compute_metrics = compute_loss_func, compute_metrics
         self.preprocess_logits_for_metrics = preprocess_logits_for_metrics
-        self.processing_class = processing_class
-        self.train_dataset = train_dataset
-        self.eval_dataset = eval_dataset
+        self.train_dataset, self.eval_dataset = train_dataset, eval_dataset
         self.optimizer, self.lr_scheduler = optimizers
         self.optimizer_cls_and_kwargs = optimizer_cls_and_kwargs
         self.data_collator = default_collator(processing_class) if data_collator is None else data_collator

@@ -90,13 +90,8 @@ class TrainerModule(EvaluationModule):
         super().__init__(facade.model)
         self.automatic_optimization = False
         before = set(vars(self))
-        self.facade = facade
-        self.length = length
-        self.windows = windows
-        self.checkpoint = checkpoint
-        self.run = run
-        self.trial = run.trial
-        self.ignore_keys = run.ignore_keys
+        self.facade, self.run, self.trial, self.ignore_keys = facade, run, run.trial, run.ignore_keys
+        self.length, self.windows, self.checkpoint = length, windows, checkpoint
         self.memory = facade._batch_size_finder.consensus()
         self.start_time = Moment()
         self.losses = facade._running_loss = RunningLoss(facade)
@@ -106,8 +101,7 @@ class TrainerModule(EvaluationModule):
         self.of_last_step: tuple[float | None, float | None] = (None, None)
         self.interrupted_evaluation = InterruptedEvaluation(self)
         self.schedule = ReplacedSchedule()
-        self.begun = False
-        self._stopped_before_step = False
+        self.begun = self._stopped_before_step = False
         self._of_the_run = frozenset(vars(self)) - before | {"lightning_trainer", "strategy"}
 
     def __getstate__(self) -> dict[str, Any]:

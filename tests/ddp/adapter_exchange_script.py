@@ -90,20 +90,10 @@ def train(library, folder: Path, case: str, start: Path | None) -> None:
     strategy, adapted = case.removesuffix("-plain"), not case.endswith("-plain")
     for name in [name for name in os.environ if name.startswith(("ACCELERATE_USE", "FSDP_"))]:  # of the run before
         del os.environ[name]
-    args = library.TrainingArguments(
-        output_dir=str(folder),
-        per_device_train_batch_size=2,
-        max_steps=6,
-        save_steps=3,
-        logging_steps=1,
-        learning_rate=3e-2,
-        max_grad_norm=0.5,
-        report_to="none",
-        disable_tqdm=True,
-        use_cpu=True,
-        **options_of(strategy, library.__name__, adapted),
-    )
-    data = samples(32, 1)
+    options = {"output_dir": str(folder), "per_device_train_batch_size": 2, "max_steps": 6, "save_steps": 3}
+    options |= {"logging_steps": 1, "learning_rate": 3e-2, "max_grad_norm": 0.5, "report_to": "none"}
+    options |= {"disable_tqdm": True, "use_cpu": True, **options_of(strategy, library.__name__, adapted)}
+    args, data = library.TrainingArguments(**options), samples(32, 1)
     trainer = library.Trainer(model=model_of(strategy, 99 if start else 7, adapted), args=args, train_dataset=data)
     trainer.train(resume_from_checkpoint=None if start is None else str(start))
     trainer.save_model(str(folder / "saved"))

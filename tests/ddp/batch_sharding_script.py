@@ -64,8 +64,7 @@ class Indexed(Dataset):
     def __init__(self, count: int, noisy: bool = False, hidden: bool = False):
         generator = torch.Generator().manual_seed(count)
         self.features = torch.randn(count, 8, generator=generator)
-        self.noisy = noisy
-        self.hidden = hidden
+        self.noisy, self.hidden = noisy, hidden
         self.reads: list[int] = []
 
     def __len__(self):

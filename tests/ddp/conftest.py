@@ -24,7 +24,7 @@ SECONDS = 240  # a run takes ten to forty; one rank that waits for the other for
 
 @dataclass(frozen=True)
 class TwoRanks:
-    """What the ranks of one run wrote, two nearly always, and where."""
+    """The output of the ranks of one run, two nearly always, and its folder."""
 
     folder: Path
     ranks: list[dict[str, Any]]

@@ -48,7 +48,7 @@ RESUMED = ("items", "grid_items", "heads_items")
 WRONG = ("no_ring", "late_shift", "heads_apart")
 """Negative controls, of which two steps are enough."""
 FORM = {"bf16": "items", "no_ring": "items", "late_shift": "items", "heads_apart": "items"}
-"""What a case trains, if not what its name ends with."""
+"""The model of a case, if it is not the one that its name ends with."""
 
 
 def form(case: str) -> str:
@@ -129,7 +129,7 @@ def samples(case: str, count: int, seed: int) -> list[dict[str, torch.Tensor]]:
 
 
 def with_attention_elsewhere(model: nn.Module) -> nn.Module:
-    """It calls attention by a name that nobody replaces, as `from torch.nn.functional import ...` makes one."""
+    """Call attention by a name that is not replaced, as `from torch.nn.functional import ...` makes one."""
     before: list[Any] = []
 
     def begin(*_: Any) -> None:
@@ -145,7 +145,7 @@ def with_attention_elsewhere(model: nn.Module) -> nn.Module:
 
 
 def refused(folder: Path, groups: dict[str, int]) -> dict[str, Any]:
-    """What is said where only the first batch shows that it cannot be."""
+    """Return the messages where only the first batch shows that it cannot be."""
     forgetful: Any = model_of("items")
     forgetful.blocks[1].dropout = 0.1
     cases: dict[str, dict[str, Any]] = {

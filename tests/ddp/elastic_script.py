@@ -117,7 +117,7 @@ def train(folder: Path, output: Path, resume: Path | None, stop: int | None, **c
     model, data = Model(), items()
     steps = Steps(model, stop)
     if resume is not None and stop is None:
-        changes["save_strategy"] = "no"  # nobody goes on from there
+        changes["save_strategy"] = "no"  # not resumed from
     arguments = TrainingArguments(str(output), **{**options, **changes})
     dataset = Stream(data) if "max_steps" in changes else data
     trainer = Trainer(model, arguments, train_dataset=dataset, data_collator=collate, callbacks=[steps])
@@ -138,7 +138,7 @@ def train(folder: Path, output: Path, resume: Path | None, stop: int | None, **c
 def run(
     folder: Path, output: Path, processes: int, resume: Path | None = None, stop: int | None = None, **changes: Any
 ) -> dict[str, Any]:
-    """What all processes did together: the samples of each step in their order, and what process 0 ended with."""
+    """Return what all processes did: the samples of each step in their order, and what process 0 ended with."""
     folder.mkdir(parents=True)
     ended = forked(partial(train, folder, output, resume, stop, **changes), processes, log=folder / "log.txt")
     if any(ended.codes):

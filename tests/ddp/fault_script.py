@@ -1,4 +1,4 @@
-"""Processes that nobody looks after, one of which fails, dies or hangs; the others have to notice by themselves.
+"""Processes without a launcher, one of which fails, dies or hangs; the others have to notice by themselves.
 
     python fault_script.py OUTPUT_FOLDER SCENARIO...
 
@@ -71,7 +71,7 @@ class Scenario:
         self.left: list[str] = []
 
     def look(self) -> bool:
-        """Whether all processes have ended, and their workers, or should have; what is left is killed."""
+        """Return whether all processes have ended, and their workers, or should have; kill what is left."""
         now = time.monotonic() - self.begun
         for rank, pid in self.running.items():
             if rank not in self.codes:

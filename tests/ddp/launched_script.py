@@ -123,7 +123,7 @@ def seconds() -> float:
 
 
 def refusals(folder: Path) -> dict[str, str]:
-    """What a fork, and a program, hear that inherit the place of a process that has joined."""
+    """Return the errors in a fork, and in a program, that inherit the place of a process that has joined."""
 
     def again() -> None:
         try:
@@ -143,7 +143,7 @@ def refusals(folder: Path) -> dict[str, str]:
 
 
 def one(name: str, folder: Path, values: dict[str, Any], reference: bool = False) -> None:
-    """What one process of a pair does."""
+    """Run one process of a pair."""
     rank = int(os.environ["RANK"])
     for variable in UNSET:
         del os.environ[variable]

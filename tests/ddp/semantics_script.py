@@ -140,7 +140,7 @@ class Gpt(transformers.GPT2LMHeadModel):
 
 
 def of_ddp(api: Any, folder: Path) -> dict[str, Any]:
-    """What DistributedDataParallel is told, and what comes of it."""
+    """Return the options of DistributedDataParallel, and their effect."""
     data = [sample(index) for index in range(24)]
     found = {
         "unused": trained(api, folder, data, Seeing(unused=True), ddp_find_unused_parameters=True),
@@ -159,7 +159,7 @@ def of_ddp(api: Any, folder: Path) -> dict[str, Any]:
 
 
 def of_place(api: Any, folder: Path) -> dict[str, Any]:
-    """What follows from a process's place: who logs, who saves, how loud."""
+    """Return what follows from the place of a process: logging, its level, and saving."""
     arguments(api, folder)
     found: dict[str, Any] = {
         "timeout": dist.group.WORLD._get_backend(torch.device("cpu")).options._timeout.total_seconds(),

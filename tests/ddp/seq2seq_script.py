@@ -54,14 +54,10 @@ def main(library: str, scenario: str, folder: Path) -> None:
     options |= {"save_strategy": "no", "ddp_timeout": 60, "predict_with_generate": True, **QUIET}
     options |= SHARDED if scenario == "seq2seq_sharded" else {}
     arguments = api.Seq2SeqTrainingArguments(str(folder / scenario), **options)
-    trainer = api.Seq2SeqTrainer(
-        model=model(),
-        args=arguments,
-        data_collator=collate,
-        train_dataset=pairs(12, 1),
-        eval_dataset=pairs(SAMPLES, 11),
-        compute_metrics=lambda prediction: {"samples": len(prediction.predictions)},
-    )
+    settings = {"model": model(), "args": arguments, "data_collator": collate, "train_dataset": pairs(12, 1)}
+    settings |= {"eval_dataset": pairs(SAMPLES, 11)}
+    settings |= {"compute_metrics": lambda prediction: {"samples": len(prediction.predictions)}}
+    trainer = api.Seq2SeqTrainer(**settings)
     trainer.train()
     # Longer than the 20 tokens that batches are padded to: each rank stops where its own sequences end.
     metrics = trainer.evaluate(max_new_tokens=26)

@@ -57,18 +57,13 @@ def short_trainer(
     preprocess = options.pop("preprocess_logits_for_metrics", None)
     saving = {"save_strategy": "no" if stop else "epoch", "load_best_model_at_end": stop is None}
     arguments = short_arguments(folder, shares=shares, **{**saving, **options})
-    return lightrainer.Trainer(
-        model=model,
-        args=arguments,
-        train_dataset=data[0],
-        eval_dataset=data[1],
-        callbacks=[StopAt(stop)],
-        preprocess_logits_for_metrics=preprocess,
-    )
+    settings = {"model": model, "args": arguments, "train_dataset": data[0], "eval_dataset": data[1]}
+    settings |= {"callbacks": [StopAt(stop)], "preprocess_logits_for_metrics": preprocess}
+    return lightrainer.Trainer(**settings)
 
 
 def seen(trainer: lightrainer.Trainer, folder: Path, predicted: int | None = None) -> dict[str, Any]:
-    """What a rank saw of a training that is over; evaluates, predicts and saves the model once more.
+    """Evaluate, predict and save the model once more; return what a rank saw of a training that is over.
 
     Args:
         trainer: that trained.

@@ -12,7 +12,7 @@ APART = "grouped, apart"
 
 @pytest.fixture(scope="module")
 def both(two_ranks) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """What the two ranks of the reference, and those of lightrainer, have seen in all cases."""
+    """Return what the two ranks of the reference, and those of lightrainer, have seen in all cases."""
     pytest.importorskip("transformers")
     return two_ranks("transformers", "batch_sharding").ranks, two_ranks("lightrainer", "batch_sharding").ranks
 
@@ -79,7 +79,7 @@ def test_dispatched_data_is_read_by_the_first_process_alone(ours, name):
 
 @pytest.mark.parametrize("name", ["global order, apart", APART])
 def test_the_ranks_agree_on_the_order_although_their_generators_differ(ours, name):
-    """What one rank sees of a whole round no other sees."""
+    """No other rank sees what one sees of a whole round."""
     first, second = (rank[name]["trained"] for rank in ours)
     epoch = [(set(one), set(other)) for one, other in zip(first[:2], second[:2], strict=True)]
     everything = [sample for parts in epoch for part in parts for sample in part]

@@ -59,7 +59,7 @@ def test_a_function_is_given_all_of_them(ranks, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_torchmetrics_count_each_sample_once(ranks, kind):
-    """What fills up the last round is left out, also in `predict`; every process says the same."""
+    """Leave out what fills up the last round, also in `predict`; every process says the same."""
     for count in lengths(len(ranks), kind):
         for rank in ranks:
             found = rank[f"{kind} of {count}"]

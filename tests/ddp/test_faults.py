@@ -28,7 +28,7 @@ REASONS |= {"worker_dies": "DataLoader worker", "absent": "1/2 clients joined"}
 
 
 def of_two(script, folder, *options, **environment):
-    """What two processes under torchrun said, which come to a good end."""
+    """Return the output of two processes under torchrun, which come to a good end."""
     log = folder / "log.txt"
     code, said = forked_torchrun(HERE / script, str(folder), log=log, seconds=SECONDS, options=options, **environment)
     assert code == 0, said[-8000:]
@@ -45,7 +45,7 @@ def faults(tmp_path_factory):
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_the_others_end_and_name_the_process(faults, scenario):
-    """Nobody looks after these processes: no launcher ends the others, or their workers."""
+    """No launcher ends the other processes, or their workers."""
     folder, ended = faults
     codes, names = SCENARIOS[scenario]
     said = [(folder / f"{scenario}-rank{rank}.txt").read_text(errors="replace") for rank in range(len(codes))]
@@ -59,7 +59,7 @@ def test_the_others_end_and_name_the_process(faults, scenario):
 
 
 def test_one_that_hangs_is_ended_where_it_stands(faults):
-    """What it was doing is said by the one that waited, and the stack by itself."""
+    """The one that waited says what it was doing; it writes its stack itself."""
     folder, _ = faults
     assert "time.sleep(600)" in (folder / "hangs-rank1.txt").read_text()
 

@@ -70,7 +70,7 @@ def test_they_train_and_predict_together(pair, name):
 
 @pytest.mark.parametrize("name", TOGETHER)
 def test_the_group_is_made_with_the_arguments_and_their_timeout(pair, name):
-    """The variables of torchrun are there then, for whoever reads them."""
+    """The variables of torchrun are there then, for code that reads them."""
     for rank, seen in enumerate(pair(name)):
         assert seen["joined"]
         assert seen["before"] == (name == "own group")

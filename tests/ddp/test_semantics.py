@@ -26,7 +26,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def both(folder):
-    """What the two ranks of a library saw, in the order in which tests ask: the reference's, and ours."""
+    """Read what the two ranks of a library saw, in the order in which tests ask: the reference's, and ours."""
 
     def read(what, local=2):
         places = [(folder / f"{what} {name} {local}", name) for name in ("transformers", "lightrainer")]

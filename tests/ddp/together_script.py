@@ -8,14 +8,13 @@ Every rank writes what it saw to `OUTPUT_FOLDER/rank<rank>.json`.
 import atexit
 import json
 import logging
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from fault_actions import Classifier, Points, fail, rank, trainer
+from ranks import require_end_of_group
 from torch.utils.data import DataLoader, IterableDataset
 
 from lightrainer import Trainer
@@ -42,7 +41,7 @@ class SizedStream(Stream):
 
 
 class OwnLoader(Trainer):
-    """Each process reads a loader of its own, which nobody deals out."""
+    """Each process reads a loader of its own, which is not dealt out."""
 
     def get_train_dataloader(self):
         return DataLoader(Stream(16 if rank() == 0 else 10), batch_size=2)
@@ -60,7 +59,7 @@ class Heard(logging.Handler):
 
 
 def refused(folder: Path, model: Any = None, data: Any = None, evaluates: bool = False, **changes: Any) -> list[str]:
-    """What is said of a training that cannot begin."""
+    """Return the messages about a training that cannot begin."""
     made = trainer(folder, model, data, **changes)
     before = [weight.clone() for weight in made.model.parameters()]
     try:
@@ -157,7 +156,7 @@ def uneven(folder: Path, heard: Heard) -> dict[str, Any]:
 
 
 def ends(folder: Path) -> dict[str, Any]:
-    """An error in both processes at once, which the script catches, is nobody's death; nor is a second training."""
+    """An error in both processes at once, which the script catches, ends no process; nor does a second training."""
     made = trainer(folder, Classifier(fail))
     try:
         made.train()
@@ -167,14 +166,6 @@ def ends(folder: Path) -> dict[str, Any]:
     current = failure_monitor.current_monitor()
     assert current is not None
     return {"caught": caught, "steps": steps, "faults": [fault.said for fault in current.faults()]}
-
-
-def require_end_of_group() -> None:
-    """Exit with 3 if a thread of the process group is still there: a crash at the exit would be a matter of luck."""
-    names = [(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
-    if left := [name for name in names if "gloo" in name] or dist.is_initialized():
-        print("threads of the process group outlived it:", left, flush=True)
-        os._exit(3)
 
 
 def main(folder: Path) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from ranks import QUIET, leave_group
+from ranks import QUIET, leave_group, require_end_of_group
 from torch import nn
 from torch.nn import functional
 
@@ -185,15 +185,6 @@ def run(api: Any, scenario: str, folder: Path, written: list[str]) -> None:
         "written": sorted(set(written)),
     }
     (folder / f"{scenario}-rank{rank}.json").write_text(json.dumps(seen))
-
-
-def require_end_of_group() -> None:
-    """Exit with 3 if a thread of the process group is still there: a crash at the exit would be a matter of luck."""
-    tasks = Path("/proc/self/task")
-    names = [(task / "comm").read_text().strip() for task in tasks.iterdir()] if tasks.exists() else []
-    if left := [name for name in names if "gloo" in name]:
-        print("threads of the process group outlived it:", left, flush=True)
-        os._exit(3)
 
 
 if __name__ == "__main__":

@@ -45,8 +45,7 @@ class Asked(Tiny):
         self.passes = {True: 0, False: 0}
         self.when = {True: training_pass, False: evaluation_pass}
         self.times, self.number = times, number
-        self.killed = killed
-        self.draws = False
+        self.killed, self.draws = killed, False
 
     def forward(self, x, labels=None):
         self.passes[self.training] += 1

@@ -117,3 +117,10 @@ def told(of: Any) -> Any:
         if isinstance(callback, At):
             callback.trainer = of
     return of
+
+
+def trained(folder: Path, *cls: Any, resume: Any = None, **changes: Any) -> Any:
+    """A `trainer` after its training."""
+    made = told(trainer(folder, *cls, **changes))
+    made.train(resume_from_checkpoint=resume)
+    return made

@@ -56,8 +56,7 @@ class Noted(Dataset):
     """Notes each sample that is read in a file."""
 
     def __init__(self, path: Path, count: int = 40):
-        self.path = path
-        self.count = count
+        self.path, self.count = path, count
 
     def __len__(self):
         return self.count

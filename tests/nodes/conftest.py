@@ -8,7 +8,7 @@ HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What is marked takes two minutes: `make test-nodes`, which runs all of this folder."""
+    """Leave out marked tests, which take two minutes: `make test-nodes`, which runs all of this folder."""
     if "nodes" in (config.getoption("markexpr") or ""):
         return
     left_out = [item for item in items if HERE in item.path.parents and item.get_closest_marker("nodes")]

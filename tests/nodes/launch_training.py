@@ -39,16 +39,9 @@ def main(folder: Path, given: dict) -> None:
     torch.manual_seed(0)
     model = Model()
     data = [{"x": x, "labels": int(x[:3].argmax())} for x in torch.randn(64, 8)]
-    args = TrainingArguments(
-        str(folder),
-        max_steps=4,
-        logging_steps=1,
-        learning_rate=1e-2,
-        save_strategy="no",
-        report_to=[],
-        use_cpu=True,
-        **given,
-    )
+    options = {"max_steps": 4, "logging_steps": 1, "learning_rate": 1e-2, "save_strategy": "no", "report_to": []}
+    options |= {"use_cpu": True}
+    args = TrainingArguments(str(folder), **options, **given)
     trainer = Trainer(model, args, train_dataset=data)
     trainer.train()
     trainer.save_model(str(folder / "model"))

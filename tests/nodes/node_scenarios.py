@@ -1,4 +1,4 @@
-"""What happens to machines that train together; torch's own agents start the processes, as `torchrun` does on each.
+"""Scenarios of machines that train together; torch's own agents start the processes, as `torchrun` does on each.
 
     node_scenarios.py FOLDER isolated|loopback SCENARIO ...
 
@@ -122,7 +122,7 @@ def resumed(machines: Machines, folder: Path, options: str, each: bool) -> dict[
 
 
 def parts(folder: Path, isolated: bool) -> dict[str, Any]:
-    """Checkpoints in parts, on disks of which nobody sees all."""
+    """Checkpoints in parts, on disks of which no process sees all."""
     machines = Machines(folder / "nodes", 2, isolated)
     sharded = {"fsdp": "full_shard", "fsdp_config": {"version": 2, "state_dict_type": "SHARDED_STATE_DICT"}}
     codes = train(machines, "places", str(folder), "parts", json.dumps(sharded))

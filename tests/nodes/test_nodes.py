@@ -21,7 +21,7 @@ PARAMETERS = 264  # of the model that is sharded
 ALWAYS = ["strategies", "elastic", "each", "first", "agent"]
 ON_REQUEST = ["three", "parts", "killed", "cut", "back", "each, reference", "first, reference"]
 ISOLATED = ["cut"]
-"""What takes a network of its own."""
+"""Scenarios that take a network of their own."""
 
 
 def ways():
@@ -188,7 +188,7 @@ def test_a_machine_comes_back_and_the_end_is_that_of_a_training_to_which_nothing
 
 @of("each, reference", "first, reference")
 def test_it_is_what_the_reference_does(report, request, all_reports):
-    """Who saves, logs, and with which level; the files of each machine but for those that only ours have."""
+    """Compare which process saves and logs, its level, and the files of each machine that both have."""
     way, name = request.node.callspec.params["report"]
     ours = all_reports(way)[name.partition(",")[0]]
     for left, right in zip(ours["ranks"], report["ranks"], strict=True):

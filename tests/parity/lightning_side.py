@@ -89,17 +89,11 @@ class Plain:
             callbacks.append(saving)
         folder_io = self.wrap(FolderCheckpointIO(module))
         with lightning_internals.quiet():
-            return Trainer(
-                max_epochs=self.epochs,
-                max_steps=self.max_steps,
-                accumulate_grad_batches=self.accumulation,
-                gradient_clip_val=self.clip,
-                plugins=[] if folder_io is None else [folder_io],
-                callbacks=callbacks,
-                enable_checkpointing=bool(self.save),
-                num_sanity_val_steps=0,
-                **{**QUIET, **self.options},
-            )
+            options = {"max_epochs": self.epochs, "max_steps": self.max_steps}
+            options |= {"accumulate_grad_batches": self.accumulation, "gradient_clip_val": self.clip}
+            options |= {"plugins": [] if folder_io is None else [folder_io], "callbacks": callbacks}
+            options |= {"enable_checkpointing": bool(self.save), "num_sanity_val_steps": 0}
+            return Trainer(**options, **{**QUIET, **self.options})
 
     def run(self, resume: str | Path | None = None) -> "Plain":
         self.notes = Notes()

@@ -39,8 +39,7 @@ def own_loop(api):
         is_distributed_loading_by_transformers = False  # which transformers 5.20 sets in its own `__init__`
 
         def __init__(self, args, policy, value, train_dataset, callbacks=None, optimizers=(None, None)):
-            self.args = args
-            self.processing_class = None
+            self.args, self.processing_class = args, None
             self.train_dataset, self.eval_dataset, self.data_collator = train_dataset, None, None
             self.optimizer, self.lr_scheduler = optimizers
             self.optimizer_cls_and_kwargs = None
@@ -59,8 +58,7 @@ def own_loop(api):
                 is_world_process_zero=self.is_world_process_zero(),
                 stateful_callbacks=exported,
             )
-            self.current_flos = 0
-            self.hp_search_backend = None
+            self.current_flos, self.hp_search_backend = 0, None
             self.is_deepspeed_enabled = self.is_fsdp_enabled = False
             self.hub_model_id = None
             self.dataloader = DataLoader(train_dataset, batch_size=4, drop_last=True)

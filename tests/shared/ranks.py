@@ -1,6 +1,8 @@
 """Share what scripts of ranks begin and end with: quiet arguments, a model and its data, the end of the group."""
 
 import gc
+import os
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -40,3 +42,12 @@ def leave_group(library: str) -> None:
     if library == "transformers":
         gc.collect()
         torch.distributed.destroy_process_group()
+
+
+def require_end_of_group() -> None:
+    """Exit with 3 if a thread of the process group is still there: a crash at the exit would be a matter of luck."""
+    tasks = Path("/proc/self/task")
+    names = [(task / "comm").read_text().strip() for task in tasks.iterdir()] if tasks.exists() else []
+    if left := [name for name in names if "gloo" in name] or torch.distributed.is_initialized():
+        print("threads of the process group outlived it:", left, flush=True)
+        os._exit(3)

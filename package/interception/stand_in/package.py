@@ -59,10 +59,8 @@ def find(inside: str) -> ModuleSpec | None:
 
 def refusal(name: str) -> str:
     """Return the error message for a name that is not served."""
-    return (
-        f"{name} is not part of lightrainer, which stands in for transformers here because that is not installed. "
-        "Install it (pip install transformers): it will be used, together with lightrainer's Trainer."
-    )
+    said = f"{name} is not part of lightrainer, which stands in for transformers here because that is not installed"
+    return f"{said}. Install it (pip install transformers): it will be used with lightrainer's Trainer."
 
 
 class _Loader(ServedLoader):

@@ -52,15 +52,10 @@ def read_side(run: Run) -> Findings:
     records = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(run.folder.glob("record-*.json"))]
     calls = [call for record in records for call in record["calls"]]
     if not calls:
-        raise CompareError(
-            f"With the {run.side} the script ended without train, evaluate or predict of a Trainer of transformers: "
-            f"there is nothing to compare. Its output is in {run.folder / 'log.txt'}."
-        )
+        said = f"With the {run.side} the script ended without train, evaluate or predict of a Trainer of transformers"
+        raise CompareError(f"{said}: there is nothing to compare. Its output is in {run.folder / 'log.txt'}.")
     if run.side == REFERENCE and any(record["knows_lightrainer"] for record in records):
-        raise CompareError(
-            "The script imports lightrainer by itself, so it cannot be run with the reference. Let it import "
-            "transformers: lightrainer takes its place."
-        )
+        raise CompareError("The script imports lightrainer by itself. Let it import transformers in its place.")
     resumed = any(call["arguments"]["resume_from_checkpoint"] for call in calls)
     facts = {**calls[0]["arguments"], "resume_from_checkpoint": resumed}
     found = Findings(run=run, version=_version(run.side, records), facts=facts)

@@ -90,11 +90,8 @@ class WorkingFolder:
         sizes = {path.name: _size(path) for path in self.path.iterdir() if self._is_copied(path)}
         largest = sorted(sizes, key=lambda name: -sizes[name])[:3]
         said = ", ".join(f"{name} {sizes[name] / _GIB:.1f} GiB" for name in largest)
-        return (
-            f"The folder {self.path} holds more than {LIMIT / _GIB:.0f} GiB, and each side gets a copy. The "
-            f"largest are {said}. Name what the script only reads with --link, and what it does not need with "
-            "--leave-out, or run it in another folder."
-        )
+        holds = f"The folder {self.path} holds more than {LIMIT / _GIB:.0f} GiB, and each side gets a copy"
+        return f"{holds}. The largest are {said}. Name what is only read with --link, the rest with --leave-out."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,10 +129,8 @@ def check_reference() -> None:
     """
     for package in ("transformers", "accelerate"):
         if not is_installed(package):
-            raise CompareError(
-                f"{package} is not installed, so there is no reference to compare with. Its Trainer needs both: "
-                "pip install transformers==5.3.0 accelerate"
-            )
+            needed = "pip install transformers==5.3.0 accelerate"
+            raise CompareError(f"{package} is not installed, which the reference needs: {needed}")
 
 
 def empty_folder(folder: Path) -> Path:

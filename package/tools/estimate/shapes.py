@@ -215,11 +215,9 @@ def _filled_up(model: ModelShape, parameters: int, may_widen: bool) -> ModelShap
         model = replace(model, intermediate=max(1, width // step * step))
     rest = parameters - model.parameters
     if rest < 0 or (not may_widen and rest > 0.02 * parameters):
-        raise ValueError(
-            f"params={parameters:,} is not what these numbers give: layers={model.layers}, hidden={model.hidden}, "
-            f"intermediate={model.intermediate} and vocabulary={model.vocabulary:,} are {model.parameters:,}. "
-            "Leave out params, or some of the others."
-        )
+        given = f"layers={model.layers}, hidden={model.hidden}, intermediate={model.intermediate}"
+        given += f" and vocabulary={model.vocabulary:,}"
+        raise ValueError(f"params={parameters:,}, but {given} are {model.parameters:,}. Leave out one of them.")
     rows, left = divmod(rest, model.hidden)
     more = (TensorShape((rows, model.hidden), MATRIX, False), TensorShape((left,), OTHER, False))
     return replace(model, tensors=(*model.weights, *(tensor for tensor in more if tensor.size)))

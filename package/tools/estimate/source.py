@@ -102,10 +102,8 @@ def _decoder_layers(config: Mapping[str, Any], tensors: tuple[TensorShape, ...])
         ValueError: there are no weights: they do not follow from the configuration here.
     """
     if not tensors:
-        raise ValueError(
-            f"model: {config.get('model_type')!r} has an encoder and a decoder, whose weights do not follow from "
-            "config.json here. Put its *.safetensors beside it, or give --params, --layers and --hidden."
-        )
+        said = f"model: the weights of {config.get('model_type')!r} do not follow from config.json"
+        raise ValueError(f"{said}. Put its *.safetensors beside it, or give --params, --layers and --hidden.")
     return config.get("num_decoder_layers") or config.get("decoder_layers") or _number(config, "layers")
 
 
@@ -116,10 +114,8 @@ def _number(config: Mapping[str, Any], what: str) -> int:
     for key in _NAMES[what]:
         if isinstance(config.get(key), int):
             return config[key]
-    raise ValueError(
-        f"model: config.json has none of {', '.join(_NAMES[what])}, so the {what} are not known. Give --params, "
-        "--layers, --hidden and --heads instead."
-    )
+    said = f"model: config.json has none of {', '.join(_NAMES[what])}, so the {what} are not known"
+    raise ValueError(f"{said}. Give --params, --layers, --hidden and --heads instead.")
 
 
 def _is_without_head(config: Mapping[str, Any]) -> bool:

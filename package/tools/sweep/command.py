@@ -192,11 +192,8 @@ def _gpus_of_workers(plan: SweepPlan) -> list[str | None]:
             return [gpus[worker % len(gpus)] for worker in range(plan.workers)]
         wanted = int(processes[1])
     if plan.workers * wanted > len(gpus):
-        raise ValueError(
-            f"--workers {plan.workers} with --gpus-per-trial {wanted} (by default the processes of --launcher) need "
-            f"{plan.workers * wanted} GPUs, and {len(gpus)} are visible: lower one of them. With --gpus-per-trial 0 "
-            "trials see no GPU."
-        )
+        asked = f"--workers {plan.workers} with --gpus-per-trial {wanted} (by default the processes of --launcher)"
+        raise ValueError(f"{asked} need {plan.workers * wanted} GPUs, and {len(gpus)} are visible: lower one of them.")
     return [",".join(gpus[worker * wanted : (worker + 1) * wanted]) for worker in range(plan.workers)]
 
 
@@ -241,11 +238,8 @@ def _warn(plan: SweepPlan) -> None:
         )
     sizes = [one.name for one in plan.space if one.name in BATCH_SIZES and not one.is_constant]
     if sizes and plan.pruner != "none" and plan.pruning_unit == "steps":
-        print(
-            f"The space has {' and '.join(sizes)}, and the pruner compares trials at the same optimizer step, after "
-            "different amounts of data. Pass --pruning-unit epochs to compare them by epoch.",
-            file=sys.stderr,
-        )
+        said = f"The space has {' and '.join(sizes)}, and the pruner compares trials at the same optimizer step"
+        print(f"{said}, after different amounts of data. Pass --pruning-unit epochs.", file=sys.stderr)
 
 
 def _run(plan: SweepPlan) -> int:

@@ -101,10 +101,8 @@ def read_space(path: str | os.PathLike[str], enqueued: list[dict[str, Any]] | No
         raise FileNotFoundError(f"--space {os.fspath(path)}: there is no such file.")
     content = json.loads(os.fspath(path)) if is_text else _parsed(Path(path))
     if not isinstance(content, Mapping) or not content:
-        raise ValueError(
-            f"--space {os.fspath(path)}: it has to have an entry for each parameter, such as "
-            "`learning_rate: {low: 1e-5, high: 1e-2, log: true}`."
-        )
+        example = "`learning_rate: {low: 1e-5, high: 1e-2, log: true}`"
+        raise ValueError(f"--space {os.fspath(path)}: it needs an entry for each parameter, such as {example}.")
     found: list[Parameter] = []
     said: list[str] = []
     points = content.get("enqueue", [])

@@ -223,10 +223,8 @@ class Sweep:
             self.failures += 1
             done = any(one.state.name in ("COMPLETE", "PRUNED") for one in study.get_trials(deepcopy=False))
             if not done and self.failures >= min(self.plan.max_failures, self.plan.n_trials):
-                raise SweepError(
-                    f"{self.failures} trials failed, and none was completed: is it the script? See --max-failures. "
-                    f"The last: {error}. Its log, {script.log}, ends so:\n{_tail(script.log)}"
-                )
+                said = f"{self.failures} trials failed, and none was completed: is it the script? See --max-failures"
+                raise SweepError(f"{said}. The last: {error}. The end of {script.log}:\n{_tail(script.log)}")
 
     def _conclude(self) -> int:
         """Write the report, and print the best runs; return the exit code."""

@@ -6,6 +6,7 @@ from tiny import arguments, tiny
 from torch import nn
 
 from lightrainer.facade.accelerator.accelerator import Accelerator
+from lightrainer.facade.distributed.collectives import share_of_inputs
 
 
 # What scripts and libraries reach through `trainer.accelerator`.
@@ -84,39 +85,15 @@ def test_preparing_gives_back_what_it_was_given(accelerator):
     assert accelerator.prepare_model(model, evaluation_mode=True) is model
 
 
-class AsOneOf(Accelerator):
-    """This process as one of several, as far as sharing goes."""
-
-    def __init__(self, args, index, processes):
-        super().__init__(args)
-        self.place = (index, processes)
-
-    process_index = property(lambda self: self.place[0])
-    num_processes = property(lambda self: self.place[1])
-
-
-def shares(folder, inputs, processes, **options):
-    found = []
-    for index in range(processes):
-        with AsOneOf(arguments(folder), index, processes).split_between_processes(inputs, **options) as share:
-            found.append(share)
-    return found
-
-
-@pytest.mark.parametrize("processes", [1, 2, 3, 5])
-@pytest.mark.parametrize("count", [1, 5, 6, 13])
-def test_shares_are_contiguous_complete_and_even(tmp_path, processes, count):
-    """They can be filled up to the same length with the last one, so that they can be gathered."""
-    for inputs in (list(range(count)), tuple(range(count)), torch.arange(count)):
-        plain = shares(tmp_path, inputs, processes)
-        assert [int(one) for share in plain for one in share] == list(range(count))
-        sizes = [len(share) for share in plain]
-        assert max(sizes) - min(sizes) <= 1
-        assert sizes == sorted(sizes, reverse=True)
-        found = shares(tmp_path, inputs, processes, apply_padding=True)
-        longest = max(len(share) for share in plain)
-        assert {len(share) for share in found} == {longest}
-        for share, without in zip(found, plain, strict=True):
-            assert [int(one) for one in share[: len(without)]] == [int(one) for one in without]
-            assert all(int(one) == count - 1 for one in share[len(without) :])
-        assert type(found[0]) is type(inputs)
+@pytest.mark.parametrize("processes", [2, 3, 5])
+@pytest.mark.parametrize("inputs", [[7], tuple(range(5)), torch.arange(6), list(range(13))], ids=len)
+def test_shares_are_contiguous_complete_and_even(processes, inputs):
+    """Padding repeats the last item up to the length of the longest share, so that shares can be gathered."""
+    plain, padded = ([share_of_inputs(inputs, at, processes, pad) for at in range(processes)] for pad in (False, True))
+    assert [one for share in plain for one in share] == list(inputs)
+    sizes = [len(share) for share in plain]
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[0] - sizes[-1] <= 1
+    for share, without in zip(padded, plain, strict=True):
+        assert type(share) is type(inputs)
+        assert list(share) == [*without, *inputs[-1:]][: sizes[0]]

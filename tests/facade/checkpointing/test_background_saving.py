@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny import At, files, same, trainer, weights
+from tiny import At, files, same, trained, trainer, weights
 
 from lightrainer import Trainer, TrainerCallback
 from lightrainer.facade.checkpointing import saving
@@ -132,8 +132,7 @@ def test_too_little_space_is_a_warning_and_leaves_the_older_ones(tmp_path, monke
     def shrink(*_):
         monkeypatch.setattr(disk.shutil, "disk_usage", lambda folder: Free(100))
 
-    made = trainer(tmp_path / "out", callbacks=[At("on_step_end", shrink, step=2)], **EVERY_STEP)
-    made.train()
+    made = trained(tmp_path / "out", callbacks=[At("on_step_end", shrink, step=2)], **EVERY_STEP)
     assert made.state.global_step == 4
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["checkpoint-1"]
     assert caplog.text.count("No checkpoint was written") == 3
@@ -207,8 +206,7 @@ def test_a_power_failure_before_it_is_there_finds_the_one_before(tmp_path, left)
     made = trainer(tmp_path / "out", **HALVES)
     assert made.state.global_step == 0
     made.train(resume_from_checkpoint=True)
-    whole = trainer(tmp_path / "whole", **HALVES)
-    whole.train()
+    whole = trained(tmp_path / "whole", **HALVES)
     assert made.state.global_step == 4
     assert same(weights(made.model), weights(whole.model))
 

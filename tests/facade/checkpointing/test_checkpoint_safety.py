@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny import files, trainer
+from tiny import files, trained
 from torch import nn
 
 from lightrainer.lightning_modules.checkpoints import load_weights, problems, save_torch, save_weights
@@ -102,8 +102,7 @@ def test_a_folder_of_links_as_in_the_cache_of_the_hub_is_read(shards, tmp_path):
 
 def test_no_file_of_a_checkpoint_holds_the_token(tmp_path):
     """The manifest, the states and the converted file are looked through too."""
-    made = trainer(tmp_path / "out", hub_token=TOKEN, save_strategy="steps", save_steps=2, push_to_hub=False)
-    made.train()
+    made = trained(tmp_path / "out", hub_token=TOKEN, save_strategy="steps", save_steps=2, push_to_hub=False)
     made.save_state()
     convert(tmp_path / "out" / "checkpoint-2", tmp_path / "out" / "converted.ckpt")
     names = files(tmp_path)

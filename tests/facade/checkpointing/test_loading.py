@@ -5,7 +5,7 @@ import warnings
 
 import pytest
 import torch
-from tiny import points, trainer
+from tiny import points, trained, trainer
 from torch.utils.data import Dataset
 from workers_at_hand import Noted, SlowStream, SlowToBegin, Telling
 
@@ -124,8 +124,7 @@ def test_lengths_are_measured_once_for_each_dataset(tmp_path):
     """Two epochs, an evaluation after each, one more evaluation, a second training and a resumption."""
     training, evaluation = Counted(), Counted(6, seed=2)
     options = {"train_sampling_strategy": "group_by_length", "num_train_epochs": 2, "save_strategy": "epoch"}
-    made = trainer(tmp_path, train_dataset=training, eval_dataset=evaluation, eval_strategy="epoch", **options)
-    made.train()
+    made = trained(tmp_path, train_dataset=training, eval_dataset=evaluation, eval_strategy="epoch", **options)
     assert training.reads == 16 + 1 + 2 * 16
     assert evaluation.reads == 6 + 1 + 2 * 6
     made.evaluate()

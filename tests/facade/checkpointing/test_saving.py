@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny import At, files, same, trainer, weights
+from tiny import At, files, same, trained, trainer, weights
 
 from lightrainer import Trainer, TrainerCallback, TrainingArguments
 from lightrainer.facade.checkpointing import saving
@@ -134,8 +134,7 @@ def test_a_best_checkpoint_that_was_taken_away(tmp_path, caplog):
                 shutil.rmtree(state.best_model_checkpoint)
 
     both = {"eval_strategy": "epoch", "save_strategy": "epoch", "load_best_model_at_end": True}
-    made = trainer(tmp_path, callbacks=[Thief()], **both)
-    made.train()
+    trained(tmp_path, callbacks=[Thief()], **both)
     assert any("checkpoint-4" in record.message and "not there" in record.message for record in caplog.records)
 
 
@@ -149,8 +148,7 @@ def test_a_best_checkpoint_that_is_gone_when_a_training_is_resumed(tmp_path, cap
     state.write_text(json.dumps({**json.loads(state.read_text()), "best_model_checkpoint": gone}))
     (tmp_path / "checkpoint-2" / "_manifest.json").unlink()
     shutil.rmtree(gone)
-    made = trainer(tmp_path, max_steps=3)
-    made.train(resume_from_checkpoint=True)
+    made = trained(tmp_path, max_steps=3, resume=True)
     forgotten = version == "5.23.0"
     assert made.state.best_model_checkpoint == (None if forgotten else gone)
     assert any("does not exist any more" in record.message for record in caplog.records) is forgotten
@@ -173,8 +171,7 @@ def test_what_others_put_into_a_checkpoint_outlives_its_being_written_again(two_
         (two_checkpoints / "checkpoint-4" / name).parent.mkdir(exist_ok=True)
         (two_checkpoints / "checkpoint-4" / name).write_text("mine")
     before = (two_checkpoints / "checkpoint-4" / "trainer_state.json").stat().st_mtime_ns
-    again = trainer(two_checkpoints, save_strategy="steps", save_steps=2)
-    again.train(resume_from_checkpoint=str(two_checkpoints / "checkpoint-2"))
+    trained(two_checkpoints, save_strategy="steps", save_steps=2, resume=str(two_checkpoints / "checkpoint-2"))
     assert files(two_checkpoints / "checkpoint-4") == sorted([*FILES, "eval_results.json", "merged/model.safetensors"])
     assert (two_checkpoints / "checkpoint-4" / "merged" / "model.safetensors").read_text() == "mine"
     assert (two_checkpoints / "checkpoint-4" / "trainer_state.json").stat().st_mtime_ns != before

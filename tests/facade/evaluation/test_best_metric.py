@@ -3,7 +3,7 @@
 import datasets
 import pytest
 import torch
-from tiny import points, trainer
+from tiny import points, trained, trainer
 from torchmetrics.classification import MulticlassAccuracy
 
 BEST = {"eval_strategy": "epoch", "save_strategy": "epoch", "load_best_model_at_end": True}
@@ -82,8 +82,7 @@ def test_nothing_is_said_where_nothing_is_wrong(tmp_path, caplog):
 @pytest.mark.parametrize("only_loss", [False, True])
 def test_an_evaluation_that_finds_nothing_says_so_once(tmp_path, caplog, only_loss):
     """Without compute_metrics too: what label_names is, what a batch has, and what to set."""
-    made = trainer(tmp_path, label_names=["lables"], prediction_loss_only=only_loss, eval_strategy="epoch")
-    made.train()
+    made = trained(tmp_path, label_names=["lables"], prediction_loss_only=only_loss, eval_strategy="epoch")
     metrics = made.evaluate()
     made.predict(points(4))
     assert "eval_loss" not in metrics
@@ -105,8 +104,7 @@ def test_a_metric_that_is_nan_is_never_the_best(tmp_path, caplog, bad_at):
         return {"quality": float("nan") if evaluations[-1] in bad_at else 0.5}
 
     given = {**BEST, "metric_for_best_model": "quality", "num_train_epochs": 2, "compute_metrics": compute}
-    made = trainer(tmp_path, **given)
-    made.train()
+    made = trained(tmp_path, **given)
     said = [record.getMessage() for record in caplog.records]
     first = [text for text in said if "metric_for_best_model='quality' is nan at step 4" in text]
     last = [text for text in said if "load_best_model_at_end=True, but" in text]

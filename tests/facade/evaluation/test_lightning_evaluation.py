@@ -3,7 +3,7 @@
 import pytest
 import torch
 from lightning.pytorch import Callback
-from tiny import At, points, told, trainer
+from tiny import At, points, trained, trainer
 from torchmetrics.classification import MulticlassAccuracy
 
 
@@ -91,6 +91,5 @@ def test_between_two_micro_batches(tmp_path, event, method):
         pairs = zip(left, right, strict=True)
         return all(torch.equal(*both) if isinstance(both[0], torch.Tensor) else both[0] == both[1] for both in pairs)
 
-    made = told(trainer(tmp_path, callbacks=[At(event, act)], gradient_accumulation_steps=2))
-    made.train()
+    trained(tmp_path, callbacks=[At(event, act)], gradient_accumulation_steps=2)
     assert len(seen) == 2

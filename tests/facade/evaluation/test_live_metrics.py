@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torchmetrics
-from tiny import At, points, told, trainer
+from tiny import At, points, told, trained, trainer
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import IterableDataset
@@ -143,8 +143,7 @@ def test_training_with_them_is_training_without(tmp_path):
     """Updates draw no random number and leave the model and its gradients alone."""
     made = []
     for metrics in (by_hand, {"accuracy": accuracy(), "loss_by_token": TokenLoss()}):
-        one = trainer(tmp_path, compute_metrics=metrics, eval_strategy="steps", eval_steps=2, num_train_epochs=2)
-        one.train()
+        one = trained(tmp_path, compute_metrics=metrics, eval_strategy="steps", eval_steps=2, num_train_epochs=2)
         made.append(one)
     for name in ("loss", "grad_norm", "eval_loss"):
         left, right = ([e[name] for e in one.state.log_history if name in e] for one in made)
@@ -152,8 +151,7 @@ def test_training_with_them_is_training_without(tmp_path):
 
 
 def test_what_is_no_number_is_logged_as_lists(tmp_path):
-    made = trainer(tmp_path, compute_metrics=MulticlassConfusionMatrix(3), eval_strategy="epoch", save_strategy="epoch")
-    made.train()
+    made = trained(tmp_path, compute_metrics=MulticlassConfusionMatrix(3), eval_strategy="epoch", save_strategy="epoch")
     matrix = made.state.log_history[-2]["eval_MulticlassConfusionMatrix"]
     assert np.array(matrix).shape == (3, 3)
     assert np.sum(matrix) == 6

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from plain_seq2seq import pad, pairs, seq2seq_trainer
-from tiny import losses, points, tiny, trainer, weights
+from tiny import losses, points, tiny, trained, trainer, weights
 from torchmetrics.classification import MulticlassAccuracy
 
 from lightrainer import EarlyStoppingCallback, default_data_collator
@@ -131,13 +131,11 @@ def test_evaluations_and_predictions_have_their_collator_and_training_has_not(tm
         seen.append(len(samples))
         return default_data_collator(samples)
 
-    made = trainer(tmp_path, eval_data_collator=collate, eval_strategy="epoch")
-    made.train()
+    made = trained(tmp_path, eval_data_collator=collate, eval_strategy="epoch")
     assert seen == [4, 2]
     made.predict(points(3))
     assert seen == [4, 2, 3]
-    other = trainer(tmp_path, eval_strategy="epoch")
-    other.train()
+    other = trained(tmp_path, eval_strategy="epoch")
     assert losses(made) == losses(other)
 
 

@@ -87,8 +87,7 @@ class HubServer:
         self.all_regular = False
         self.lock = threading.RLock()
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.server.daemon_threads = True
-        self.server.hub = self
+        self.server.daemon_threads, self.server.hub = True, self
         self.url = f"http://127.0.0.1:{self.server.server_port}"
 
     def __enter__(self) -> "HubServer":

@@ -11,7 +11,7 @@ import pytest
 import torch
 from huggingface_hub import ModelCard, constants, metadata_eval_result
 from huggingface_hub.repocard import metadata_load
-from tiny import points, tiny, told, trainer
+from tiny import points, tiny, told, trained, trainer
 from transformers import GPT2Config, GPT2ForSequenceClassification
 from transformers.modelcard import TrainingSummary
 
@@ -130,8 +130,7 @@ def test_what_is_given_goes_before_what_is_found(tmp_path):
 @pytest.mark.parametrize("name", ["synthetic", "Points in a plane"])
 def test_a_name_of_the_data_is_no_identifier_on_the_hub(tmp_path, name):
     """As in the reference: a name is text; tags are metadata and links, as soon as there are some."""
-    made = trainer(tmp_path, compute_metrics=accuracy, **EVALUATED)
-    made.train()
+    made = trained(tmp_path, compute_metrics=accuracy, **EVALUATED)
     made.create_model_card(tasks="tabular-classification", dataset=name)
     stored = metadata_load(tmp_path / "README.md")
     theirs = TrainingSummary.from_trainer(reference_like(made), tasks="tabular-classification", dataset=name)
@@ -168,8 +167,7 @@ def test_an_evaluation_after_the_training_does_not_change_what_is_published(tmp_
     values = iter([0.9, 0.1, 0.9, 0.3, 0.4])
     loading = {"metric_for_best_model": "good", "save_strategy": "steps", "save_steps": 2}
     options = {"load_best_model_at_end": True, **loading} if best else {}
-    made = trainer(tmp_path, compute_metrics=lambda prediction: {"good": next(values)}, **options, **EVALUATED)
-    made.train()
+    made = trained(tmp_path, compute_metrics=lambda prediction: {"good": next(values)}, **options, **EVALUATED)
     published = {"tasks": "tabular-classification", "dataset_tags": "me/points"}
     made.create_model_card(**published)
     before, index = rows_of(card(tmp_path)), metadata_load(tmp_path / "README.md")["model-index"]
@@ -189,8 +187,7 @@ def test_an_evaluation_after_the_training_does_not_change_what_is_published(tmp_
 
 def test_numbers_that_are_none_are_not_in_the_index(tmp_path):
     values = {"good": 0.5, "bad": math.nan, "worse": math.inf}
-    made = trainer(tmp_path, compute_metrics=lambda prediction: values, **EVALUATED)
-    made.train()
+    made = trained(tmp_path, compute_metrics=lambda prediction: values, **EVALUATED)
     made.create_model_card(tasks="text-classification", dataset="mine", dataset_tags="me/mine")
     stored = metadata_load(tmp_path / "README.md")
     assert stored is not None
@@ -238,8 +235,7 @@ def test_a_picture_that_cannot_be_drawn_is_left_out(tmp_path, monkeypatch, caplo
         raise ValueError("no pencil")
 
     monkeypatch.setattr(model_card, "draw_loss_picture", fail)
-    made = trainer(tmp_path)
-    made.train()
+    made = trained(tmp_path)
     made.create_model_card()
     assert "loss_curve" not in card(tmp_path)
     assert "no pencil" in caplog.text

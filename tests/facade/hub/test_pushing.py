@@ -13,7 +13,7 @@ from hub_server import TOKEN
 from huggingface_hub import CommitInfo, PyTorchModelHubMixin
 from huggingface_hub.errors import HfHubHTTPError
 from safetensors.torch import load
-from tiny import At, Tiny, files, same, tiny, told, trainer, weights
+from tiny import At, Tiny, files, same, tiny, told, trained, trainer, weights
 
 from lightrainer import Trainer
 from lightrainer.lightning_modules.checkpoints import writing
@@ -26,6 +26,12 @@ STATE = ["data_state_0.pth", "optimizer.pt", "rng_state.pth", "scheduler.pt", "t
 
 def pushing(folder, **changes):
     return told(trainer(folder / "out", push_to_hub=True, **{"hub_model_id": NAME, **changes}))
+
+
+def pushed(folder, **changes):
+    made = pushing(folder, **changes)
+    made.train()
+    return made
 
 
 def progress(step):
@@ -86,8 +92,7 @@ def test_private_counts_before_the_argument(hub, tmp_path):
 
 
 def test_at_the_end_only_when_it_is_asked_for(hub, tmp_path):
-    made = pushing(tmp_path, hub_strategy="end", **EACH_STEP)
-    made.train()
+    made = pushed(tmp_path, hub_strategy="end", **EACH_STEP)
     assert messages(hub) == []
     made.save_model()
     assert messages(hub) == ["Model saved"]
@@ -109,16 +114,14 @@ def test_the_best_model_is_what_is_there_in_the_end(hub, tmp_path):
     values = iter([0.9, 0.1, 0.1, 0.1])
     best = {"load_best_model_at_end": True, "metric_for_best_model": "good", "eval_strategy": "steps", "eval_steps": 1}
     compute = {"compute_metrics": lambda prediction: {"good": next(values)}}
-    made = pushing(tmp_path, hub_always_push=True, **best, **compute, **EACH_STEP)
-    made.train()
+    pushed(tmp_path, hub_always_push=True, **best, **compute, **EACH_STEP)
     assert messages(hub) == [*(progress(step) for step in (1, 2, 3, 4)), "End of training"]
     assert same(weights_of(hub), weights_of(hub, 1))
     assert not same(weights_of(hub), weights_of(hub, 4))
 
 
 def test_a_second_training_is_uploaded_again(hub, tmp_path):
-    made = pushing(tmp_path)
-    made.train()
+    made = pushed(tmp_path)
     made.train()
     assert messages(hub) == ["End of training"] * 2
     assert same(weights_of(hub), weights(made.model))
@@ -145,8 +148,7 @@ def test_the_thread_is_gone_in_the_end(hub, tmp_path):
         return any("hub-push" in thread.name for thread in threading.enumerate())
 
     during = []
-    made = pushing(tmp_path, save_strategy="epoch", callbacks=[At("on_save", lambda *_: during.append(is_there()))])
-    made.train()
+    pushed(tmp_path, save_strategy="epoch", callbacks=[At("on_save", lambda *_: during.append(is_there()))])
     deadline = time.monotonic() + 60
     while is_there() and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -204,8 +206,7 @@ def test_a_card_of_the_user_is_left_alone_until_another_is_asked_for(hub, tmp_pa
     (tmp_path / "out").mkdir()
     card = tmp_path / "out" / "README.md"
     card.write_text("---\nlicense: mit\n---\nMine.\n")
-    made = pushing(tmp_path, save_strategy="epoch")
-    made.train()
+    made = pushed(tmp_path, save_strategy="epoch")
     assert hub.repos[NAME].files()["README.md"].endswith(b"Mine.\n")
     made.push_to_hub()
     assert b"# model" in hub.repos[NAME].files()["README.md"]
@@ -223,8 +224,7 @@ def test_what_processes_the_data_and_a_model_that_saves_itself(hub, tmp_path):
         def __init__(self, width: int = 8):
             super().__init__()
 
-    made = pushing(tmp_path, model=OfTheHub(width=8), processing_class=Words(), save_strategy="epoch")
-    made.train()
+    made = pushed(tmp_path, model=OfTheHub(width=8), processing_class=Words(), save_strategy="epoch")
     assert {"words.txt", "config.json", "model.safetensors"} <= set(uploaded(hub))
     assert json.loads(hub.repos[NAME].files()["config.json"]) == {"width": 8}
     made.push_to_hub()
@@ -237,8 +237,7 @@ def test_an_override_of_the_card_is_asked(hub, tmp_path):
         def create_model_card(self, model_name=None, tags=None):
             Path(self.args.output_dir, "README.md").write_text(f"---\nlicense: mit\n---\n{model_name} of mine")
 
-    made = pushing(tmp_path, cls=Own, save_strategy="epoch")
-    made.train()
+    pushed(tmp_path, cls=Own, save_strategy="epoch")
     assert hub.repos[NAME].files()["README.md"].endswith(b"model of mine")
 
 
@@ -263,8 +262,7 @@ def test_by_hand(hub, tmp_path):
     model, pushes = tiny(), []
     model.model_tags = ["its-own"]
     note = At("on_push_begin", lambda host, state, control: pushes.append(state.global_step))
-    made = trainer(tmp_path / "out", model=model, hub_model_id=NAME, callbacks=[note], **EACH_STEP)
-    made.train()
+    made = trained(tmp_path / "out", model=model, hub_model_id=NAME, callbacks=[note], **EACH_STEP)
     made.save_model()
     assert hub.requests == []
     assert made.hub_model_id is None
@@ -301,8 +299,7 @@ def test_by_hand_with_another_token_and_branch(hub, tmp_path):
 
 def test_a_failing_upload_is_a_warning_and_the_end_makes_up_for_it(hub, tmp_path, caplog):
     hub.refuse("commit/main", 403, times=1)
-    made = pushing(tmp_path, save_strategy="epoch")
-    made.train()
+    made = pushed(tmp_path, save_strategy="epoch")
     assert made.state.global_step == 4
     said = [record.message for record in caplog.records]
     assert "checkpoint-4 was not uploaded to the Hub: HfHubHTTPError" in said[0]
@@ -348,13 +345,11 @@ def test_a_killed_upload_is_cleaned_up_by_the_next_run(hub, tmp_path):
 
 
 def test_uploads_at_every_save_change_no_number(hub, tmp_path):
-    made = pushing(tmp_path, hub_always_push=True, eval_strategy="steps", eval_steps=1, **EACH_STEP)
-    made.train()
+    made = pushed(tmp_path, hub_always_push=True, eval_strategy="steps", eval_steps=1, **EACH_STEP)
     assert messages(hub) == [progress(step) for step in (1, 2, 3, 4)]
     assert uploaded(hub) == MODEL
     for step in (1, 2, 3, 4):
         folder = tmp_path / "out" / f"checkpoint-{step}"
         assert same(weights_of(hub, step), load((folder / "model.safetensors").read_bytes()))
-    usual = trainer(tmp_path / "usual", eval_strategy="steps", eval_steps=1, **EACH_STEP)
-    usual.train()
+    usual = trained(tmp_path / "usual", eval_strategy="steps", eval_steps=1, **EACH_STEP)
     assert same(weights(made.model), weights(usual.model))

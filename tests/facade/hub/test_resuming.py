@@ -3,7 +3,7 @@
 import shutil
 
 import pytest
-from tiny import At, losses, same, told, trainer, weights
+from tiny import At, losses, same, told, trained, trainer, weights
 
 NAME = "me/model"
 
@@ -19,8 +19,7 @@ def stop(host, state, control):
 
 @pytest.mark.parametrize("strategy", ["checkpoint", "all_checkpoints"])
 def test_on_another_machine_it_goes_on_as_if_nothing_had_happened(hub, tmp_path, strategy):
-    whole = trainer(tmp_path / "whole", num_train_epochs=2)
-    whole.train()
+    whole = trained(tmp_path / "whole", num_train_epochs=2)
     first = pushing(tmp_path / "first", hub_strategy=strategy, callbacks=[At("on_step_end", stop, step=3)])
     first.train()
     assert first.state.global_step == 3

@@ -33,18 +33,9 @@ def space(trial):
 
 
 def main(folder: Path) -> None:
-    arguments = TrainingArguments(
-        str(folder / "out"),
-        per_device_train_batch_size=4,
-        num_train_epochs=1,
-        eval_strategy="steps",
-        eval_steps=2,
-        save_strategy="steps",
-        save_steps=2,
-        report_to="none",
-        use_cpu=True,
-        disable_tqdm=True,
-    )
+    options = {"per_device_train_batch_size": 4, "num_train_epochs": 1, "eval_strategy": "steps", "eval_steps": 2}
+    options |= {"save_strategy": "steps", "save_steps": 2, "report_to": "none", "use_cpu": True, "disable_tqdm": True}
+    arguments = TrainingArguments(str(folder / "out"), **options)
     trainer = Trainer(model_init=Model, args=arguments, train_dataset=points(16, 1), eval_dataset=points(8, 2))
     rate = arguments.learning_rate
     ray.init(num_cpus=2, include_dashboard=False, configure_logging=False)

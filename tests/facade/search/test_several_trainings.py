@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import optuna
 import pytest
-from tiny import tiny, trainer
+from tiny import tiny, trained
 
 from lightrainer.facade.arguments import sweep_trial
 from lightrainer.facade.search import sweep_reports
@@ -28,8 +28,7 @@ def train_twice(folder, monkeypatch, trial):
     settings = {"eval_strategy": "steps", "eval_steps": 2, "logging_steps": 100}
     losses = []
     for seed in (0, 1):
-        made = trainer(folder / "out", model=tiny(seed=seed), **settings)
-        made.train()
+        made = trained(folder / "out", model=tiny(seed=seed), **settings)
         losses.append([entry["eval_loss"] for entry in made.state.log_history if "eval_loss" in entry])
     return losses
 

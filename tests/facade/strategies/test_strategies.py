@@ -88,8 +88,7 @@ class Looking(TrainerCallback):
     """Notes down plan and strategy at each step, and changes arguments that a strategy is made of."""
 
     def __init__(self):
-        self.seen = []
-        self.trainer = None
+        self.seen, self.trainer = [], None
 
     def on_step_end(self, args, state, control, **kwargs):
         self.seen.append((self.trainer.plan, self.trainer.accelerator.strategy, self.trainer.accelerator.strategy.runs))

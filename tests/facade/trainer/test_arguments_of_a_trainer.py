@@ -3,7 +3,7 @@
 import pytest
 import torch
 from of_execution import Words
-from tiny import arguments, points, same, trainer, weights
+from tiny import arguments, points, same, trained, trainer, weights
 
 from lightrainer import PrinterCallback
 
@@ -69,8 +69,7 @@ def test_the_arguments_are_never_changed(tmp_path):
     shares = {"logging_steps": 0.25, "warmup_steps": 0.1, "load_best_model_at_end": True}
     args = arguments(tmp_path, **saving, **shares, gradient_accumulation_steps=2, hub_token="hf_secret")
     before, attributes = args.to_dict(), dict(vars(args))
-    made = trainer(tmp_path, args=args)
-    made.train()
+    made = trained(tmp_path, args=args)
     made.evaluate()
     made.predict(points(3))
     made.train(resume_from_checkpoint=True)
@@ -85,8 +84,7 @@ def test_passed_objects_are_not_changed(tmp_path):
     data, callbacks = points(), [PrinterCallback()]
     kept = [{name: tensor.clone() for name, tensor in item.items()} for item in data]
     given = (torch.optim.SGD, {"lr": 0.1})
-    made = trainer(tmp_path, train_dataset=data, callbacks=callbacks, optimizer_cls_and_kwargs=given)
-    made.train()
+    trained(tmp_path, train_dataset=data, callbacks=callbacks, optimizer_cls_and_kwargs=given)
     assert all(same(item, before) for item, before in zip(data, kept, strict=True))
     assert len(callbacks) == 1
     assert given == (torch.optim.SGD, {"lr": 0.1})

@@ -9,7 +9,7 @@ import datasets
 import numpy as np
 import pytest
 import torch
-from tiny import At, Tiny, arguments, points, same, told, trainer, weights
+from tiny import At, Tiny, arguments, points, same, told, trained, trainer, weights
 
 from lightrainer import EarlyStoppingCallback, ExportableState, Trainer, TrainerCallback
 from lightrainer.lightning_modules.training.out_of_memory import is_out_of_memory
@@ -78,9 +78,7 @@ def assert_same_end(one, other):
 
 def train(folder, model, **changes):
     changes.setdefault("train_dataset", points(44))
-    made = told(trainer(folder, model=model, num_train_epochs=2, **changes))
-    made.train()
-    return made
+    return trained(folder, model=model, num_train_epochs=2, **changes)
 
 
 ASKED = {"per_device_train_batch_size": 8, "auto_find_batch_size": True}
@@ -148,8 +146,7 @@ def test_the_arguments_stay_as_they_were_given(tmp_path):
 @pytest.mark.usefixtures("keeping")
 def test_the_next_training_begins_with_what_was_found(tmp_path):
     calls = []
-    made = trainer(tmp_path, model_init=lambda: (calls.append(1), limited(4, first=2))[1], **ASKED)
-    made.train()
+    made = trained(tmp_path, model_init=lambda: (calls.append(1), limited(4, first=2))[1], **ASKED)
     assert len(calls) == 2  # one at the construction, one for the training
     made.train()
     assert made.model.passes == 4  # and none that failed
@@ -290,8 +287,7 @@ def test_lengths_are_grouped_the_same_way_after_a_resumption(tmp_path):
     options = {**ASKED, "save_strategy": "steps", "save_steps": 3, "train_dataset": data}
     options["train_sampling_strategy"] = "group_by_length"
     whole = train(tmp_path, limited(5), **options)
-    resumed = trainer(tmp_path, model=limited(5), num_train_epochs=2, **options)
-    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-12"))
+    resumed = trained(tmp_path, model=limited(5), num_train_epochs=2, **options, resume=str(tmp_path / "checkpoint-12"))
     assert same(weights(whole.model), weights(resumed.model))
     assert resumed.model.passes == 18 - 12, "none that failed"
     smaller = trainer(tmp_path, model=limited(5), **{**options, "per_device_train_batch_size": 2})

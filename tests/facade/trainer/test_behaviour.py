@@ -6,7 +6,7 @@ import sys
 
 import pytest
 import torch
-from tiny import At, Tiny, losses, points, same, told, trainer, weights
+from tiny import At, Tiny, losses, points, same, told, trained, trainer, weights
 
 from lightrainer import Trainer
 
@@ -15,8 +15,7 @@ from lightrainer import Trainer
 
 def test_the_end_leaves_the_process_group(tmp_path):
     """As in 5.18; a second call, or one where there is no group, does nothing."""
-    made = trainer(tmp_path)
-    made.train()
+    made = trained(tmp_path)
     torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     made.end()
     assert not torch.distributed.is_initialized()
@@ -37,8 +36,7 @@ def test_training_twice_goes_on_with_the_model_and_starts_the_count_anew(tmp_pat
 
 
 def test_a_model_init_starts_from_the_same_weights_each_time(tmp_path):
-    made = trainer(tmp_path, model_init=lambda: Tiny())
-    made.train()
+    made = trained(tmp_path, model_init=lambda: Tiny())
     first, model = weights(made.model), made.model
     made.train()
     assert same(first, weights(made.model))
@@ -48,8 +46,7 @@ def test_a_model_init_starts_from_the_same_weights_each_time(tmp_path):
 
 def test_gradients_of_the_past_do_not_count(tmp_path):
     """Leftovers in `.grad`, of a script or an interrupted training, are not part of the first step."""
-    clean = trainer(tmp_path)
-    clean.train()
+    clean = trained(tmp_path)
     made = trainer(tmp_path)
     for parameter in made.model.parameters():
         parameter.grad = torch.full_like(parameter, 10.0)

@@ -126,8 +126,8 @@ def test_inputs_called_label_with_a_collator_of_the_user(tmp_path):
     def collate(items):
         return {"x": torch.stack([item["x"] for item in items]), "label": torch.stack([i["labels"] for i in items])}
 
-    trained = trainer(tmp_path, model=CallsItLabel(), data_collator=collate, remove_unused_columns=False)
-    assert trained.train().global_step == 4
+    made = trainer(tmp_path, model=CallsItLabel(), data_collator=collate, remove_unused_columns=False)
+    assert made.train().global_step == 4
 
 
 def test_the_best_model_by_no_metric(nothing_is_written):
@@ -138,16 +138,9 @@ def test_the_best_model_by_no_metric(nothing_is_written):
 
 
 def test_all_values_that_cannot_be_are_told_at_once(nothing_is_written):
-    refusal(
-        ValueError,
-        *("max_steps", "eval_dataset", "compute_result"),
-        folder=nothing_is_written,
-        train_dataset=Stream([]),
-        eval_dataset=None,
-        eval_strategy="epoch",
-        compute_metrics=lambda prediction: {},
-        batch_eval_metrics=True,
-    )
+    options = {"folder": nothing_is_written, "train_dataset": Stream([]), "eval_dataset": None}
+    options |= {"eval_strategy": "epoch", "compute_metrics": lambda prediction: {}, "batch_eval_metrics": True}
+    refusal(ValueError, *("max_steps", "eval_dataset", "compute_result"), **options)
 
 
 # --- the data, when it is needed

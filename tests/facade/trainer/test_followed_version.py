@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from tiny import Tiny, points, trainer
+from tiny import Tiny, points, trained, trainer
 
 
 @pytest.fixture(params=["5.3.0", "5.23.0"])
@@ -15,8 +15,7 @@ def later(request, monkeypatch):
 
 
 def test_the_last_step_is_evaluated(tmp_path, later):
-    made = trainer(tmp_path, max_steps=3, eval_strategy="steps", eval_steps=2)
-    made.train()
+    made = trained(tmp_path, max_steps=3, eval_strategy="steps", eval_steps=2)
     assert [entry["step"] for entry in made.state.log_history if "eval_loss" in entry] == ([2, 3] if later else [2])
 
 

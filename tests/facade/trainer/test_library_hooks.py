@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from tiny import At as Calls
-from tiny import arguments, losses, points, same, split, told, trainer, weights
+from tiny import arguments, losses, points, same, split, told, trained, trainer, weights
 from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sampler
 
@@ -132,14 +132,12 @@ class Generating(OwnLoss):
 
 def test_one_that_generates_its_data(tmp_path):
     """Its sampler, its batches, its counts; and its hook is called on the way to the first step."""
-    made = trainer(tmp_path, Generating, max_steps=3, save_strategy="steps", save_steps=2)
-    made.train()
+    made = trained(tmp_path, Generating, max_steps=3, save_strategy="steps", save_steps=2)
     assert made.read == [8, 8, 8]
     assert made.state.num_input_tokens_seen == 30
     assert made.num_examples(made.get_eval_dataloader()) == 6
     assert sum(len(batch["labels"]) for batch in made.get_eval_dataloader()) == 12
-    again = trainer(tmp_path, Generating, max_steps=3)
-    again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    again = trained(tmp_path, Generating, max_steps=3, resume=str(tmp_path / "checkpoint-2"))
     assert made.loaded == [None]
     assert again.loaded == [str(tmp_path / "checkpoint-2")]
     assert again.state.num_input_tokens_seen == 30
@@ -165,15 +163,12 @@ class OwnLoader(Trainer):
 @pytest.mark.parametrize("own_batches", [False, True])
 def test_prepared_loaders_give_what_those_of_the_trainer_give(tmp_path, own_batches):
     """Bit for bit, over three epochs, and after a resumption in the middle of the second one."""
-    expected = trainer(tmp_path, num_train_epochs=3)
-    expected.train()
+    expected = trained(tmp_path, num_train_epochs=3)
     cls = type("Own", (OwnLoader,), {"own_batches": own_batches})
-    made = trainer(tmp_path, cls, num_train_epochs=3, save_strategy="steps", save_steps=6)
-    made.train()
+    made = trained(tmp_path, cls, num_train_epochs=3, save_strategy="steps", save_steps=6)
     assert losses(made) == losses(expected)
     assert same(weights(made.model), weights(expected.model))
-    again = trainer(tmp_path, cls, num_train_epochs=3)
-    again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-6"))
+    again = trained(tmp_path, cls, num_train_epochs=3, resume=str(tmp_path / "checkpoint-6"))
     assert losses(again) == losses(expected)
     assert same(weights(again.model), weights(expected.model))
 
@@ -241,12 +236,10 @@ class OwnFiles(Trainer):
 
 def test_models_in_a_format_of_their_own(tmp_path):
     """Saved, resumed from, and the best one loaded."""
-    made = trainer(tmp_path, OwnFiles, load_best_model_at_end=True, **SAVING)
-    made.train()
+    made = trained(tmp_path, OwnFiles, load_best_model_at_end=True, **SAVING)
     assert not (tmp_path / "checkpoint-2" / "model.safetensors").exists()
     assert made.best == made.state.best_model_checkpoint
-    again = trainer(tmp_path, OwnFiles, load_best_model_at_end=True, **SAVING)
-    again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    again = trained(tmp_path, OwnFiles, load_best_model_at_end=True, **SAVING, resume=str(tmp_path / "checkpoint-2"))
     assert same(weights(again.model), weights(made.model))
 
 

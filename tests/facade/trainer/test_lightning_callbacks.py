@@ -4,7 +4,7 @@ import pytest
 import torch
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import LambdaCallback
-from tiny import At, points, split, told, trainer
+from tiny import At, points, split, told, trained, trainer
 
 # Hooks of Lightning that a training, an evaluation and a prediction are made of.
 HOOKS = split(
@@ -84,8 +84,7 @@ def test_the_steps_are_the_same_ones(tmp_path, accumulation):
 
 
 def test_evaluation_inside_a_training_gives_the_validation_hooks(tmp_path, events):
-    made = trainer(tmp_path, callbacks=[recorder(events)], eval_strategy="steps", eval_steps=2)
-    made.train()
+    trained(tmp_path, callbacks=[recorder(events)], eval_strategy="steps", eval_steps=2)
     validations = [event for event in events if event[0].startswith("on_validation")]
     assert names(validations) == VALIDATION * 2
     assert [step for _, step in validations] == [2] * 8 + [4] * 8
@@ -133,8 +132,7 @@ def test_hooks_see_the_model_the_optimizer_and_the_gradients(tmp_path):
         on_before_optimizer_step=step,
         on_train_batch_end=lambda of, module, outputs, batch, n: seen.update(outputs=outputs, micro_batches=len(batch)),
     )
-    made = trainer(tmp_path, callbacks=[looking], max_steps=1)
-    made.train()
+    made = trained(tmp_path, callbacks=[looking], max_steps=1)
     assert seen["model"] is made.model
     assert seen["optimizers"] == [made.optimizer]
     assert seen["gradient"] > 0

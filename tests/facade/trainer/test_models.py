@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from tiny import Tiny, files, losses, same, tiny, trainer, weights
+from tiny import Tiny, files, losses, same, tiny, trained, trainer, weights
 from torch.nn import functional
 
 from lightrainer import Trainer
@@ -46,8 +46,7 @@ def test_the_loss_of_a_function_and_a_model_without_one(tmp_path):
     found = []
     for cls, changes in ((Trainer, {}), (Trainer, {"compute_loss_func": loss_of}), (Own, {})):
         model = returning(lambda loss, logits: {"logits": logits}) if found else tiny()
-        made = trainer(tmp_path, cls, model=model, **changes)
-        made.train()
+        made = trained(tmp_path, cls, model=model, **changes)
         found.append((losses(made), made.evaluate()["eval_loss"]))
     assert found[0] == found[1] == found[2]
 
@@ -86,8 +85,7 @@ def test_unusable_outputs(tmp_path, name):
 def test_the_model_of_the_user_is_the_one_that_is_trained(tmp_path, compiled):
     model = tiny()
     before = weights(model)
-    made = trainer(tmp_path, model=torch.compile(model, backend="eager") if compiled else model)
-    made.train()
+    made = trained(tmp_path, model=torch.compile(model, backend="eager") if compiled else model)
     assert not same(before, weights(model))
     made.save_model()
     from safetensors.torch import load_file

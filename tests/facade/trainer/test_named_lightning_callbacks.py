@@ -17,7 +17,7 @@ from lightning.pytorch.callbacks import (
     WeightAveraging,
 )
 from safetensors.torch import load_file
-from tiny import At, points, same, split, told, trainer, weights
+from tiny import At, points, same, split, told, trained, trainer, weights
 
 from lightrainer import LightningBridge
 
@@ -89,8 +89,7 @@ def test_model_checkpoint(tmp_path):
 def test_learning_rate_monitor(tmp_path, interval, steps):
     """Rates of each group of parameters come into the logs, as often as logs do."""
     monitor = LearningRateMonitor(logging_interval=interval, log_weight_decay=True)
-    made = trainer(tmp_path, callbacks=[monitor], num_train_epochs=2, logging_steps=2)
-    made.train()
+    made = trained(tmp_path, callbacks=[monitor], num_train_epochs=2, logging_steps=2)
     rates = entries(made, "lr-AdamW/pg1")
     assert [step for step, _ in rates] == steps
     assert [rate for _, rate in rates] == pytest.approx([0.01 * (1 - step / 8) for step in steps])
@@ -104,8 +103,7 @@ def test_stochastic_weight_averaging(tmp_path):
     starts = {}
     note = lambda of, module: starts.update({of.current_epoch: weights(module.model)})
     averaging = StochasticWeightAveraging(swa_lrs=0.05, swa_epoch_start=3, annealing_epochs=1)
-    made = trainer(tmp_path, callbacks=[LambdaCallback(on_train_epoch_start=note), averaging], num_train_epochs=5)
-    made.train()
+    made = trained(tmp_path, callbacks=[LambdaCallback(on_train_epoch_start=note), averaging], num_train_epochs=5)
     mean = {name: sum(starts[epoch][name] for epoch in (2, 3, 4)) / 3 for name in starts[0]}
     assert close(weights(made.model), mean)
     rates = dict(entries(made, "learning_rate"))
@@ -119,10 +117,8 @@ def test_weight_averaging(tmp_path, kind):
     evaluated, watching = [], Averages()
     looking = At("on_prediction_step", lambda of, state, control: evaluated.append(weights(of.model)))
     averaging = EMAWeightAveraging(decay=0.5) if kind is EMAWeightAveraging else WeightAveraging()
-    made = told(trainer(tmp_path, callbacks=[averaging, watching, looking], **{**EVERY_EPOCH, "num_train_epochs": 2}))
-    made.train()
-    bare = trainer(tmp_path / "bare", **{**EVERY_EPOCH, "num_train_epochs": 2})
-    bare.train()
+    made = trained(tmp_path, callbacks=[averaging, watching, looking], **{**EVERY_EPOCH, "num_train_epochs": 2})
+    bare = trained(tmp_path / "bare", **{**EVERY_EPOCH, "num_train_epochs": 2})
     assert same(watching.last, weights(bare.model)), "averaging has changed the training itself"
     assert entries(bare, "loss") == entries(made, "loss")
     assert not same(weights(bare.model), weights(made.model))
@@ -140,23 +136,20 @@ def test_weight_averaging(tmp_path, kind):
 def test_weight_averaging_goes_on(tmp_path, strategy):
     """A resumed training ends in the same weights, of the model and of the average; in mid-epoch too."""
     arguments = {"num_train_epochs": 2, **strategy}
-    whole = trainer(tmp_path, callbacks=[EMAWeightAveraging(decay=0.8)], **arguments)
-    whole.train()
+    whole = trained(tmp_path, callbacks=[EMAWeightAveraging(decay=0.8)], **arguments)
     watching = Averages()
     resumed = trainer(tmp_path, callbacks=[EMAWeightAveraging(decay=0.8), watching], **arguments)
     step = min(int(path.name.split("-")[1]) for path in tmp_path.glob("checkpoint-*"))
     resumed.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{step}"))
     assert same(weights(whole.model), weights(resumed.model))
     assert entries(whole, "loss") == entries(resumed, "loss")
-    bare = trainer(tmp_path / "bare", num_train_epochs=2)
-    bare.train()
+    bare = trained(tmp_path / "bare", num_train_epochs=2)
     assert same(watching.last, weights(bare.model))
 
 
 def test_the_best_model_is_the_averaged_one(tmp_path):
     arguments = {"load_best_model_at_end": True, "metric_for_best_model": "eval_loss", **EVERY_EPOCH}
-    made = trainer(tmp_path, callbacks=[EMAWeightAveraging(decay=0.5)], **arguments)
-    made.train()
+    made = trained(tmp_path, callbacks=[EMAWeightAveraging(decay=0.5)], **arguments)
     best = load_file(f"{made.state.best_model_checkpoint}/model.safetensors")
     assert same(best, weights(made.model))
     assert made.evaluate()["eval_loss"] == pytest.approx(made.state.best_metric, rel=1e-6)
@@ -165,8 +158,7 @@ def test_the_best_model_is_the_averaged_one(tmp_path):
 def test_a_checkpoint_with_the_state_of_a_callback_that_is_gone(tmp_path, caplog):
     """It is said, and the training goes on with the averaged weights that the folder holds."""
     trainer(tmp_path, callbacks=[EarlyStopping("eval_loss")], **{**EVERY_EPOCH, "num_train_epochs": 1}).train()
-    made = trainer(tmp_path, callbacks=[Timer()], **{**EVERY_EPOCH, "num_train_epochs": 2})
-    made.train(resume_from_checkpoint=True)
+    trained(tmp_path, callbacks=[Timer()], **{**EVERY_EPOCH, "num_train_epochs": 2}, resume=True)
     assert "EarlyStopping" in caplog.text
 
 
@@ -178,8 +170,7 @@ def test_timer(tmp_path):
     step = trainer(tmp_path, callbacks=[timer, wait], **options).train().global_step
     assert 1 < step < 200
     assert timer.time_elapsed() > 0.2
-    resumed = trainer(tmp_path, callbacks=[again], num_train_epochs=5)
-    resumed.train(resume_from_checkpoint=True)
+    trained(tmp_path, callbacks=[again], num_train_epochs=5, resume=True)
     assert again.time_elapsed() > 0.04 * step
 
 
@@ -233,19 +224,18 @@ def test_all_callbacks_of_lightning_are_decided_on():
 def test_the_others_train_evaluate_predict_and_go_on(tmp_path, name):
     """A resumed training ends in the same weights; of pruning, whose masks are in no checkpoint, it is refused."""
     arguments = {**EVERY_EPOCH, "num_train_epochs": 2}
-    whole = trainer(tmp_path, callbacks=[of_lightning(name, **WORKING[name])], **arguments)
-    whole.train()
-    trained = weights(whole.model)
+    whole = trained(tmp_path, callbacks=[of_lightning(name, **WORKING[name])], **arguments)
+    ended = weights(whole.model)
     assert whole.evaluate()["eval_loss"] == pytest.approx(entries(whole, "eval_loss")[-1][1])
     assert len(whole.predict(points(6)).predictions) == 6
     resumed = trainer(tmp_path, callbacks=[of_lightning(name, **WORKING[name])], **arguments)
     if name == "ModelPruning":
         with pytest.raises(ValueError, match=r"ModelPruning .* resume_from_checkpoint"):
             resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
-        assert (trained["first.weight"] == 0).float().mean() > 0.5
+        assert (ended["first.weight"] == 0).float().mean() > 0.5
     else:
         resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
-        assert same(trained, weights(resumed.model))
+        assert same(ended, weights(resumed.model))
 
 
 def test_logs_of_callbacks_through_the_module(tmp_path):
@@ -257,8 +247,7 @@ def test_logs_of_callbacks_through_the_module(tmp_path):
             self.loggers = lightning_trainer.loggers
 
     callback = Logging()
-    made = trainer(tmp_path, callbacks=[callback], logging_steps=2)
-    made.train()
+    made = trained(tmp_path, callbacks=[callback], logging_steps=2)
     assert entries(made, "seen") == [(2, 1.0), (4, 3.0)]
     assert len(callback.loggers) == 1
     found = []

@@ -6,7 +6,7 @@ import types
 import pytest
 import torch
 from lightning.pytorch.callbacks import LambdaCallback
-from tiny import At, losses, tiny, trainer
+from tiny import At, losses, tiny, trained, trainer
 from torch import nn
 
 from lightrainer import Trainer
@@ -42,12 +42,6 @@ def stand_ins(monkeypatch):
 
 def weights(made):
     return torch.cat([parameter.detach().flatten() for parameter in made.model.parameters()])
-
-
-def trained(folder, **changes):
-    made = trainer(folder, **{"model": tiny(), **changes})
-    made.train()
-    return made
 
 
 @pytest.mark.parametrize("max_grad_norm", [0.0, 1.0])
@@ -132,8 +126,7 @@ class WarmsUpItself(torch.optim.SGD):
 
     def __init__(self, params, lr, warmup_steps, weight_decay, weight_lr_power, r):
         super().__init__(params, lr=lr, weight_decay=weight_decay)
-        self.warmup_steps = warmup_steps
-        self.calls = []
+        self.warmup_steps, self.calls = warmup_steps, []
 
     def train(self):
         self.calls.append("train")
@@ -246,8 +239,7 @@ MAKES = [
 @pytest.mark.parametrize("make", MAKES, ids=["tied", "of the compiled", "of the model in it", "with others"])
 def test_an_optimizer_of_the_model_is_no_mistake(tmp_path, caplog, make):
     model, optimizer = make()
-    made = trainer(tmp_path, model=model, optimizers=(optimizer, None))
-    made.train()
+    made = trained(tmp_path, model=model, optimizers=(optimizer, None))
     made.train()
     assert "group" not in caplog.text
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from recording_script import recorded
 from starting import finished_ranks
-from tiny import At, points, tiny, trainer
+from tiny import At, points, tiny, trained, trainer
 
 from lightrainer import Trainer
 
@@ -51,8 +51,7 @@ def test_micro_batches_without_counted_items_count_the_same(tmp_path):
             self.record(value=next(values))
             return super().compute_loss(model, inputs, **kwargs)
 
-    made = trainer(tmp_path, Values, train_dataset=points(12), logging_steps=2, gradient_accumulation_steps=2)
-    made.train()
+    made = trained(tmp_path, Values, train_dataset=points(12), logging_steps=2, gradient_accumulation_steps=2)
     assert logs(made, "value") == [3.5]
 
 
@@ -105,12 +104,10 @@ def test_losses_of_the_model(tmp_path):
             return {**outputs, "loss_dict": parts, "box_loss": outputs["loss"] * 2, "none_loss": None}
 
     options = {"per_device_train_batch_size": 4, "logging_steps": 2}
-    made = trainer(tmp_path, model=Detector(), record_model_losses=True, **options)
-    made.train()
+    made = trained(tmp_path, model=Detector(), record_model_losses=True, **options)
     assert logs(made, "ce") == pytest.approx(logs(made, "loss"), rel=1e-6)
     assert logs(made, "box_loss") == pytest.approx([2 * loss for loss in logs(made, "loss")], rel=1e-6)
     assert not {"boxes", "none_loss"} & set(made.state.log_history[0])
     assert {"eval_ce", "eval_box_loss"} <= set(made.evaluate())
-    without = trainer(tmp_path, model=Detector(), **options)
-    without.train()
+    without = trained(tmp_path, model=Detector(), **options)
     assert not logs(without, "ce")

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 import torch
-from tiny import At, Tiny, files, losses, points, trainer
+from tiny import At, Tiny, files, losses, points, trained, trainer
 
 from lightrainer import Trainer, TrainerState
 
@@ -38,8 +38,7 @@ def test_other_processes_write_and_print_nothing(tmp_path, capsys, monkeypatch):
 
 
 def test_the_state_as_a_file(tmp_path):
-    made = trainer(tmp_path, eval_strategy="epoch")
-    made.train()
+    made = trained(tmp_path, eval_strategy="epoch")
     made.save_state()
     assert files(tmp_path) == ["trainer_state.json"]
     read = TrainerState.load_from_json(tmp_path / "trainer_state.json")
@@ -75,8 +74,7 @@ class Poisoned(Tiny):
 @pytest.mark.parametrize("hidden", [True, False])
 def test_losses_that_are_not_numbers_are_told(tmp_path, caplog, hidden):
     """The filter keeps them out of the logs, but not out of sight."""
-    made = trainer(tmp_path, model=Poisoned(), logging_nan_inf_filter=hidden, logging_steps=4, num_train_epochs=2)
-    made.train()
+    made = trained(tmp_path, model=Poisoned(), logging_nan_inf_filter=hidden, logging_steps=4, num_train_epochs=2)
     told = [record.getMessage() for record in caplog.records if "infinite" in record.getMessage()]
     assert len(told) == 1, "said once, whatever comes later"
     assert re.search(r"The loss of step [1-4] is NaN", told[0])
@@ -119,11 +117,11 @@ def test_the_memory_report(tmp_path):
     """In the metrics of each stage, bytes; an evaluation in the middle belongs to the training."""
     pytest.importorskip("psutil")
     made = trainer(tmp_path, skip_memory_metrics=False, eval_strategy="epoch")
-    trained = memory(made.train().metrics)
+    after = memory(made.train().metrics)
     deltas = (f"{stage}_mem_cpu_{kind}_delta" for stage in ("init", "train") for kind in ("alloc", "peaked"))
-    assert set(trained) == {"before_init_mem_cpu", *deltas}
-    assert all(isinstance(value, int) for value in trained.values())
-    assert trained["before_init_mem_cpu"] > 10 << 20
+    assert set(after) == {"before_init_mem_cpu", *deltas}
+    assert all(isinstance(value, int) for value in after.values())
+    assert after["before_init_mem_cpu"] > 10 << 20
     assert set(memory(made.evaluate())) == {"eval_mem_cpu_alloc_delta", "eval_mem_cpu_peaked_delta"}
     assert set(memory(made.predict(points(3)).metrics)) == {"test_mem_cpu_alloc_delta", "test_mem_cpu_peaked_delta"}
 

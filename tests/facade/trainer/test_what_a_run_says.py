@@ -6,7 +6,7 @@ import signal
 import traceback
 
 import pytest
-from tiny import At, Tiny, points, trainer
+from tiny import At, Tiny, points, trained, trainer
 
 from lightrainer.facade.evaluation.metrics import Moment
 
@@ -81,8 +81,7 @@ def test_an_interrupt_names_the_checkpoint(tmp_path, caplog, capsys, number, end
     assert "train_runtime" not in capsys.readouterr().out
     assert not [entry for entry in made.state.log_history if "train_runtime" in entry]
     assert len(frames_of(caught.value)) <= 30
-    made = trainer(tmp_path, **saving)
-    made.train(resume_from_checkpoint=True)
+    made = trained(tmp_path, **saving, resume=True)
     assert "train_runtime" in capsys.readouterr().out
     assert made.state.log_history[-1]["train_loss"] > 0
 
