@@ -4,6 +4,8 @@ import pytest
 import torch
 
 from lightrainer.facade.arguments import TrainingArguments, hardware, problems
+from lightrainer.facade.arguments.enums import OptimizerNames, SchedulerType
+from lightrainer.facade.arguments.validation import INTEGRATIONS
 
 
 def test_lightning_can_read_how_tf32_is_set():
@@ -68,3 +70,13 @@ def test_numbers_of_numpy_are_numbers():
 
     args = TrainingArguments(learning_rate=np.float32(0.5), seed=np.int64(3), max_steps=np.int32(3), do_train=np.True_)
     assert args.learning_rate == 0.5
+
+
+def test_all_optimizers_schedules_and_trackers_are_accepted():
+    """A library that is not there is named when the optimizer or the callback is made."""
+    for name in OptimizerNames:
+        assert TrainingArguments(optim=name.value).optim is name
+    for name in SchedulerType:
+        assert TrainingArguments(lr_scheduler_type=name.value, eval_strategy="epoch").lr_scheduler_type is name
+    for name in set(INTEGRATIONS) - {"neptune"}:
+        assert TrainingArguments(report_to=name).report_to == [name]
