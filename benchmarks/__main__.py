@@ -15,6 +15,7 @@ NAMES = {
     "two_processes": "the same in two processes, beyond a bare DistributedDataParallel loop, against the reference",
     "many_processes": "collectives of 2 to 1,024 processes, counted; their time for 2, 4 and 8, against the reference",
     "gpt_steps": "time of a step of a GPT of 6 million parameters, against a bare loop",
+    "packing": "tokens a second on documents of skewed lengths: padded, batches of a number of tokens, packed",
     "start": "processor time of a process up to its first step, also under the runner, against the reference",
     "scripts": "each of `examples/scripts/` as a whole, plain Python against the runner",
     "long_data": "first step and memory of the order of 20 million samples, against the reference",

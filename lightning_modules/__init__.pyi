@@ -15,6 +15,7 @@ from .data.collators import DataCollatorForTokenClassification as DataCollatorFo
 from .data.collators import DataCollatorForWholeWordMask as DataCollatorForWholeWordMask
 from .data.collators import DataCollatorMixin as DataCollatorMixin
 from .data.collators import DataCollatorWithFlattening as DataCollatorWithFlattening
+from .data.collators import DataCollatorWithPacking as DataCollatorWithPacking
 from .data.collators import DataCollatorWithPadding as DataCollatorWithPadding
 from .data.collators import DefaultDataCollator as DefaultDataCollator
 from .data.collators import RemoveColumnsCollator as RemoveColumnsCollator

@@ -67,6 +67,7 @@ from .lightning_modules import DataCollatorForSOP as DataCollatorForSOP
 from .lightning_modules import DataCollatorForTokenClassification as DataCollatorForTokenClassification
 from .lightning_modules import DataCollatorForWholeWordMask as DataCollatorForWholeWordMask
 from .lightning_modules import DataCollatorWithFlattening as DataCollatorWithFlattening
+from .lightning_modules import DataCollatorWithPacking as DataCollatorWithPacking
 from .lightning_modules import DataCollatorWithPadding as DataCollatorWithPadding
 from .lightning_modules import DataModule as DataModule
 from .lightning_modules import DebugUnderflowOverflow as DebugUnderflowOverflow

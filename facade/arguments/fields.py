@@ -19,6 +19,7 @@ from .system_fields import (
     DistributedArguments,
     LaterDataArguments,
     LaterDistributedArguments,
+    OwnDataArguments,
     PlatformArguments,
     ScriptArguments,
 )
@@ -37,6 +38,7 @@ from .training_fields import (
 # comes last, and then what the reference does not have, so that the documented order of 5.3.0 stays as it is.
 @dataclass(init=False, repr=False, eq=False)
 class ArgumentFields(
+    OwnDataArguments,
     RuleArguments,
     OwnPrecisionArguments,
     OwnReportingArguments,
@@ -96,7 +98,7 @@ CONCERNS: dict[str, tuple[str, tuple[type, ...]]] = {
     "saving": ("Checkpoints: intervals, contents, and resuming.", (SavingArguments, CheckpointUseArguments)),
     "hub": ("Uploading to the Hugging Face Hub.", (HubArguments,)),
     "platform": ("Random seeds and the device.", (PlatformArguments,)),
-    "data": ("Reading samples and batching them.", (DataArguments, LaterDataArguments)),
+    "data": ("Reading samples and batching them.", (DataArguments, LaterDataArguments, OwnDataArguments)),
     "distributed": ("Training in several processes.", (DistributedArguments, LaterDistributedArguments)),
     "script": ("Diagnostics, flags for scripts to read, and names kept for older scripts.", (ScriptArguments,)),
     "generation": ("Generation in evaluation, for sequence-to-sequence models.", (GenerationArguments,)),

@@ -26,7 +26,7 @@ class PlatformArguments:
     )
 
 
-SAMPLING_STRATEGIES = ["random", "sequential", "group_by_length", "batch_rebalance"]
+SAMPLING_STRATEGIES = ["random", "sequential", "group_by_length", "batch_rebalance", "token_budget"]
 """Orders in which training samples can be drawn."""
 
 START_METHODS = ["fork", "spawn", "forkserver"]
@@ -56,9 +56,9 @@ class DataArguments:
     )
     train_sampling_strategy: str = argument(
         "random",
-        "Order of training samples: 'random', 'sequential', 'group_by_length' for little padding, or "
-        "'batch_rebalance' for batches of different sizes that cost all processes the same; its order depends on "
-        "the epoch alone, and not on a seed.",
+        "Order of training samples: 'random', 'sequential', 'group_by_length' for little padding, "
+        "'batch_rebalance' for batches of different sizes that cost all processes the same, where the order depends "
+        "on the epoch alone and not on a seed, or 'token_budget' for batches of max_tokens_per_batch.",
         "`build_loader(sampler=)` of the training data",
         choices=SAMPLING_STRATEGIES,
     )
@@ -78,6 +78,18 @@ class LaterDataArguments:
         choices=START_METHODS,
     )
     dataloader_in_order: bool = argument(True, "Take batches in the order of requests.", "`DataLoader(in_order=)`")
+
+
+@dataclass(init=False, repr=False, eq=False)
+class OwnDataArguments:
+    """The field about batches that the reference does not have."""
+
+    max_tokens_per_batch: int | None = argument(
+        None,
+        "Most tokens of a training batch of one process, padding counted, with train_sampling_strategy="
+        "'token_budget'. per_device_train_batch_size, unless it is the default, is then its most samples.",
+        "`TokenBudgetSampler(max_tokens=)`",
+    )
 
 
 DDP_BACKENDS = ["nccl", "gloo", "mpi", "xccl", "hccl", "cncl", "mccl"]

@@ -94,6 +94,7 @@ _RANGES: dict[str, dict[str, Any]] = {
     "seed": {"low": 0, "high": 2**32 - 1, "remedy": " NumPy takes no other seed."},
     "dataloader_num_workers": {"low": 0, "remedy": " 0 loads data in the training process."},
     "dataloader_prefetch_factor": {"low": 1},
+    "max_tokens_per_batch": {"low": 1},
     "ddp_bucket_cap_mb": {"low": 1},
     "ddp_timeout": {"low": 1, "remedy": " It is a number of seconds."},
     "generation_max_length": {"low": 1, "remedy": " Leave it out for what the model's generation config says."},
@@ -260,6 +261,7 @@ _EXCLUSIVE: list[dict[str, Any]] = [
     {"fp16_full_eval": True, "bf16_full_eval": True},
     {"ddp_static_graph": True, "auto_find_batch_size": True},  # DDP records the graph in a step that all ranks survive
     {"sortish_sampler": True, "train_sampling_strategy": "sequential"},
+    {"auto_find_batch_size": True, "train_sampling_strategy": "token_budget"},
 ]
 
 
@@ -283,10 +285,19 @@ for _name in ("dataloader_prefetch_factor", "dataloader_persistent_workers", "da
 
 
 @rule("train_sampling_strategy", "accelerator_config")
-def _rebalanced_is_split(args: Any) -> Iterable[str]:
-    if args.train_sampling_strategy == "batch_rebalance" and getattr(args.accelerator_config, "split_batches", False):
-        uneven, even = "train_sampling_strategy='batch_rebalance'", "split_batches=True in accelerator_config"
+def _uneven_is_split(args: Any) -> Iterable[str]:
+    order = args.train_sampling_strategy
+    if order in ("batch_rebalance", "token_budget") and getattr(args.accelerator_config, "split_batches", False):
+        uneven, even = f"train_sampling_strategy={order!r}", "split_batches=True in accelerator_config"
         yield f"{uneven} makes batches of different sizes, {even} equal ones. Leave one of them out."
+
+
+@rule("train_sampling_strategy", "max_tokens_per_batch")
+def _budget_is_given(args: Any) -> Iterable[str]:
+    order, most = args.train_sampling_strategy, args.max_tokens_per_batch
+    if (order == "token_budget") != (most is not None):
+        given = f"train_sampling_strategy={order!r} with max_tokens_per_batch={most}"
+        yield f"{given}: 'token_budget' and a number of tokens need each other. Pass both or neither."
 
 
 @rule("accelerator_config")

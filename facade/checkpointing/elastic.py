@@ -142,6 +142,7 @@ class ElasticResumption:
             "world_size": data_ranks(args),
             "batch_size": samples_of_rank(args, self.host._train_batch_size),
             "accumulation": args.gradient_accumulation_steps,
+            **({"tokens": args.max_tokens_per_batch} if args.max_tokens_per_batch else {}),
         }
 
     def state(self) -> dict[str, Any]:
@@ -181,6 +182,9 @@ class ElasticResumption:
     ) -> tuple[int, int, dict[str, Any] | None]:
         """Return epoch, window and loader state after the samples seen so far."""
         before, now = stored["layout"], self.layout()
+        if before.get("tokens") != now.get("tokens"):
+            said = f"max_tokens_per_batch={now.get('tokens')}, but {before.get('tokens')} when {checkpoint} was made"
+            raise ValueError(f"{said}: its place in an epoch of other batches is not known. Pass the same.")
         seen, each = stored["done"] * _samples(before), _samples(now)
         done, rest = divmod(seen, each)
         self._warn_of_change(before, now, seen, rest)
@@ -254,10 +258,10 @@ class ElasticResumption:
             return None
         now = self.layout()
         each, rest = divmod(_samples(stored["layout"]), now["world_size"])
-        if rest or each == now["batch_size"] * now["accumulation"]:
+        if rest or each == _unit(now) * now["accumulation"]:
             return None
-        batch = next(size for size in range(min(now["batch_size"], each), 0, -1) if each % size == 0)
-        return batch, each // batch
+        batch = next(size for size in range(min(_unit(now), each), 0, -1) if each % size == 0)
+        return now["batch_size"] if "tokens" in now else batch, each // batch
 
     def _asked_before(self, stored: dict[str, Any]) -> dict[str, int]:
         """Return the arguments at the time of the checkpoint; without a record, those of its layout."""
@@ -273,7 +277,8 @@ class ElasticResumption:
     def _group_of(self, stored: dict[str, Any] | None, instead: tuple[int, int] | None) -> int | None:
         """Return the stored batch size for grouping by length if a step takes the same samples, else None."""
         now = self.layout()
-        samples = _samples(now) if instead is None else now["world_size"] * instead[0] * instead[1]
+        kept = {} if instead is None else {"batch_size": instead[0], "accumulation": instead[1]}
+        samples = _samples({**now, **kept})
         if stored is None or samples != _samples(stored["layout"]):
             return None
         before, unit = stored["layout"], stored["layout"]["world_size"] if self._splits_batches else 1
@@ -310,10 +315,11 @@ class ElasticResumption:
             return
         changes = [f"{_NAMES[key]}={now[key]} instead of {before[key]}" for key in now if now[key] != before[key]]
         samples, each = _samples(before), _samples(now)
-        effect = f"a step still takes {each} samples, in the same order"
+        of = "batches" if "tokens" in now else "samples"
+        effect = f"a step still takes {each} {of}, in the same order"
         if samples != each:
             again = f", the last {rest} of which are seen again" if rest else ""
-            effect = f"a step takes {each} samples instead of {samples}, and {seen} of this epoch are seen{again}"
+            effect = f"a step takes {each} {of} instead of {samples}, and {seen} of this epoch are seen{again}"
         logger.warning("The training goes on with %s: %s.", ", ".join(changes), effect)
 
 
@@ -331,6 +337,11 @@ def _ahead_in_stream(stored: dict[str, Any], done: int) -> int:
     return 0 if stored["done"] >= stored["windows"] else stored["ahead"] + done - stored["done"]
 
 
+def _unit(layout: dict[str, int]) -> int:
+    """Return the samples of a batch; 1 for batches of a number of tokens, which are counted themselves."""
+    return 1 if "tokens" in layout else layout["batch_size"]
+
+
 def _samples(layout: dict[str, int]) -> int:
-    """Return the samples of all processes in one step."""
-    return layout["world_size"] * layout["batch_size"] * layout["accumulation"]
+    """Return the samples, or batches of a number of tokens, of all processes in one step."""
+    return layout["world_size"] * _unit(layout) * layout["accumulation"]

@@ -141,7 +141,7 @@ class TFTrainingArguments(TrainingArguments):
             for name in ("split_batches", "dispatch_batches")
             if getattr(config, name, None)
         ]
-        if self.train_sampling_strategy in ("group_by_length", "batch_rebalance"):
+        if self.train_sampling_strategy in ("group_by_length", "batch_rebalance", "token_budget"):
             order = self.train_sampling_strategy
             said.append(f"train_sampling_strategy={order!r}: make batches of one length in get_train_tfdataset")
         if "inputs" in self.include_for_metrics:

@@ -142,13 +142,14 @@ def _further(args: TrainingArguments) -> list[Row]:
     more = cast(Mapping[str, Any], args.lr_scheduler_kwargs or {})
     scheduler = SchedulerType(args.lr_scheduler_type).value
     schedule = [f"{scheduler}, warm-up {args.warmup_steps:g}", *(f"{name}={value}" for name, value in more.items())]
-    length = f"{args.num_train_epochs:g}, {args.max_steps}"
+    length, budget = f"{args.num_train_epochs:g}, {args.max_steps}", args.max_tokens_per_batch
     compiled = {"backend": args.torch_compile_backend, "mode": args.torch_compile_mode, **args.compile_options}
     return [
         *([("launcher", "taken from its variables", ", ".join(args._from_launcher))] if args._from_launcher else []),
         *([("torch_compile, torch_compile_*", "model.compile()", shown(compiled))] if args.torch_compile else []),
         ("num_train_epochs, max_steps", "Trainer(max_epochs=), the last step", length),
         ("gradient_accumulation_steps", "micro-batches in a batch", str(args.gradient_accumulation_steps)),
+        *([("max_tokens_per_batch", "build_loader(sampler=)", f"TokenBudgetSampler, {budget}")] if budget else []),
         ("max_grad_norm", "clipping before the step", f"{clipped:g}" if clipped else "none"),
         ("optim, adam_*, weight_decay", "configure_optimizers()", ", ".join([name, *options])),
         ("lr_scheduler_*, warmup_steps", "configure_optimizers()", ", ".join(schedule)),

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.data import IterableDataset
 
 from ...lightning_modules.common.suggestions import did_you_mean
 from ...lightning_modules.data.lengths import has_length
@@ -229,6 +230,10 @@ def _backend_problem(args: Any) -> str | None:
 
 
 def _stream_problem(args: Any, dataset: Any) -> str | None:
+    stream = isinstance(dataset, IterableDataset) or not has_length(dataset)
+    if args.max_tokens_per_batch and dataset is not None and stream:
+        said = f"train_dataset ({type(dataset).__name__}) is read as it comes, but train_sampling_strategy="
+        return f"{said}'token_budget' needs all lengths first. Pass a dataset with a length, or another strategy."
     if dataset is None or has_length(dataset) or args.max_steps > 0:
         return None
     return f"train_dataset ({type(dataset).__name__}) has no length. Set max_steps (now {args.max_steps})."

@@ -21,6 +21,7 @@ from ...lightning_modules.data.length_grouping import LengthGroupedSampler
 from ...lightning_modules.data.lengths import LengthCache, column_lengths, has_length, is_table, sample_lengths
 from ...lightning_modules.data.loaders import build_loader
 from ...lightning_modules.data.rebalancing import BatchRebalanceSampler
+from ...lightning_modules.data.token_budget import TokenBudgetSampler
 from ...lightning_modules.data.worker_state import attached_worker, ignore_signals
 from ..arguments.parallelism import copies_of_batches, data_rank, ways_of_sharing
 from ..evaluation.results import TrainingLength
@@ -83,6 +84,8 @@ class DataLoading:
             )
         if order == "batch_rebalance":
             return self._rebalanced(dataset)
+        if order == "token_budget":
+            return self._by_tokens(dataset)
         if order == "sequential" or len(dataset) == 0:  # RandomSampler refuses an empty dataset
             return SequentialSampler(dataset)
         return RandomSampler(dataset)
@@ -113,11 +116,7 @@ class DataLoading:
 
     def _rebalanced(self, dataset: Any) -> BatchRebalanceSampler:
         args = self.trainer.args
-        config: Any = args.accelerator_config
-        if copies_of_batches(args) > 1 or (args.world_size > 1 and config.dispatch_batches):
-            said = "train_sampling_strategy='batch_rebalance' needs processes that read batches of their own, and does "
-            instead = "Pass 'group_by_length'."
-            raise NotImplementedError(f"{said}not go with dispatch_batches, or this parallelism_config. {instead}")
+        self._require_own_batches()
         processes, accumulation = args.world_size, args.gradient_accumulation_steps
         return BatchRebalanceSampler(
             lengths=self._lengths_of(dataset),
@@ -127,6 +126,31 @@ class DataLoading:
             rank=args.process_index,
             drop_last=args.dataloader_drop_last,
         )
+
+    def _by_tokens(self, dataset: Any) -> TokenBudgetSampler:
+        args = self.trainer.args
+        self._require_own_batches()
+        assert args.max_tokens_per_batch is not None, "a rule of the arguments"
+        usual = type(args).__dataclass_fields__["per_device_train_batch_size"].default
+        return TokenBudgetSampler(
+            self._lengths_of(dataset),
+            args.max_tokens_per_batch,
+            max_samples=None if args.train_batch_size == usual else args.train_batch_size,
+            seed=args.seed if args.data_seed is None else args.data_seed,
+            rank=args.process_index,
+            world_size=args.world_size,
+            drop_last=args.dataloader_drop_last,
+        )
+
+    def _require_own_batches(self) -> None:
+        args = self.trainer.args
+        config: Any = args.accelerator_config
+        if copies_of_batches(args) > 1 or (args.world_size > 1 and config.dispatch_batches):
+            said = f"train_sampling_strategy={args.train_sampling_strategy!r} needs processes that read batches of "
+            instead = "Pass 'group_by_length'."
+            raise NotImplementedError(
+                f"{said}their own, and does not go with dispatch_batches, or this parallelism_config. {instead}"
+            )
 
     def _lengths_of(self, dataset: Any) -> Any:
         args, (reduced, whole) = self.trainer.args, self._reduced
@@ -199,13 +223,15 @@ def training_length(args: Any, dataloader: Any, each_step: int, num_examples: Ca
     steps_per_epoch = max(math.ceil(batches / accumulation), 1)
     max_steps = args.max_steps if by_steps else math.ceil(args.num_train_epochs * steps_per_epoch)
     examples = num_examples(dataloader) if sized else max_steps * each_step
+    if sized and args.max_tokens_per_batch:
+        each_step = examples / steps_per_epoch  # a mean
     epochs = max_steps / steps_per_epoch if by_steps else args.num_train_epochs
     return TrainingLength(
         num_train_epochs=math.ceil(epochs) if sized else sys.maxsize,
         num_update_steps_per_epoch=steps_per_epoch,
         num_examples=examples,
         num_train_samples=max_steps * each_step if by_steps else examples * args.num_train_epochs,
-        total_train_batch_size=each_step,
+        total_train_batch_size=round(each_step),
         steps_in_epoch=batches,
         max_steps=max_steps,
     )

@@ -198,7 +198,7 @@ class TokenCounter:
             )
             return 0
         if trainer.args.include_num_input_tokens_seen == "non_padding":
-            if "attention_mask" in inputs:
+            if "attention_mask" in inputs and inputs["attention_mask"].ndim == 2:  # not one of packed documents
                 return int(inputs["attention_mask"].sum())
             padding = getattr(trainer.processing_class, "pad_token_id", None)
             if padding is not None:

@@ -221,11 +221,12 @@ class TrainingRun:
         trainer._search.begin_training(trainer.state, self.trial)
 
     def _announce(self, length: TrainingLength, checkpoint: str | None, windows: WindowLoader) -> None:
-        trainer = self.trainer
+        trainer, budget = self.trainer, self.trainer.args.max_tokens_per_batch
         rows = {
             "Num examples": length.num_examples,
             "Num epochs": length.num_train_epochs,
-            "Batch size per device": samples_of_rank(trainer.args, trainer._train_batch_size),
+            "Tokens of a batch" if budget else "Batch size per device": budget
+            or samples_of_rank(trainer.args, trainer._train_batch_size),
             "Total batch size (processes and accumulation)": length.total_train_batch_size,
             "Gradient accumulation steps": trainer.args.gradient_accumulation_steps,
             "Optimizer steps": length.max_steps,

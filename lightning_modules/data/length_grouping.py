@@ -33,10 +33,10 @@ def get_length_grouped_indices(
     Returns:
         Each index once.
     """
-    return _grouped_order(length_array(lengths), batch_size, mega_batch_mult, generator).tolist()
+    return grouped_order(length_array(lengths), batch_size, mega_batch_mult, generator).tolist()
 
 
-def _grouped_order(
+def grouped_order(
     sizes: np.ndarray, batch_size: int, multiple: int | None, generator: torch.Generator | None
 ) -> np.ndarray:
     """Return the order of `get_length_grouped_indices` in an array of 4 bytes a sample."""
@@ -103,4 +103,4 @@ class LengthGroupedSampler(OrderedSampler):
 
     def epoch_order(self) -> Order:
         """Draw the order of the next epoch."""
-        return Order(_grouped_order(self._lengths, self.batch_size, None, self.generator))
+        return Order(grouped_order(self._lengths, self.batch_size, None, self.generator))

@@ -26,6 +26,7 @@ from .epoch_loader import EpochLoader
 from .length_grouping import LengthGroupedSampler
 from .rebalancing import BatchRebalanceSampler
 from .samplers import IterableShard, SeedableRandomSampler, SharedOrderSampler
+from .token_budget import TokenBudgetSampler
 
 _WITH_GENERATOR = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler, LengthGroupedSampler)
 """Samplers that may draw from a generator of their own, whose state belongs to the position in an epoch."""
@@ -55,7 +56,7 @@ def build_loader(
         batch_size: samples per process and step; with `split_batches`, of all processes together.
         collate_fn: list of samples -> batch.
         sampler: order of the samples; in sequence by default. A plain `RandomSampler` is made to depend on `seed` and
-            the epoch alone; a `BatchRebalanceSampler` gives the batches of this process.
+            the epoch alone; a `BatchRebalanceSampler` or `TokenBudgetSampler` gives the batches of this process.
         seed: seed of the data order, by default the seed that torch was given last.
         seedable: False leaves a `RandomSampler` as it is; its order then depends on torch's global generator.
         drop_last: leave out the last, incomplete round.
@@ -81,7 +82,7 @@ def build_loader(
             sharding = replace(sharding, dispatch_batches=True)
         stream = sharding.stream(dataset)
         return sharding.loader(stream, batch_size=sharding.share, total=None, drop_last=drop_last, **common)
-    if isinstance(sampler, BatchRebalanceSampler):  # gives the batches of this process only
+    if isinstance(sampler, (BatchRebalanceSampler, TokenBudgetSampler)):  # gives the batches of this process only
         return sharding.loader(dataset, batch_sampler=sampler, total=len(dataset), **common)
     ordered = SequentialSampler(dataset) if sampler is None else sampler
     batches = sharding.batches(_seeded(ordered, seed, seedable, 1 if sharding.dispatched else world_size))

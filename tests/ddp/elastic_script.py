@@ -70,6 +70,7 @@ def collate(samples: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 BY_LENGTH = {"train_sampling_strategy": "group_by_length"}
+BY_TOKENS = {"train_sampling_strategy": "token_budget", "max_tokens_per_batch": 16, "per_device_train_batch_size": 8}
 UNSEEDED = {"accelerator_config": {"use_seedable_sampler": False}}
 DISPATCHED = {"accelerator_config": {"dispatch_batches": True}}
 SPLIT = {"accelerator_config": {"split_batches": True}, "per_device_train_batch_size": 4}
@@ -77,6 +78,7 @@ CASES: dict[str, dict[str, Any]] = {
     "shuffled": {},
     "one batch a step": {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 1},
     "by length": BY_LENGTH,
+    "by tokens": BY_TOKENS,
     "unseeded": UNSEEDED,
     "unseeded, from one process": {**UNSEEDED, "gradient_accumulation_steps": 4, "num_train_epochs": 1},
     "a stream": {"max_steps": 12},
@@ -96,6 +98,7 @@ RESUMED: dict[str, list[tuple[int, int, dict[str, int]]]] = {
     ],
     "one batch a step": [(1, 3, {}), (4, 3, {})],
     "by length": [(1, 3, {}), (4, 8, {})],
+    "by tokens": [(1, 3, {}), (4, 8, {}), (2, 4, {})],
     "unseeded": [(1, 3, {}), (4, 4, {})],
     "unseeded, from one process": [(2, 3, {})],
     "a stream": [(1, 3, {}), (4, 8, {})],

@@ -187,6 +187,8 @@ class Kind:
 
 UNSEEDED = {"accelerator_config": {"use_seedable_sampler": False}}
 LENGTHS = {"train_sampling_strategy": "group_by_length", "length_column_name": "length", "eval_strategy": "no"}
+TOKENS = {**LENGTHS, "train_sampling_strategy": "token_budget", "max_tokens_per_batch": 7, "data_seed": 2}
+TOKENS |= {"per_device_train_batch_size": 8}
 KINDS = {
     "samples": Kind(),
     "samples in sequence": Kind(arguments={"train_sampling_strategy": "sequential"}),
@@ -197,6 +199,7 @@ KINDS = {
     "a weighted sampler": Kind(cls=sampled_by(lambda data: WeightedRandomSampler([1.0] * SAMPLES, SAMPLES))),
     "a table": Kind(hub_dataset, needs="datasets"),
     "a table by length": Kind(hub_dataset, LENGTHS, needs="datasets"),
+    "a table by tokens": Kind(hub_dataset, TOKENS, needs="datasets"),
     "a stream": Kind(Stream),
     "a stream with a state": Kind(StatefulStream),
     "a stream of rows": Kind(lambda: hub_stream(shuffled=False), needs="datasets"),

@@ -16,7 +16,7 @@ from torch.utils.tensorboard import SummaryWriter
 import lightrainer
 from lightrainer.facade.arguments.fields import BECOMES
 from lightrainer.lightning_modules import checkpoints
-from lightrainer.lightning_modules.data import length_grouping, loaders, rebalancing
+from lightrainer.lightning_modules.data import length_grouping, loaders, rebalancing, token_budget
 from lightrainer.lightning_modules.models import activation_checkpointing as activations
 from lightrainer.lightning_modules.models import neftune
 from lightrainer.lightning_modules.training import accumulation, label_smoothing
@@ -65,6 +65,7 @@ CALLED = {
     "get_scheduler": lightrainer.get_scheduler,
     "LabelSmoother": label_smoothing.LabelSmoother,
     "BatchRebalanceSampler": rebalancing.BatchRebalanceSampler,
+    "TokenBudgetSampler": token_budget.TokenBudgetSampler,
     "LengthGroupedSampler": length_grouping.LengthGroupedSampler,
     "LossMeter": accumulation.LossMeter,
     "neftune_hook": neftune.neftune_hook,

@@ -22,9 +22,9 @@ NAMES = split(
     Adafactor AutoTokenizer BatchEncoding BatchMetrics BestRun CallbackHandler CausalLMModule DataCollator
     DataCollatorForLanguageModeling DataCollatorForMultipleChoice DataCollatorForPermutationLanguageModeling
     DataCollatorForSOP DataCollatorForSeq2Seq DataCollatorForTokenClassification DataCollatorForWholeWordMask
-    DataCollatorWithFlattening DataCollatorWithPadding DataModule DebugOption DebugUnderflowOverflow
-    DefaultDataCollator DefaultFlowCallback EMACallback EarlyStoppingCallback EvalLoopOutput EvalPrediction
-    ExportableState FSDPOption FolderCheckpoint GradientNormCallback GreedyLR HPSearchBackend HfArg
+    DataCollatorWithFlattening DataCollatorWithPacking DataCollatorWithPadding DataModule DebugOption
+    DebugUnderflowOverflow DefaultDataCollator DefaultFlowCallback EMACallback EarlyStoppingCallback EvalLoopOutput
+    EvalPrediction ExportableState FSDPOption FolderCheckpoint GradientNormCallback GreedyLR HPSearchBackend HfArg
     HfArgumentParser HubStrategy IntervalStrategy LightningBridge LossCurveCallback LossModule MemoryCallback
     NaNGuardCallback NaNGuardError NotebookProgressCallback OptimizerConfig OptimizerNames OptunaPruningCallback
     ParallelMode PreTrainedTokenizerFast PredictionOutput PrinterCallback ProfilerCallback ProgressCallback

@@ -35,6 +35,7 @@ ADDED_LATER = {
     "dataloader_multiprocessing_context, dataloader_in_order": "how workers start, and which of them is waited for",
     "ddp_static_graph": "several processes",
     "record_model_losses, eval_aggregate, fp8, parameter_rules": "the reference has no such argument",
+    "max_tokens_per_batch": "the reference has no such argument",
 }
 """Fields of versions after 5.3.0, and of lightrainer alone, that the table leaves out."""
 REASONS = NOT_COMPARED, ADDED_LATER

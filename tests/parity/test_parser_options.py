@@ -87,9 +87,9 @@ BETTER = {
 }
 LATER = (
     *("activation_checkpointing", "trackio_bucket", "trackio_static", "dataloader_multi", "dataloader_in_order"),
-    *("ddp_static", "record_model_losses", "eval_aggregate", "fp8", "parameter_rules"),
+    *("ddp_static", "record_model_losses", "eval_aggregate", "fp8", "parameter_rules", "max_tokens"),
 )
-LATER_CHOICES = ("greedy", "batch_rebalance")
+LATER_CHOICES = ("greedy", "batch_rebalance", "token_budget")
 
 
 @pytest.mark.parametrize("kind", [Defaults, Required, "TrainingArguments", "Seq2SeqTrainingArguments"])

@@ -17,6 +17,7 @@ from .flattening import DataCollatorWithFlattening as DataCollatorWithFlattening
 from .language_modeling import DataCollatorForLanguageModeling as DataCollatorForLanguageModeling
 from .language_modeling import DataCollatorForSOP as DataCollatorForSOP
 from .language_modeling import DataCollatorForWholeWordMask as DataCollatorForWholeWordMask
+from .packing import DataCollatorWithPacking as DataCollatorWithPacking
 from .padding import DataCollatorForMultipleChoice as DataCollatorForMultipleChoice
 from .padding import DataCollatorForTokenClassification as DataCollatorForTokenClassification
 from .padding import DataCollatorWithPadding as DataCollatorWithPadding

@@ -16,7 +16,7 @@ from lightrainer.facade.arguments import AcceleratorConfig, TrainingArguments
 
 FIELDS = [item.name for item in dataclasses.fields(Reference)]
 TYPES = {item.name: item.type for item in dataclasses.fields(Reference)}  # the reference's parser changes them
-CHOICES_ADDED_LATER = {"batch_rebalance"}
+CHOICES_ADDED_LATER = {"batch_rebalance", "token_budget"}
 LATER = {
     "activation_checkpointing": (bool | None, None),
     "activation_checkpointing_kwargs": (dict[str, Any] | str | None, None),
@@ -29,6 +29,7 @@ LATER = {
     "eval_aggregate": (str | None, None),
     "fp8": (bool, False),
     "parameter_rules": (dict[str, Any] | str | None, None),
+    "max_tokens_per_batch": (int | None, None),
 }
 """Fields of 5.23 that 5.3.0 does not have, and then those of lightrainer alone, with their types and defaults."""
 LATER_DEFAULTS = {"trackio_space_id": None}

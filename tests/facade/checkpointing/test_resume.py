@@ -15,8 +15,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWa
 
 # The first step, one in mid-epoch, the last one of an epoch, one in mid-epoch of the next, and the very last.
 PLACES = (1, 3, 6, 8, STEPS)
-WITH_WORKERS = ("samples", "a table by length", "a stream", "a stream with a state", "a shuffled stream of rows")
-WITH_WORKERS += ("generators of their own", "a stream with generators of its own")
+WITH_WORKERS = ("a table by tokens", "samples", "a table by length", "a stream", "a stream with a state")
+WITH_WORKERS += ("a shuffled stream of rows", "generators of their own", "a stream with generators of its own")
 WORKERS = [{"dataloader_num_workers": 2, "dataloader_persistent_workers": persistent} for persistent in (False, True)]
 
 

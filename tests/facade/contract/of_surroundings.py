@@ -82,6 +82,13 @@ def _lengths(given: dict[str, Any], place: Place) -> list[int]:
     return trainer._get_train_sampler().lengths
 
 
+def _samples_of_batches(given: dict[str, Any], place: Place) -> list[int]:
+    """Return how many samples of two tokens are in each batch."""
+    ordered = {"train_sampling_strategy": "token_budget"} if "max_tokens_per_batch" in given else {}
+    trainer = make({**given, **ordered}, place, train_dataset=lambda: [{"input_ids": [1, 1]}] * 16)
+    return sorted(map(len, trainer.get_train_dataloader().batch_sampler))
+
+
 def _strategy(name: str) -> Any:
     """An option of the strategy that Lightning is given for four processes."""
     return of_arguments(lambda args: translate(args).strategy.options.get(name), kind=one_of_four(0, 0))
@@ -147,6 +154,7 @@ ENTRIES: dict[str, Effect] = {
         becomes(list(range(8)), list(range(100, 92, -1))),
         {"train_sampling_strategy": "group_by_length", "remove_unused_columns": False},
     ),
+    "max_tokens_per_batch": Effect(6, _samples_of_batches, becomes([4, 4, 4, 4], [1, 3, 3, 3, 3, 3])),
     # Processes.
     "ddp_find_unused_parameters": Effect(False, _strategy("find_unused_parameters"), becomes(True, False)),
     "ddp_bucket_cap_mb": Effect(7, _strategy("bucket_cap_mb"), becomes(None, 7)),

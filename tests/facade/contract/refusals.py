@@ -61,6 +61,7 @@ COMBINATIONS = [
         "Leave one of them out",
         accepted=True,
     ),
+    Bad({"train_sampling_strategy": "token_budget"}, "Pass both or neither", accepted=True),
     Bad({"fp16": True, "bf16": True}, "Keep one", {"use_cpu": True}),
     Bad({"fp16_full_eval": True, "bf16_full_eval": True}, "Keep one", {"use_cpu": True}),
     Bad({"dataloader_prefetch_factor": 2, "dataloader_num_workers": 0}, "pass dataloader_num_workers above 0"),

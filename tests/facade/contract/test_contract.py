@@ -52,7 +52,7 @@ LATER = split(
     dataloader_multiprocessing_context dataloader_in_order ddp_static_graph
     """
 )
-OWN = split("record_model_losses eval_aggregate fp8 parameter_rules")
+OWN = split("record_model_losses eval_aggregate fp8 parameter_rules max_tokens_per_batch")
 
 PARTS = (of_run, of_execution, of_reporting, of_evaluation, of_generation, of_saving, of_hub, of_surroundings)
 TABLE: dict[str, Effect] = {name: entry for part in PARTS for name, entry in part.ENTRIES.items()}

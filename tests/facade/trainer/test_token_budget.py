@@ -1,0 +1,146 @@
+"""Trainings on batches of a number of tokens."""
+
+import logging
+
+import pytest
+import torch
+from tiny import arguments, trainer
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import IterableDataset
+
+from lightrainer.facade.strategies.plan import translate
+
+LENGTHS = [(7 * i * i) % 23 + 1 if i % 3 == 0 else 1 + i % 4 for i in range(40)]
+BUDGET = {"train_sampling_strategy": "token_budget", "max_tokens_per_batch": 48, "per_device_train_batch_size": 8}
+
+
+class Tagger(nn.Module):
+    """A label for each token; divides by the items of the window."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.embedding, self.out = nn.Embedding(5, 4), nn.Linear(4, 3)
+        self.shapes = []
+
+    def forward(self, input_ids, labels, num_items_in_batch=None, **kwargs):
+        self.shapes.append(tuple(input_ids.shape))
+        logits = self.out(torch.tanh(self.embedding(input_ids)))
+        total = functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum")
+        return {"loss": total / ((labels != -100).sum() if num_items_in_batch is None else num_items_in_batch)}
+
+
+def padded(samples):
+    rows = [torch.tensor(sample["input_ids"]) for sample in samples]
+    ids, labels = (nn.utils.rnn.pad_sequence(rows, True, value) for value in (0, -100))
+    return {"input_ids": ids, "labels": labels.where(labels == -100, labels % 3)}
+
+
+def texts():
+    return [{"input_ids": [1 + (i + k) % 4 for k in range(length)]} for i, length in enumerate(LENGTHS)]
+
+
+def made(folder, **changes):
+    parts = {"model": Tagger(), "train_dataset": texts(), "data_collator": padded, "eval_dataset": None}
+    return trainer(folder, **{**parts, **BUDGET, "optim": "sgd", "learning_rate": 0.5, **changes})
+
+
+def test_a_training_takes_batches_within_the_budget_over_items(tmp_path):
+    """As a loop by hand that divides by all labels of a window of two uneven batches; not as one over batch means."""
+    ours = made(tmp_path, gradient_accumulation_steps=2, num_train_epochs=2, lr_scheduler_type="constant")
+    batches = [padded([texts()[i] for i in batch]) for batch in ours.get_train_dataloader().batch_sampler]
+    result = ours.train()
+    shapes = ours.model.shapes
+    assert all(rows * columns <= 48 for rows, columns in shapes)
+    assert len(shapes) == 2 * len(batches)
+    assert len({rows for rows, _ in shapes}) > 3
+    assert sorted(shapes[: len(batches)]) == sorted(shapes[len(batches) :])
+    assert result.metrics["train_samples_per_second"] == pytest.approx(80 / result.metrics["train_runtime"], rel=0.02)
+
+    def by_hand(over_items):
+        model, weights = Tagger(), []
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        for start in range(0, len(batches), 2):
+            window = batches[start : start + 2]
+            items = sum((batch["labels"] != -100).sum() for batch in window)
+            for batch in window:
+                loss = model(**batch, num_items_in_batch=items if over_items else None)["loss"]
+                (loss if over_items else loss / len(window)).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+            weights.append(model.out.weight.detach().clone())
+        return weights[-1]
+
+    once = made(tmp_path / "once", gradient_accumulation_steps=2, lr_scheduler_type="constant")
+    once.train()
+    torch.testing.assert_close(once.model.out.weight.detach(), by_hand(True), rtol=1e-5, atol=1e-6)
+    assert not torch.allclose(by_hand(True), by_hand(False), atol=1e-4)
+
+
+@pytest.mark.parametrize("step", [2, 5])
+def test_it_goes_on_in_the_middle_of_an_epoch_with_the_same_bits(tmp_path, step):
+    ways = {"save_strategy": "steps", "save_steps": 1, "num_train_epochs": 2, "gradient_accumulation_steps": 3}
+    whole = made(tmp_path, **ways)
+    whole.train()
+    again = made(tmp_path / "again", **ways)
+    again.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{step}"))
+    batches = whole.get_train_dataloader().batch_sampler
+    each = -(-len(batches) // 3)
+    epoch, windows = divmod(step, each)
+    assert again.model.shapes == whole.model.shapes[epoch * len(batches) + 3 * windows :]
+    assert torch.equal(again.model.out.weight, whole.model.out.weight)
+    with pytest.raises(ValueError, match=r"max_tokens_per_batch=60, but 48 when .* was made"):
+        made(tmp_path / "other", **ways, max_tokens_per_batch=60).train(str(tmp_path / f"checkpoint-{step}"))
+
+
+def test_samples_are_capped_by_a_batch_size_of_the_user(tmp_path):
+    sizes = [
+        list(
+            map(
+                len,
+                made(tmp_path, per_device_train_batch_size=n, max_tokens_per_batch=120)
+                .get_train_dataloader()
+                .batch_sampler,
+            )
+        )
+        for n in (8, 3)
+    ]
+    assert max(sizes[0]) > 8
+    assert max(sizes[1]) == 3
+
+
+def test_steps_of_max_steps_count_their_mean_samples(tmp_path):
+    batches = len(made(tmp_path).get_train_dataloader())
+    result = made(tmp_path, max_steps=2 * batches).train()
+    assert result.metrics["train_samples_per_second"] == pytest.approx(80 / result.metrics["train_runtime"], rel=0.02)
+
+
+def test_plan_and_log_name_the_budget(tmp_path, caplog):
+    assert "TokenBudgetSampler, 48" in str(translate(arguments(tmp_path, **BUDGET)))
+    assert "TokenBudgetSampler" not in str(translate(arguments(tmp_path)))
+    with caplog.at_level(logging.INFO, "lightrainer"):
+        made(tmp_path, max_steps=1, log_level="info").train()
+    assert "Tokens of a batch = 48" in caplog.text
+
+
+class Endless(IterableDataset):
+    def __iter__(self):
+        yield from texts()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"max_tokens_per_batch": 22}, "max_tokens_per_batch=22, but sample 6 has 23 tokens"),
+        ({"train_dataset": Endless(), "max_steps": 3}, r"train_dataset \(Endless\) is read as it comes"),
+        ({"auto_find_batch_size": True}, "exclude each other"),
+        ({"train_sampling_strategy": "random"}, "'random' with max_tokens_per_batch=48: .*both or neither"),
+        ({"max_tokens_per_batch": 0}, "max_tokens_per_batch=0 must be at least 1"),
+        ({"accelerator_config": {"split_batches": True}}, "makes batches of different sizes"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_the_training(tmp_path, wrong, message):
+    with pytest.raises(ValueError, match=message):
+        made(tmp_path, **wrong).train()

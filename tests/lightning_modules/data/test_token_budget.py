@@ -1,0 +1,75 @@
+"""Batches of a number of tokens."""
+
+import numpy as np
+import pytest
+
+from lightrainer.lightning_modules.data.token_budget import TokenBudgetSampler
+
+LENGTHS = np.random.default_rng(0).lognormal(3, 1, 1000).astype(int).clip(1, 400)
+
+
+def batches(epoch=0, **ways):
+    sampler = TokenBudgetSampler(LENGTHS, **{"max_tokens": 512, **ways})
+    sampler.set_epoch(epoch)
+    made = list(sampler)
+    assert len(made) == len(sampler)
+    return made
+
+
+@pytest.mark.parametrize("ways", [{}, {"max_samples": 7}, {"max_tokens": 400}, {"seed": 5}], ids=str)
+def test_a_batch_keeps_within_the_budget_and_each_sample_is_in_one(ways):
+    made = batches(**ways)
+    assert sorted(index for batch in made for index in batch) == list(range(1000))
+    assert all(len(batch) * LENGTHS[batch].max() <= ways.get("max_tokens", 512) for batch in made)
+    assert max(map(len, made)) <= ways.get("max_samples", 512)
+
+
+def test_batches_are_full_and_little_of_them_is_padding():
+    """Less than 15 % beyond the samples' own tokens, where batches of as many samples at random pad half of them."""
+    made = batches()
+    assert sum(len(batch) * LENGTHS[batch].max() for batch in made) < 1.15 * LENGTHS.sum()
+    assert len(made) * 512 < 1.3 * LENGTHS.sum()
+    each = 1000 // len(made)
+    plain = np.random.default_rng(1).permutation(1000)[: each * len(made)].reshape(-1, each)
+    assert each * LENGTHS[plain].max(1).sum() > 1.8 * LENGTHS.sum()
+
+
+def test_epochs_have_the_same_batches_in_another_order():
+    first, second = batches(), batches(epoch=1)
+    assert first != second
+    assert sorted(first) == sorted(second)
+    assert batches(epoch=1) == second
+    assert sorted(batches(seed=1)) != sorted(first)
+
+
+@pytest.mark.parametrize("processes", [2, 3, 7, 200])
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_processes_take_equally_many_batches_in_turn(processes, drop_last):
+    whole, ways = batches(), {"world_size": processes, "drop_last": drop_last}
+    shares = [batches(rank=rank, **ways) for rank in range(processes)]
+    taken = [batch for round_ in zip(*shares, strict=True) for batch in round_]
+    if drop_last:
+        assert taken == whole[: len(whole) // processes * processes]
+    else:
+        assert taken[: len(whole)] == whole
+        assert len(taken) - len(whole) < processes
+        assert all(batch in whole for batch in taken)
+
+
+@pytest.mark.parametrize("skipped", [0, 1, 40, 1000])
+def test_an_epoch_can_begin_in_the_middle_once(skipped):
+    sampler = TokenBudgetSampler(LENGTHS, 512)
+    sampler.skip, sampler.blanks = skipped, 2
+    assert list(sampler) == [[], [], *batches()[skipped:]]
+    assert list(sampler) == batches()
+
+
+def test_no_samples_are_no_batches_and_empty_ones_count_as_a_token():
+    assert list(TokenBudgetSampler([], 4)) == []
+    assert list(map(len, TokenBudgetSampler([0] * 8, 4))) == [4, 4]
+
+
+def test_samples_that_do_not_fit_are_named():
+    said = r"max_tokens_per_batch=8, but sample 1 has 9 tokens, and so do not fit 2 of 4 samples; the longest has 30"
+    with pytest.raises(ValueError, match=said):
+        TokenBudgetSampler([8, 9, 30, 1], 8)
