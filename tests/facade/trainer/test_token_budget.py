@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import IterableDataset
 
+from lightrainer import DataCollatorWithPacking
 from lightrainer.facade.strategies.plan import translate
 
 LENGTHS = [(7 * i * i) % 23 + 1 if i % 3 == 0 else 1 + i % 4 for i in range(40)]
@@ -144,3 +145,18 @@ class Endless(IterableDataset):
 def test_what_cannot_be_is_refused_before_the_training(tmp_path, wrong, message):
     with pytest.raises(ValueError, match=message):
         made(tmp_path, **wrong).train()
+
+
+class Packed(Tagger):
+    def forward(self, input_ids, labels, position_ids, attention_mask, **kwargs):
+        assert attention_mask.shape == (len(input_ids), 1, *[input_ids.shape[1]] * 2)
+        return super().forward(input_ids, labels % 3 * (labels != -100) - 100 * (labels == -100), **kwargs)
+
+
+def test_packed_documents_train_and_a_mask_of_each_counts_no_tokens(tmp_path):
+    """The sum of such a mask is a large negative number."""
+    ways = {"include_num_input_tokens_seen": "non_padding", "train_sampling_strategy": "random"}
+    ours = made(tmp_path, model=Packed(), data_collator=DataCollatorWithPacking(24), max_tokens_per_batch=None, **ways)
+    ours.train()
+    assert sum(rows for rows, _ in ours.model.shapes) < len(LENGTHS)
+    assert ours.state.num_input_tokens_seen == sum(rows * columns for rows, columns in ours.model.shapes)
