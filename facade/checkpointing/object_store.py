@@ -145,17 +145,18 @@ class ObjectStore:
 
     # --- a training
 
-    def begin_training(self, run_dir: str) -> None:
+    def begin_training(self, trial: Any) -> None:
         """Check that the store can be written to, and finish what an earlier run has left there or here; collective.
 
         Args:
-            run_dir: the folder of checkpoints.
+            trial: of a search, with its values; None without.
 
         Raises:
             ConnectionError: the store cannot be reached, or not be written to; in all processes.
         """
-        self._run_dir = run_dir
-        self._together(self._prepare)
+        if _opened(str(self.host.args.output_dir)) is not None:
+            self._run_dir = self.host._get_output_dir(trial)
+            self._together(self._prepare)
 
     def submit(self) -> None:
         """Send what is new, in a thread of the first process."""

@@ -66,7 +66,8 @@ class TrainingRun:
         trainer._apply_arguments()
         trainer._signals.begin_training(self._save_at_once)
         trainer._hub.begin_training()
-        trainer._object_store.begin_training(trainer._get_output_dir(trial))
+        if trial is None:
+            trainer._object_store.begin_training(None)
         trainer._search.count_training()
         checkpoint = trainer._restorer.find_checkpoint(
             resume_from_checkpoint, is_trial=trial is not None, own_weights=is_own(trainer, "_load_from_checkpoint")
@@ -77,6 +78,8 @@ class TrainingRun:
         trainer.is_in_train = True
         try:
             trainer._renew_model(trial)
+            if trial is not None:  # its values may name its folder
+                trainer._object_store.begin_training(trial)
             trainer._model_preparation.exchange_layers()
             freeze_by_rules(trainer)
             if args.fp16_full_eval or args.bf16_full_eval:

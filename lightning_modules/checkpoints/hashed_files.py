@@ -91,7 +91,7 @@ _DTYPES: dict[torch.dtype, tuple[str, type]] = {
 }
 """Name in headers of safetensors, and class in files of torch; other dtypes are left to the libraries."""
 
-_rebuild_tensor: Any = torch.empty(0).__reduce_ex__(2)[0]
+_rebuild_tensor: Any = torch.empty(0, device="cpu").__reduce_ex__(2)[0]
 
 
 class Pickled(pickle.Pickler):

@@ -129,6 +129,6 @@ def _empty(kind: Any, scratch: Path) -> torch.Tensor:
     """Return a tensor to be filled, a large one in the memory of a file."""
     dtype, count = kind.properties.dtype, math.prod(kind.size)
     if count * dtype.itemsize < _LARGE:
-        return torch.empty(kind.size, dtype=dtype)
+        return torch.empty(kind.size, dtype=dtype, device="cpu")
     file = scratch / str(len(list(scratch.iterdir())))
     return torch.from_file(str(file), shared=True, size=count, dtype=dtype).view(kind.size)

@@ -335,7 +335,7 @@ class EpochLoader(DataLoader):
         """
         dataset, collate, batches = self.dataset, self.collate_fn, self.batch_sampler
         indices = iter(self.sampler if batches is None else batches)
-        torch.empty((), dtype=torch.int64).random_(generator=self.generator)
+        torch.empty((), dtype=torch.int64, device=torch.get_default_device()).random_(generator=self.generator)
         together = getattr(dataset, "__getitems__", None)
 
         def read(index: Any) -> Any:

@@ -125,7 +125,7 @@ def test_only_the_first_machine_has_whole_checkpoints(report):
     assert [rank["place"][2:] for rank in report["ranks"]] == [[n == 0, n == 0] for n in range(4)]
     assert report["resumed"]["both"]["codes"] == [1, 1]
     for said in report["said"]:
-        found = re.findall(r"the newest is checkpoint-4 on (\S+), and there is none on (\S+)\. ", said)
+        found = re.findall(r"checkpoint is checkpoint-4 on (\S+), and there is none on (\S+)\. ", said)
         assert found
         assert found[0] in (("node0", "node1"), found[0][:1] * 2)
 

@@ -33,7 +33,8 @@ def test_wandb(tmp_path, monkeypatch):
     first = train(*given, then=wandb.finish)
     assert train(*given, resumed=True, then=wandb.finish) == first
     assert train(*given, then=wandb.finish) != first
-    assert len([path for path in Path("wandb").glob("offline-run-*") if path.name.endswith(first)]) == 2
+    runs = Path(wandb.setup().settings.wandb_dir)  # that of the first run in this process
+    assert len([path for path in runs.glob("offline-run-*") if path.name.endswith(first)]) == 2
     given_ids = []
     monkeypatch.setattr(
         wandb, "init", lambda init=wandb.init, **given: given_ids.append(given.get("id")) or init(**given)

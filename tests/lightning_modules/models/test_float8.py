@@ -46,8 +46,20 @@ def test_a_device_without_it_is_refused(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.gpu
+def test_losses_on_a_device_are_near_those_without_it(tmp_path):
+    pytest.importorskip("torchao.float8")
+    if reason := float8._missing(torch.device("cuda")):
+        pytest.skip(reason)
+    require_near_losses(tmp_path)
+
+
 def test_losses_are_near_those_without_it(tmp_path, able):
-    plain, made = wide(tmp_path), wide(tmp_path, fp8=True)
+    require_near_losses(tmp_path)
+
+
+def require_near_losses(folder):
+    plain, made = wide(folder), wide(folder, fp8=True)
     for one in (plain, made):
         one.train()
     assert [type(made.model[index]).__name__ for index in (0, 2, 4)] == ["Linear", "Float8Linear", "Linear"]
