@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_SMALL = 1 << 23
-"""Bytes of a checkpoint that takes about as long to hand to a thread as to write."""
-
 
 class CheckpointSaver:
     """Write models and checkpoints; a checkpoint is renamed to its final name once it is complete.
@@ -225,9 +222,6 @@ class CheckpointSaver:
         together = checkpoints.DiskErrorConsensus(final, args.world_size)
         undo, disk = partial(checkpoints.abort, folder), checkpoints.OtherDisk(folder, asked=False)
         size, copies = self.bytes_to_save(), None
-        # A thread for small checkpoints in quick succession would take more time from the training than it saves.
-        # Not so with several processes, which would have to agree.
-        later = later and (size > _SMALL or args.world_size > 1 or self.background.is_quiet)
         is_tight = args.should_save and self._make_room(run_dir, size)
         if not later:
             self.finish_writing()

@@ -109,6 +109,7 @@ class Pickled(pickle.Pickler):
         super().__init__(text, protocol=2)
         self._copy, self._tensors = copy or _whole, []
         self._numbers: dict[Any, int] = {}
+        self._places: set[int] = set()
         with suppress(NotImplementedError):
             self.dump(self.values)
             self.values = None  # except where there are tensors that only torch knows how to write
@@ -119,11 +120,25 @@ class Pickled(pickle.Pickler):
         """Write what `torch.save` writes."""
         if self.values is not None:
             return torch.save(self.values, file)
-        with torch.serialization._open_zipfile_writer_buffer(file) as archive:
-            archive.write_record("data.pkl", self._text, len(self._text))
-            archive.write_record("byteorder", sys.byteorder.encode(), len(sys.byteorder))
-            for number, tensor in enumerate(self._tensors):
-                archive.write_record(f"data/{number}", tensor.cpu().untyped_storage(), tensor.nbytes)
+        torch.save(self, file, pickle_module=Pickled)
+
+    def write(self, file: IO[bytes], note: Callable[[Any], Any]) -> None:
+        """Write the pickled values, and note the storages in the order of their numbers."""
+        for tensor in self._tensors:
+            note(tensor.untyped_storage())
+        file.write(self._text)
+
+    class Pickler:
+        """As that of the module `pickle`, for `torch.save`, which gives it a `persistent_id` that notes a storage."""
+
+        persistent_id: Any
+
+        def __init__(self, file: IO[bytes], protocol: int) -> None:
+            self.file = file
+
+        def dump(self, pickled: Pickled) -> None:
+            """Write what is pickled already."""
+            pickled.write(self.file, self.persistent_id)
 
     def persistent_id(self, value: Any) -> Any:
         """Return what torch looks up a storage by."""
@@ -140,7 +155,10 @@ class Pickled(pickle.Pickler):
             return NotImplemented
         number = self._numbers.setdefault(identity(value) or len(self._tensors), len(self._tensors))
         if number == len(self._tensors):
-            self._tensors.append(self._copy(value.detach()))
+            kept = self._copy(value.detach())
+            place = kept.numel() and kept.data_ptr()
+            self._tensors.append(kept.clone() if place in self._places else kept)  # torch numbers memory, not tensors
+            self._places |= {place} if place else set()
         kept = self._tensors[number]
         storage = _Storage(("storage", _DTYPES[kept.dtype][1], str(number), "cpu", kept.numel()))
         return _rebuild_tensor, (storage, 0, tuple(kept.shape), kept.stride(), False, OrderedDict())

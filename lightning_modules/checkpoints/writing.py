@@ -92,7 +92,6 @@ class BackgroundWriter:
         self._last: Future[None] | None = None
         self._free: list[Snapshot] = []
         self._flushed_at = time.monotonic()
-        self._requested_at = float("-inf")  # time of the newest flush
         self._requests = self._urgent = 0  # number of the newest flush, and of the newest that is waited for
         self._woken = threading.Event()
 
@@ -100,11 +99,6 @@ class BackgroundWriter:
     def bytes_waiting(self) -> int:
         """Return the size of the checkpoints that are not written yet."""
         return sum(size for future, size in self._writing if not future.done())
-
-    @property
-    def is_quiet(self) -> bool:
-        """Return whether no checkpoint has been made for a quarter of a second."""
-        return time.monotonic() - self._requested_at > _QUIET
 
     def make_room(self, size: int, limit: int) -> None:
         """Wait until there is room for the copies of a checkpoint.
@@ -139,7 +133,6 @@ class BackgroundWriter:
     def flush(self, flushed: Job) -> None:
         """Flush the checkpoints that have their names, in the thread; program exit waits for it."""
         self._requests += 1
-        self._requested_at = time.monotonic()
         self._woken.set()
         self._last = self._submit(self._flush, self._requests, flushed)
 

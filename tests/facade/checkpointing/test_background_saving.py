@@ -21,12 +21,6 @@ class Free(NamedTuple):
     free: int
 
 
-@pytest.fixture(autouse=True)
-def small(monkeypatch):
-    """Let a thread write checkpoints of all sizes."""
-    monkeypatch.setattr(saving, "_SMALL", 0)
-
-
 @pytest.fixture
 def threads(monkeypatch):
     """The names of the threads that wrote weights."""
@@ -60,13 +54,6 @@ def test_a_thread_writes_and_all_are_there_at_the_end(tmp_path, threads):
     trainer(tmp_path / "out", **EVERY_STEP).train()
     assert threads == ["checkpoint-writer"] * 3 + ["MainThread"]
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [f"checkpoint-{step}" for step in (1, 2, 3, 4)]
-
-
-def test_small_ones_in_quick_succession_are_written_at_once(tmp_path, threads, monkeypatch):
-    monkeypatch.setattr(saving, "_SMALL", 1 << 23)
-    monkeypatch.setattr(writing, "_QUIET", 60)
-    trainer(tmp_path / "out", **EVERY_STEP).train()
-    assert threads == ["checkpoint-writer", *["MainThread"] * 3]
 
 
 def test_they_hold_what_was_when_they_were_due(tmp_path, monkeypatch):
