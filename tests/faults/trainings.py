@@ -102,9 +102,9 @@ def refuse(folder: Path, when: Callable[[], bool], rank: int = 0) -> None:
         if event == "os.mkdir" or (event == "open" and writes(args)):
             write(args[0])
 
-    def save(obj: Any, path: Any) -> None:
+    def save(obj: Any, path: Any, **options: Any) -> None:
         write(path)
-        inner(obj, path)
+        inner(obj, path, **options)
 
     torch.save = save
     sys.addaudithook(watch)

@@ -34,7 +34,7 @@ def test_wandb(tmp_path, monkeypatch):
     assert train(*given, resumed=True, then=wandb.finish) == first
     assert train(*given, then=wandb.finish) != first
     runs = Path(wandb.setup().settings.wandb_dir)  # that of the first run in this process
-    assert len([path for path in runs.glob("offline-run-*") if path.name.endswith(first)]) == 2
+    assert len([path for path in runs.glob("offline-run-*") if first in path.name]) == 2
     given_ids = []
     monkeypatch.setattr(
         wandb, "init", lambda init=wandb.init, **given: given_ids.append(given.get("id")) or init(**given)
