@@ -151,7 +151,8 @@ class Pickled(pickle.Pickler):
             return OrderedDict, ()
         if torch.is_storage(value):
             raise NotImplementedError("only torch writes tensors that are more than a strided piece of memory")
-        if kind is not Tensor or value.dtype not in _DTYPES or value.layout is not torch.strided or value.is_meta:
+        plain = kind is Tensor and value.layout is torch.strided and not value.is_meta and not vars(value)
+        if not plain or value.dtype not in _DTYPES:
             return NotImplemented
         number = self._numbers.setdefault(identity(value) or len(self._tensors), len(self._tensors))
         if number == len(self._tensors):
@@ -161,7 +162,7 @@ class Pickled(pickle.Pickler):
             self._places |= {place} if place else set()
         kept = self._tensors[number]
         storage = _Storage(("storage", _DTYPES[kept.dtype][1], str(number), "cpu", kept.numel()))
-        return _rebuild_tensor, (storage, 0, tuple(kept.shape), kept.stride(), False, OrderedDict())
+        return _rebuild_tensor, (storage, 0, tuple(kept.shape), kept.stride(), value.requires_grad, OrderedDict())
 
 
 class _Storage(tuple[Any, ...]):

@@ -3,13 +3,12 @@
 import dataclasses
 import importlib.util
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from starting import forked_python
+from commands import NET, command
 
 from lightrainer.tools.compare import runs
 from lightrainer.tools.compare.differences import CONTENT, FILES, GROUPS, LOGS, METRICS, WEIGHTS, Difference
@@ -22,14 +21,9 @@ SMALL = """\
 import os, sys, torch, transformers
 from torch import nn
 
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(4, 2)
-    def forward(self, x, labels):
-        scores = self.layer(x)
-        return {"loss": nn.functional.cross_entropy(scores, labels), "logits": scores}
-
+"""
+SMALL += NET
+SMALL += """\
 %s
 data = [{"x": torch.randn(4), "labels": torch.tensor(index %% 2)} for index in range(16)]
 args = transformers.TrainingArguments("fixed/here", max_steps=3, logging_steps=1, use_cpu=True, report_to="none")
@@ -40,11 +34,8 @@ needs_reference = pytest.mark.skipif(importlib.util.find_spec("transformers") is
 
 
 def compare(*words, cwd):
-    """The command, and both sides of it, are forked from processes that have imported the libraries."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("LIGHTRAINER")}
-    settings = {**kept, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "COLUMNS": "80"}
-    command = [forked_python(), "-m", "lightrainer", "compare", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=600, cwd=cwd, env=settings)
+    """Both sides of it are forked, too."""
+    return command("compare", *words, cwd=cwd, HF_HUB_OFFLINE="1", COLUMNS="80")
 
 
 def summary(folder):

@@ -1,36 +1,29 @@
 """`lightrainer evaluate`: the metrics of a checkpoint, of an unchanged script, and nothing written beside."""
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from starting import forked_python
+from commands import NET, command
 
 SCRIPT = """\
 import sys, torch
 from torch import nn
-from {library} import Trainer, TrainingArguments
+from LIBRARY import Trainer, TrainingArguments
 
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(4, 2)
-    def forward(self, x, labels):
-        scores = self.layer(x)
-        return {{"loss": nn.functional.cross_entropy(scores, labels), "logits": scores}}
-
+"""
+SCRIPT += NET
+SCRIPT += """\
 torch.manual_seed(int(sys.argv[2]))
-data = [{{"x": torch.randn(4), "labels": torch.tensor(index % 2)}} for index in range(18)]
+data = [{"x": torch.randn(4), "labels": torch.tensor(index % 2)} for index in range(18)]
 args = TrainingArguments(
     sys.argv[1], max_steps=4, eval_steps=2, save_steps=2, eval_strategy="steps", use_cpu=True, eval_aggregate="mean",
     load_best_model_at_end=True, report_to="none", disable_tqdm=True,
 )
 trainer = Trainer(
-    Net(), args, train_dataset=data, eval_dataset={{"a": data[:5], "b": data[5:]}},
-    compute_metrics=lambda prediction: {{"count": len(prediction.label_ids)}},
+    Net(), args, train_dataset=data, eval_dataset={"a": data[:5], "b": data[5:]},
+    compute_metrics=lambda prediction: {"count": len(prediction.label_ids)},
 )
 print("the script speaks")
 if "only" in sys.argv:
@@ -41,13 +34,6 @@ else:
 """
 
 
-def command(*words, cwd):
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("LIGHTRAINER")}
-    words = [forked_python(), "-m", "lightrainer", *map(str, words)]
-    settings = {**kept, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(words, capture_output=True, text=True, timeout=300, cwd=cwd, env=settings)
-
-
 def files(folder):
     return {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in folder.rglob("*") if path.is_file()}
 
@@ -56,7 +42,7 @@ def files(folder):
 def trained(request, tmp_path_factory):
     pytest.importorskip(request.param)
     folder = tmp_path_factory.mktemp(request.param)
-    (folder / "train.py").write_text(SCRIPT.format(library=request.param))
+    (folder / "train.py").write_text(SCRIPT.replace("LIBRARY", request.param))
     done = command("train.py", "out", 1, cwd=folder)
     assert done.returncode == 0, done.stderr
     return folder

@@ -2,11 +2,9 @@
 
 import json
 import math
-import os
-import subprocess
 
 import pytest
-from starting import forked_python
+from commands import NET, command
 
 from lightrainer.tools.lr_find import picture, smoothed, suggestion
 
@@ -15,13 +13,9 @@ import sys, torch
 from torch import nn
 from lightrainer import Trainer, TrainingArguments
 
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(4, 2)
-    def forward(self, x, labels):
-        return {"loss": nn.functional.cross_entropy(self.layer(x), labels)}
-
+"""
+SCRIPT += NET
+SCRIPT += """\
 torch.manual_seed(1)
 data = [{"x": x, "labels": (x.sum() > 0).long()} for x in torch.randn(64, 4)]
 args = TrainingArguments(
@@ -35,10 +29,7 @@ trainer.save_model("saved")
 
 
 def lr_find(*words, cwd):
-    command = [forked_python(), "-m", "lightrainer", "lr-find", *map(str, words)]
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("LIGHTRAINER")}
-    kept["OMP_NUM_THREADS"] = "1"
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=cwd, env=kept)
+    return command("lr-find", *words, cwd=cwd)
 
 
 def test_it_suggests_a_rate_and_writes_nothing(tmp_path):

@@ -55,6 +55,15 @@ def test_tensors_keep_what_torch_keeps_of_them(tmp_path):
                 assert by_torch or type(one) is type(value)
 
 
+def test_a_gradient_that_is_wanted_and_attributes_stay(tmp_path):
+    wanted, marked = torch.ones(2, requires_grad=True), torch.zeros(3)
+    marked.note = "mine"
+    write_torch({"wanted": wanted, "marked": marked}, tmp_path / "states.pt", WrittenFiles())
+    found = torch.load(tmp_path / "states.pt", weights_only=True)
+    assert found["wanted"].requires_grad
+    assert found["marked"].note == "mine"
+
+
 def test_weights_are_those_of_safetensors(tmp_path):
     """Of every type that is written here, of no elements and of one; and of a type that is left to the library."""
     kinds = hashed_files._DTYPES
