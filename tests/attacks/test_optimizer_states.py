@@ -43,18 +43,14 @@ OPTIMIZERS |= {
     "RMSprop centered": lambda parameters: torch.optim.RMSprop(parameters, momentum=0.9, centered=True),
     "Adafactor of the reference": lambda parameters: Adafactor(parameters, beta1=0.9),
     "two groups": lambda parameters: torch.optim.AdamW([{"params": one, "lr": 0.1} for one in parameters]),
+    "a subclass": type("Own", (torch.optim.AdamW,), {}),
     "a tensor as rate": lambda parameters: torch.optim.AdamW(parameters, lr=torch.tensor(0.1), foreach=False),
 }
 
 
-def model_for(name: str) -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(*(nn.Linear(4, 4, bias=False) for _ in range(2))) if name == "Muon" else tiny()
-
-
 def stepped(name: str) -> tuple[nn.Module, Any]:
     """A model, and an optimizer of that name that has made two steps."""
-    model = model_for(name)
+    model = nn.Sequential(*(nn.Linear(4, 4, bias=False) for _ in range(2))) if name == "Muon" else tiny()
     optimizer = OPTIMIZERS[name](list(model.parameters()))
 
     def closure() -> float:
@@ -91,12 +87,11 @@ def test_what_an_optimizer_has_written_itself_is_accepted(name):
 
 def resized(value: torch.Tensor) -> dict[str, torch.Tensor]:
     """Tensors that are smaller in memory than what a step takes this one for."""
-    count = value.numel()
     return {
         "one element": torch.zeros(1),
         "no element": torch.zeros(0),
-        "another order": value.reshape(-1, *value.shape[:0]) if value.dim() > 1 else value.reshape(1, -1),
-        "too large": torch.zeros(*value.shape[:-1], count + 1),
+        "another order": value.flatten() if value.dim() > 1 else value[None],
+        "too large": torch.zeros(*value.shape[:-1], value.numel() + 1),
         "strides of 0": torch.zeros(1).expand(value.shape),
         "whole numbers": torch.zeros(value.shape, dtype=torch.int64),
         "sparse": torch.zeros(value.shape).to_sparse(),
@@ -136,55 +131,23 @@ def test_a_counter_is_one_number(name, wrong):
         refused(model, optimizer, state, rf"as {key} of first\.weight, not a number")
 
 
-def changed(optimizer, change):
-    state = copy.deepcopy(optimizer.state_dict())
-    change(state)
-    return state
-
-
 @pytest.mark.parametrize(
     ("change", "match"),
     [
         (lambda state: state["param_groups"].append(state["param_groups"][0]), "2 parameter groups, and there are 1"),
         (lambda state: state["param_groups"][0]["params"].pop(), "holds 5 parameters in group 0, and there are 6"),
-        (lambda state: state["param_groups"][0].pop("params"), "holds no parameters in group 0"),
         (lambda state: state.update(param_groups=7), "holds no list of parameter groups"),
-        (lambda state: state["param_groups"][0]["params"].__setitem__(0, 0.5), "a float as the number of a parameter"),
         (lambda state: state.pop("state"), "does not hold the state of an optimizer, but a dict"),
         (lambda state: state["state"].update({77: {}}), "the state of a parameter 77 that is in none of its groups"),
-        (lambda state: state["state"].update({0: [1]}), r"a list as the state of first\.weight"),
-        (lambda state: state["state"][0].update(exp_avg=0.5), r"a float as exp_avg of first\.weight"),
         (lambda state: state["state"][0].update(exp_avg=[1]), r"a list as exp_avg of first\.weight"),
         (lambda state: state["param_groups"][0].update(lr=torch.zeros(0)), "as lr of group 0, not a number"),
-        (lambda state: state["param_groups"][0].update(betas=(torch.zeros(0), 0.9)), "as betas of group 0"),
     ],
 )
 def test_what_else_is_refused(change, match):
     model, optimizer = stepped("AdamW fused")
-    refused(model, optimizer, changed(optimizer, change), match)
-
-
-@pytest.mark.parametrize("content", [[1], 7, None, "x", torch.zeros(3)])
-def test_a_file_of_something_else(content):
-    model, optimizer = stepped("AdamW fused")
-    refused(model, optimizer, content, "does not hold the state of an optimizer")
-
-
-def test_the_parameter_is_named_without_a_model_too():
-    _, optimizer = stepped("AdamW fused")
-    state = changed(optimizer, lambda state: state["state"][1].update(exp_avg=torch.zeros(1)))
-    refused(None, optimizer, state, r"shape \(1,\) and float32 as exp_avg of parameter 1 of group 0, .* \(6,\)")
-
-
-def test_a_subclass_is_looked_at_like_its_class():
-    class Own(torch.optim.AdamW):
-        pass
-
-    model, _ = stepped("AdamW fused")
-    optimizer = Own(model.parameters(), fused=True)
-    _, other = stepped("AdamW fused")
-    state = changed(other, lambda state: state["state"][0].update(exp_avg_sq=torch.zeros(1)))
-    refused(model, optimizer, state, "exp_avg_sq")
+    state = copy.deepcopy(optimizer.state_dict())
+    change(state)
+    refused(model, optimizer, state, match)
 
 
 def test_layers_with_optimizers_of_their_own():
@@ -198,16 +161,6 @@ def test_layers_with_optimizers_of_their_own():
     refused(model, make(), state, "exp_avg of norm.bias")
     state["layers"].pop()
     refused(model, make(), state, "the states of 5 layers, and there are 6")
-
-
-def test_low_ranks_are_left_to_their_optimizers():
-    """A projected state has another shape than its parameter; who makes it says so with a rank."""
-    model = tiny()
-    optimizer = torch.optim.AdamW([{"params": model.parameters(), "rank": 2}])
-    state = stepped("AdamW")[1].state_dict()
-    state["param_groups"][0]["rank"] = 2
-    state["state"][0]["exp_avg"] = torch.zeros(2, 6)
-    require_fitting_optimizer_state(optimizer, state, "optimizer.pt", model=model)
 
 
 # --- optimizers of other packages, by what they write
@@ -224,11 +177,8 @@ class Stand(torch.optim.Optimizer):
     ("name", "good", "bad"),
     [
         ("state1", torch.zeros(6, 8, dtype=torch.uint8), torch.zeros(1, dtype=torch.uint8)),
-        ("state2", torch.zeros(6, 8), torch.zeros(47)),
         ("absmax1", torch.zeros(1), torch.zeros(0)),
-        ("absmax2", torch.zeros(1), torch.zeros(1, dtype=torch.float64)),
         ("qmap1", torch.zeros(256), torch.zeros(255)),
-        ("qmap2", torch.zeros(256), torch.zeros(256, dtype=torch.uint8)),
     ],
 )
 def test_states_of_8_bits(monkeypatch, name, good, bad):
@@ -298,10 +248,10 @@ def test_sharded_parameters_are_compared_as_a_whole(alone, version):
 # --- doors
 
 
-def spoil(checkpoint, wrong=None):
+def spoil(checkpoint):
     path = checkpoint / "optimizer.pt"
     state = load_torch(path)
-    state["state"][0]["exp_avg"] = torch.zeros(1) if wrong is None else wrong
+    state["state"][0]["exp_avg"] = torch.zeros(1)
     save_torch(state, path)
 
 
