@@ -1,6 +1,5 @@
 """Checkpoints with a program in one of their files, and the doors through which it could come to run."""
 
-import io
 import json
 import os
 import pickle
@@ -14,6 +13,7 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import EarlyStopping
 from tiny import points, tiny, trainer
+from torch.distributed.checkpoint.metadata import BytesStorageMetadata, MetadataIndex
 
 import lightrainer
 from lightrainer.facade.compat.checkpoints import load_sharded_checkpoint
@@ -105,7 +105,7 @@ def poison(checkpoint: Path, name: str, payload: Evil) -> None:
         table.planner_data = payload
         path.write_bytes(pickle.dumps(table))
     elif path.name == "values":
-        poison_value(path.parent, payload)
+        put_value(path.parent, "first.weight" if name in OF_WEIGHTS else "lr", payload)
     else:
         content = {"payload": payload, **_content(checkpoint, path)}
         torch.save(content, path)
@@ -114,20 +114,13 @@ def poison(checkpoint: Path, name: str, payload: Evil) -> None:
         (checkpoint / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": names}))
 
 
-def poison_value(folder: Path, payload: Evil) -> None:
-    """In the place of the first weight, or of the learning rate, a value that is unpickled: with a genuine table."""
-    from torch.distributed.checkpoint.metadata import BytesStorageMetadata, MetadataIndex
-
+def put_value(folder: Path, ending: str, payload: Any) -> None:
+    """In the place of the first entry whose name ends so, a value that is unpickled: with a genuine table."""
     table = pickle.loads((folder / ".metadata").read_bytes())
-    of_model = folder.name == MODEL_PARTS
-    wanted = "model.first.weight" if of_model else "optimizer.param_groups.first.weight.lr"
-    name = next(name for name in table.state_dict_metadata if name == wanted or name.endswith("lr"))
-    key = next(key for key in table.storage_data if key.fqn == name)
-    place = table.storage_data.pop(key)
-    buffer = io.BytesIO()
-    torch.save(payload, buffer)
-    (folder / "__9_9.distcp").write_bytes(buffer.getvalue())
-    place.relative_path, place.offset, place.length = "__9_9.distcp", 0, len(buffer.getvalue())
+    name = next(name for name in table.state_dict_metadata if name.endswith(ending))
+    place = table.storage_data.pop(next(key for key in table.storage_data if key.fqn == name))
+    torch.save(payload, folder / "__9_9.distcp")
+    place.relative_path, place.offset, place.length = "__9_9.distcp", 0, (folder / "__9_9.distcp").stat().st_size
     table.state_dict_metadata[name] = BytesStorageMetadata()
     table.storage_data[MetadataIndex(name)] = place
     (folder / ".metadata").write_bytes(pickle.dumps(table))
@@ -144,14 +137,6 @@ def _content(checkpoint: Path, path: Path) -> dict[str, Any]:
 # --- doors: each takes the folder of a checkpoint, and goes in as far as it goes
 
 
-def _train_folder(checkpoint: Path) -> None:
-    fp16_trainer(checkpoint.parents[1] / "new").train(resume_from_checkpoint=str(checkpoint))
-
-
-def _train_newest(checkpoint: Path) -> None:
-    fp16_trainer(checkpoint.parent).train(resume_from_checkpoint=True)
-
-
 def _train_cloned(checkpoint: Path) -> None:
     """As after a clone of the repository of `hub_strategy="checkpoint"`: by its name on the Hub."""
     checkpoint.rename(checkpoint.with_name("last-checkpoint"))
@@ -159,16 +144,15 @@ def _train_cloned(checkpoint: Path) -> None:
     made.train(resume_from_checkpoint="last-checkpoint")
 
 
-def _best_model(checkpoint: Path) -> None:
+def _best(checkpoint: Path) -> Any:
     made = fp16_trainer(checkpoint.parent, load_best_model_at_end=True, eval_strategy="steps", save_strategy="steps")
     made.state.best_model_checkpoint = str(checkpoint)
-    made._load_best_model()
+    return made
 
 
 def _ema(checkpoint: Path) -> None:
-    made = fp16_trainer(checkpoint.parent, load_best_model_at_end=True, eval_strategy="steps", save_strategy="steps")
+    made = _best(checkpoint)
     callback = next(one for one in made.callback_handler.callbacks if isinstance(one, lightrainer.EMACallback))
-    made.state.best_model_checkpoint = str(checkpoint)
     callback._fill = lambda averages: None  # it is not in a training
     callback._take_best(made.args, made.state)
 
@@ -210,10 +194,12 @@ def _look(checkpoint: Path) -> None:
 
 
 DOORS: dict[str, Callable[[Path], Any]] = {
-    "train(folder)": _train_folder,
-    "train(True)": _train_newest,
+    "train(folder)": lambda checkpoint: fp16_trainer(checkpoint.parents[1] / "new").train(
+        resume_from_checkpoint=str(checkpoint)
+    ),
+    "train(True)": lambda checkpoint: fp16_trainer(checkpoint.parent).train(resume_from_checkpoint=True),
     "train(last-checkpoint)": _train_cloned,
-    "best model": _best_model,
+    "best model": lambda checkpoint: _best(checkpoint)._load_best_model(),
     "best average": _ema,
     "lightning.Trainer with the plugin": _lightning,
     "lightning.Trainer": _lightning_alone,
