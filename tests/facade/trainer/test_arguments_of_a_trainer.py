@@ -42,13 +42,6 @@ def test_an_argument_changed_after_construction_takes_effect(tmp_path, name):
     assert from_the_start != usual
 
 
-def test_missing_features_set_later_are_refused(tmp_path):
-    made = trainer(tmp_path)
-    made.args.debug = ["tpu_metrics_debug"]
-    with pytest.raises(NotImplementedError, match="debug"):
-        made.train()
-
-
 @pytest.mark.parametrize(("name", "value"), [("logging_steps", -1), ("lr_scheduler_type", "lineal"), ("optim", "adam")])
 def test_invalid_values_set_later_are_refused(tmp_path, name, value):
     made = trainer(tmp_path)

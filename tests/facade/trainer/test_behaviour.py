@@ -1,12 +1,10 @@
 """How a Trainer behaves over its life: several trainings, modes of the model, interruptions, errors, callbacks."""
 
-import copy
 import signal
-import sys
 
 import pytest
 import torch
-from tiny import At, Tiny, losses, points, same, told, trained, trainer, weights
+from tiny import At, Tiny, losses, same, told, trained, trainer, weights
 
 from lightrainer import Trainer
 
@@ -92,36 +90,6 @@ def test_an_interruption_reaches_the_script(tmp_path, event):
     assert made.evaluate()["eval_loss"] > 0
 
 
-@pytest.mark.parametrize("method", ["evaluate", "predict"])
-def test_an_interruption_of_an_evaluation(tmp_path, method):
-    handler = signal.getsignal(signal.SIGINT)
-
-    def interrupt(*_):
-        raise KeyboardInterrupt
-
-    made = trainer(tmp_path, callbacks=[At("on_prediction_step", interrupt)])
-    with pytest.raises(KeyboardInterrupt):
-        made.evaluate() if method == "evaluate" else made.predict(points(4))
-    assert signal.getsignal(signal.SIGINT) is handler
-    assert made.pop_callback(At) is not None
-    assert made.evaluate()["eval_loss"] > 0
-
-
-def test_an_exit_keeps_its_code(tmp_path):
-    """A callback that answers Ctrl-C by leaving with a code of its own."""
-
-    def leave(*_):
-        try:
-            raise KeyboardInterrupt
-        except KeyboardInterrupt:
-            sys.exit(3)
-
-    with pytest.raises((SystemExit, KeyboardInterrupt)) as raised:
-        trainer(tmp_path, callbacks=[At("on_step_end", leave)]).train()
-    assert isinstance(raised.value, SystemExit)
-    assert raised.value.code == 3
-
-
 STEPS = ["training_step", "compute_loss", "prediction_step", "create_optimizer", "_save", "get_train_dataloader", "log"]
 
 
@@ -143,12 +111,3 @@ def test_an_error_of_the_user_comes_out_unchanged(tmp_path, name):
 
 
 # --- callbacks
-
-
-def test_a_copy_makes_its_own_components(tmp_path):
-    """Uploads, signals and states of callbacks are of one Trainer; what the user gave is shared."""
-    made = trainer(tmp_path)
-    copied = copy.copy(made)
-    assert made._callback_states.host is made
-    assert copied._callback_states.host is copied
-    assert copied.callback_handler is made.callback_handler

@@ -1,49 +1,12 @@
 """From datasets to batches: loaders, samplers, columns, collators, evaluation sets."""
 
-import logging
-
 import pytest
 import torch
-from tiny import Tiny, points, trainer
-from torch.utils.data import IterableDataset
+from tiny import trainer
 
 from lightrainer import DataCollatorWithPadding, default_data_collator
 
-
-class Stream(IterableDataset):
-    def __init__(self, items):
-        self.items = items
-
-    def __iter__(self):
-        return iter(self.items)
-
-
-class Seeing(Tiny):
-    """Keeps what it is given."""
-
-    def __init__(self):
-        super().__init__()
-        self.seen = []
-
-    def forward(self, x, labels=None):
-        self.seen.append(x.clone())
-        return super().forward(x, labels)
-
-
-def features(items):
-    return torch.stack([item["x"] for item in items])
-
-
 # --- loaders
-
-
-def test_the_options_of_the_loaders(tmp_path):
-    made = trainer(tmp_path, dataloader_num_workers=2, dataloader_persistent_workers=True)
-    loader = made.get_train_dataloader()
-    assert loader.worker_init_fn is not None
-    assert made.get_eval_dataloader().worker_init_fn is None
-    assert made.get_eval_dataloader() is made.get_eval_dataloader(), "the workers would be started anew each time"
-    assert loader.pin_memory is False, "pinned memory would only warn where there is no GPU"
 
 
 def test_how_many_examples(tmp_path):
@@ -54,36 +17,7 @@ def test_how_many_examples(tmp_path):
     assert length == (1, 4, 16, 8, 4, 4, 2)
 
 
-def test_a_stream_of_the_datasets_library(tmp_path, caplog):
-    import datasets
-
-    def generate():
-        for item in points(40):
-            yield {"x": item["x"].tolist(), "labels": int(item["labels"]), "name": "unused"}
-
-    made = trainer(tmp_path, train_dataset=datasets.IterableDataset.from_generator(generate), max_steps=3)
-    with caplog.at_level(logging.INFO, logger="lightrainer"):
-        assert made.train().global_step == 3
-    (said,) = [record.getMessage() for record in caplog.records if "Tiny" in record.getMessage()]
-    assert "name" in said
-
-
 # --- columns
-
-
-def table(**columns):
-    import datasets
-
-    rows = points(8)
-    given = {"x": [row["x"].tolist() for row in rows], "labels": [int(row["labels"]) for row in rows], **columns}
-    return datasets.Dataset.from_dict({name: values for name, values in given.items() if values is not None})
-
-
-def test_no_column_is_left(tmp_path):
-    made = trainer(tmp_path / "out", train_dataset=table(x=None, labels=None, name=["a"] * 8))
-    with pytest.raises(ValueError, match=r"(?s)(?=.*name)(?=.*Tiny)(?=.*\bx\b)(?=.*remove_unused_columns=False)"):
-        made.train()
-    assert list((tmp_path / "out").iterdir()) == []
 
 
 def test_a_collator_that_leaves_nothing(tmp_path):
@@ -111,10 +45,3 @@ def test_the_default_collator_pads_with_what_can_pad(tmp_path):
 
 
 # --- evaluation sets
-
-
-def test_a_dict_of_tables(tmp_path):
-    import datasets
-
-    made = trainer(tmp_path, eval_dataset=datasets.DatasetDict({"near": table(), "far": table()}))
-    assert {"eval_near_loss", "eval_far_loss"} <= set(made.evaluate())

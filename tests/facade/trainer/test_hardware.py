@@ -1,48 +1,11 @@
 """Arguments about the machine: their effect where the hardware is there, a word where it is not."""
 
-import os
-
 import pytest
 import torch
-from tiny import same, tiny, trainer, weights
+from tiny import trainer
 
 from lightrainer import TrainingArguments
 from lightrainer.facade.trainer.steps import empty_cache_if_due
-
-
-@pytest.fixture
-def usual_algorithms():
-    """Puts back what full determinism changes for the whole process."""
-    before, cudnn = dict(os.environ), (torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark)
-    yield
-    torch.use_deterministic_algorithms(False)
-    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = cudnn
-    os.environ.clear()
-    os.environ.update(before)
-
-
-@pytest.mark.usefixtures("usual_algorithms")
-def test_an_operation_that_is_not_deterministic_is_refused(tmp_path):
-    """The control: without the argument it runs."""
-
-    class Fills(type(tiny())):
-        def forward(self, x, labels=None):
-            torch.empty(3).resize_(5).put_(torch.tensor([0, 0]), torch.ones(2))
-            return super().forward(x, labels)
-
-    trainer(tmp_path, model=Fills()).train()
-    with pytest.raises(RuntimeError, match=r"put_.*does not have a deterministic implementation"):
-        trainer(tmp_path, model=Fills(), full_determinism=True).train()
-
-
-def test_there_is_no_cache_of_the_cpu(tmp_path, caplog):
-    """Said once a training; the numbers are the same."""
-    plain, asked = trainer(tmp_path), trainer(tmp_path, torch_empty_cache_steps=2)
-    for made in (plain, asked):
-        torch.manual_seed(5)
-        made.train()
-    assert caplog.text.count("torch_empty_cache_steps=2 has no effect here") == 1
-    assert same(weights(plain.model), weights(asked.model))
 
 
 @pytest.mark.parametrize("kind", ["cuda", "mps", "xpu"])

@@ -173,21 +173,6 @@ def test_prepared_loaders_give_what_those_of_the_trainer_give(tmp_path, own_batc
     assert same(weights(again.model), weights(expected.model))
 
 
-def test_the_end_of_a_loader_is_that_of_the_one_that_is_read(tmp_path):
-    """Within an evaluation it is that of the evaluation's; afterwards the training's again."""
-    accelerator = Accelerator(arguments(tmp_path))
-    seen = []
-    for batch in accelerator.prepare(DataLoader(torch.arange(5), batch_size=2)):
-        with accelerator.keep_loader_position():
-            list(accelerator.prepare(DataLoader(torch.arange(3), batch_size=2)))
-        seen.append((batch.tolist(), accelerator.end_of_dataloader, accelerator.remainder))
-    assert seen == [([0, 1], False, 1), ([2, 3], False, 1), ([4], True, 1)]
-    assert not accelerator.end_of_dataloader
-    made = trainer(tmp_path, max_steps=1)
-    made.evaluate()
-    assert not made.accelerator.end_of_dataloader
-
-
 class OwnGroups(OwnLoss):
     """Trains the weights of its loss too, and gives the optimizer its groups."""
 
@@ -275,31 +260,6 @@ def test_an_evaluator_in_the_place_of_data(tmp_path):
     assert not made.in_train
 
 
-def test_the_parts_of_the_handler_can_be_set_and_called(tmp_path):
-    made = trainer(tmp_path, max_steps=2)
-    handler, events = made.callback_handler, []
-    original = handler.call_event
-    handler.call_event = lambda event, *rest, **more: (events.append(event), original(event, *rest, **more))[1]
-    assert handler.on_init_end(made.args, made.state, made.control) is made.control
-    handler.processing_class = None
-    told(made)
-    made.train()
-    assert events[0] == "on_init_end"
-    assert {"on_train_begin", "on_step_end", "on_log", "on_train_end"} <= set(events)
-    assert handler.optimizer is made.optimizer
-    assert handler.lr_scheduler is made.lr_scheduler
-    assert len(handler.train_dataloader.dataset) == 16
-
-
-def test_something_around_the_whole_loop(tmp_path):
-    class Around(Trainer):
-        def _inner_training_loop(self, *positional, **keywords):
-            return [*keywords], super()._inner_training_loop(*positional, **keywords).global_step
-
-    keywords = ["args", "resume_from_checkpoint", "trial", "ignore_keys_for_eval"]
-    assert trainer(tmp_path, Around, max_steps=2).train() == (keywords, 2)
-
-
 @pytest.mark.parametrize("name", ["_wrap_model", "_run_epoch"])
 def test_overrides_that_are_never_called_are_refused(tmp_path, name):
     cls = type("Overriding", (Trainer,), {name: lambda self, *rest: None})
@@ -317,18 +277,6 @@ def test_other_models_cannot_be_sharded(tmp_path, what):
     with pytest.raises(NotImplementedError, match=f"accelerator.state.{what}_plugin"):
         getattr(state, f"{what}_plugin")
     assert (state.num_processes, state.mixed_precision) == (1, "no")
-
-
-def test_loaders_that_stay_as_they_are(tmp_path, monkeypatch):
-    """Those with an iteration of their own, and of nothing but samples, which cannot be dealt out."""
-    own = type("Own", (DataLoader,), {"__iter__": lambda self: iter([1, 2])})(torch.arange(3))
-    samples = DataLoader(torch.arange(3), batch_size=None)
-    accelerator = Accelerator(arguments(tmp_path))
-    assert accelerator.prepare(own) is own
-    assert accelerator.prepare(samples) is samples
-    monkeypatch.setattr(Accelerator, "num_processes", 2)
-    with pytest.raises(NotImplementedError, match="batch_size=None"):
-        accelerator.prepare(samples)
 
 
 @pytest.fixture
@@ -369,14 +317,6 @@ def test_accelerate_is_left_alone_elsewhere(tmp_path, states):
     states.PartialState(cpu=True).marked = True
     arguments(tmp_path, accelerator_config={"use_configured_state": True})
     assert states.PartialState().marked
-
-
-def test_a_state_of_another_device_gives_way(tmp_path, states):
-    """A library that asks for a state before there are arguments gets the machine's device, not theirs."""
-    old_names.accept()
-    states.PartialState().device = torch.device("meta")
-    arguments(tmp_path)
-    assert states.PartialState().device == torch.device("cpu")
 
 
 def test_samples_of_a_hook(tmp_path):

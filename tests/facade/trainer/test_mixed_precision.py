@@ -1,12 +1,11 @@
 """fp16 and bf16 around the edges: who listens, what is overridden, interrupted, resumed or refused."""
 
-import copy
 import math
 
 import pytest
 import torch
 from lightning.pytorch import Callback
-from tiny import At, Tiny, losses, points, same, tiny, told, trainer, weights
+from tiny import At, Tiny, losses, same, tiny, told, trainer, weights
 
 from lightrainer import Trainer
 
@@ -133,29 +132,6 @@ def test_a_step_that_is_left_out_is_told_to_callbacks(tmp_path):
     assert made.state.global_step == len(skipped) == 12
 
 
-def test_a_second_training_goes_on_with_the_scale(tmp_path):
-    made = trainer(tmp_path, model=steep(), fp16=True, max_steps=3)
-    made.train()
-    scale = made.accelerator.scaler.get_scale()
-    assert scale < 65536.0
-    made.args.max_steps = 1
-    made.train()
-    assert made.accelerator.scaler.get_scale() == scale / 2
-
-
-def test_a_training_in_another_precision_does_not_remember(tmp_path):
-    """The last step in float16 was left out; in bfloat16 the learning rate moves all the same."""
-    made = trainer(tmp_path, model=steep(), fp16=True, max_steps=3)
-    made.args.optim = "sgd"
-    made.train()
-    assert made.accelerator.optimizer_step_was_skipped
-    made.args.mixed_precision = "bf16"
-    assert made.accelerator.scaler is None
-    made.train()
-    rates = [entry["learning_rate"] for entry in made.state.log_history if "learning_rate" in entry]
-    assert rates == pytest.approx([1e-2, 1e-2 * 2 / 3, 1e-2 / 3])
-
-
 @pytest.mark.parametrize("event", ["on_pre_optimizer_step", "on_substep_end"])
 def test_an_interrupted_step_leaves_nothing_behind(tmp_path, event):
     """Neither scaled gradients, nor the belief that they are unscaled: the next training is as if it were the first."""
@@ -175,21 +151,6 @@ def test_an_interrupted_step_leaves_nothing_behind(tmp_path, event):
         trained(one)
     assert losses(made) == losses(fresh)
     assert same(weights(made.model), weights(fresh.model))
-
-
-def test_a_copy_of_the_model_made_in_a_training_is_a_model(tmp_path):
-    """As callbacks that average weights make it: outside of runs the model computes in its own format."""
-    copies = []
-    take = At("on_step_end", lambda of, *_: copies.append(copy.deepcopy(of.model)))
-    made = told(trainer(tmp_path, fp16=True, callbacks=[take]))
-    made.train()
-    made.model.eval()
-    x = points(2)[0]["x"].unsqueeze(0)
-    last = copies[-1].eval()(x)["logits"]
-    assert torch.equal(last, copies[-1](x)["logits"])
-    assert not torch.equal(last, copies[0].eval()(x)["logits"])
-    with torch.autocast("cpu", torch.float16):
-        assert torch.equal(last, made.model(x)["logits"].float())
 
 
 @pytest.mark.parametrize("name", ["fp16", "bf16"])

@@ -1,22 +1,12 @@
 """Outputs that a model may return, and errors for others."""
 
 import re
-from dataclasses import dataclass
 from types import SimpleNamespace
 
 import pytest
 import torch
-from tiny import Tiny, files, losses, same, tiny, trained, trainer, weights
+from tiny import Tiny, files, same, tiny, trained, trainer, weights
 from torch.nn import functional
-
-from lightrainer import Trainer
-
-
-@dataclass
-class Outputs:
-    loss: torch.Tensor | None = None
-    logits: torch.Tensor | None = None
-    hidden: torch.Tensor | None = None
 
 
 def returning(form):
@@ -31,38 +21,15 @@ def returning(form):
     return Returning()
 
 
-def test_the_loss_of_a_function_and_a_model_without_one(tmp_path):
-    """`compute_loss_func` and an overridden `compute_loss` need no loss from the model."""
-
-    def loss_of(outputs, labels, num_items_in_batch=None):
-        return functional.cross_entropy(outputs["logits"], labels)
-
-    class Own(Trainer):
-        def compute_loss(self, model, inputs, return_outputs=False, **kwargs):
-            outputs = model(inputs["x"])
-            loss = loss_of(outputs, inputs["labels"])
-            return (loss, outputs) if return_outputs else loss
-
-    found = []
-    for cls, changes in ((Trainer, {}), (Trainer, {"compute_loss_func": loss_of}), (Own, {})):
-        model = returning(lambda loss, logits: {"logits": logits}) if found else tiny()
-        made = trained(tmp_path, cls, model=model, **changes)
-        found.append((losses(made), made.evaluate()["eval_loss"]))
-    assert found[0] == found[1] == found[2]
-
-
 # What is returned -> what the message must say of it.
 UNUSABLE = {
     "nothing": (lambda loss, logits: None, "NoneType"),
     "a dict without a loss": (lambda loss, logits: {"logits": logits, "hidden": logits}, "logits, hidden"),
-    "an empty dict": (lambda loss, logits: {}, "dict"),
     "a loss that is None": (lambda loss, logits: {"loss": None, "logits": logits}, "loss"),
     "an object without a loss": (lambda loss, logits: SimpleNamespace(scores=logits), "scores"),
-    "a dataclass whose loss is None": (lambda loss, logits: Outputs(logits=logits), "logits"),
     "an empty tuple": (lambda loss, logits: (), "tuple"),
     "the logits alone": (lambda loss, logits: logits, "(4, 3)"),
     "a number": (lambda loss, logits: {"loss": loss.item()}, "float"),
-    "a text": (lambda loss, logits: "a text", "str"),
 }
 
 

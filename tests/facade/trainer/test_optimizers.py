@@ -9,7 +9,6 @@ from lightning.pytorch.callbacks import LambdaCallback
 from tiny import At, losses, tiny, trained, trainer
 from torch import nn
 
-from lightrainer import Trainer
 from lightrainer.facade.distributed.process import ProcessEnvironment
 from lightrainer.lightning_modules.optim import LayerwiseOptimizer
 
@@ -72,20 +71,6 @@ def test_lomo_of_the_user_steps_too(tmp_path):
     torch.testing.assert_close(weights(made[0]), weights(usual))
     assert torch.equal(weights(made[1]), weights(made[0]))
     assert len(seen) == 4
-
-
-def test_lomo_in_a_training_step_of_the_user(tmp_path, stand_ins):
-    """`accelerator.backward(loss, learning_rate=...)`, as the reference calls it."""
-
-    class Own(Trainer):
-        def training_step(self, model, inputs, num_items_in_batch=None):
-            loss = self.compute_loss(model.train(), self._prepare_inputs(inputs))
-            self.accelerator.backward(loss, learning_rate=self._get_learning_rate())
-            return loss.detach()
-
-    for optim in ("lomo", "sgd"):
-        made = trained(tmp_path, cls=Own, optim=optim, max_grad_norm=0.0)
-        assert torch.equal(weights(made), weights(trained(tmp_path, optim=optim, max_grad_norm=0.0)))
 
 
 def test_a_second_training_of_a_layerwise_optimizer_has_one_schedule(tmp_path, stand_ins):

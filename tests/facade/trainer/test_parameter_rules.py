@@ -94,18 +94,6 @@ def test_other_rules_than_those_of_the_checkpoint_are_refused(tmp_path):
         trainer(tmp_path, parameter_rules=rules[1]).train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
 
 
-def test_the_plan_lists_the_groups(tmp_path):
-    rows = [row for row in trainer(tmp_path, **RULED).plan.rows() if row[0] == "parameter_rules"]
-    assert rows == [
-        ("parameter_rules", "group of 1 parameters (18 numbers)", "no rule: lr=0.01, weight_decay=0.1"),
-        ("parameter_rules", "group of 1 parameters (48 numbers)", "first: lr=0.001, weight_decay=0.1"),
-        ("parameter_rules", "group of 1 parameters (6 numbers)", "first, *.bias: lr=0.05, weight_decay=0.25"),
-        ("parameter_rules", "group of 1 parameters (3 numbers)", "*.bias: lr=0.5, weight_decay=0.25"),
-        ("parameter_rules", "2 parameters without gradients", "frozen: norm.weight, norm.bias"),
-    ]
-    assert not [row for row in trainer(tmp_path).plan.rows() if row[0] == "parameter_rules"]
-
-
 def test_all_groups_follow_the_schedule_and_the_first_is_logged(tmp_path):
     made = trainer(tmp_path, **RULED, max_steps=2)
     made.train()
@@ -162,11 +150,6 @@ def test_a_rule_that_does_not_fit_the_model_is_an_error_when_the_trainer_is_made
     with pytest.raises(ValueError, match=r"'firts' matches no parameter.*Did you mean 'first'"):
         trainer(tmp_path / "out", parameter_rules={"firts": {"lr": 0.1}})
     assert not (tmp_path / "out").exists()
-
-
-def test_bad_values_are_found_with_all_others(tmp_path):
-    with pytest.raises(ValueError, match=r"3 arguments(.|\n)*`optim`: 'torch\.optim\.Moun' names(.|\n)*lr='x'"):
-        arguments(tmp_path, parameter_rules={"a": {"lr": "x"}}, optim="torch.optim.Moun", learning_rate=-1)
 
 
 def test_both_are_written_and_read_in_every_form(tmp_path):

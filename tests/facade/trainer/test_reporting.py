@@ -3,13 +3,11 @@
 import json
 import math
 import re
-import threading
 
 import pytest
 import torch
-from tiny import At, Tiny, files, losses, points, trained, trainer
-
-from lightrainer import Trainer, TrainerState
+from of_reporting import SometimesNotANumber
+from tiny import files, losses, points, trained, trainer
 
 # --- metrics and state, as files and on the screen
 
@@ -37,15 +35,6 @@ def test_other_processes_write_and_print_nothing(tmp_path, capsys, monkeypatch):
     assert capsys.readouterr().out == ""
 
 
-def test_the_state_as_a_file(tmp_path):
-    made = trained(tmp_path, eval_strategy="epoch")
-    made.save_state()
-    assert files(tmp_path) == ["trainer_state.json"]
-    read = TrainerState.load_from_json(tmp_path / "trainer_state.json")
-    assert read.global_step == 4
-    assert read.log_history == made.state.log_history
-
-
 def test_the_result_of_an_evaluation(tmp_path):
     """Plain numbers, named after the set, whatever `compute_metrics` returns."""
     values = {"right": torch.tensor(0.5), "eval_sure": 1, "deep": {"er": torch.tensor([2])}}
@@ -62,19 +51,12 @@ def test_the_result_of_an_evaluation(tmp_path):
 # --- logs
 
 
-class Poisoned(Tiny):
-    """Its loss is not a number for the batches that begin with a large first feature; the gradients are fine."""
-
-    def forward(self, x, labels=None):
-        outputs = super().forward(x, labels)
-        bad = (x[:, 0] > 1.0).any()
-        return {**outputs, "loss": outputs["loss"] + torch.where(bad, torch.tensor(math.nan), torch.tensor(0.0))}
-
-
 @pytest.mark.parametrize("hidden", [True, False])
 def test_losses_that_are_not_numbers_are_told(tmp_path, caplog, hidden):
     """The filter keeps them out of the logs, but not out of sight."""
-    made = trained(tmp_path, model=Poisoned(), logging_nan_inf_filter=hidden, logging_steps=4, num_train_epochs=2)
+    made = trained(
+        tmp_path, model=SometimesNotANumber(), logging_nan_inf_filter=hidden, logging_steps=4, num_train_epochs=2
+    )
     told = [record.getMessage() for record in caplog.records if "infinite" in record.getMessage()]
     assert len(told) == 1, "said once, whatever comes later"
     assert re.search(r"The loss of step [1-4] is NaN", told[0])
@@ -128,30 +110,3 @@ def test_the_memory_report(tmp_path):
 
 def memory(metrics):
     return {name: value for name, value in metrics.items() if "_mem_" in name}
-
-
-def test_the_memory_report_after_a_training_that_failed(tmp_path):
-    """Later stages are measured as usual, and no measurement keeps running."""
-    pytest.importorskip("psutil")
-
-    def fail(*_):
-        raise ArithmeticError
-
-    made = trainer(tmp_path, skip_memory_metrics=False, callbacks=[At("on_step_end", fail)])
-    before = threading.active_count()
-    with pytest.raises(ArithmeticError):
-        made.train()
-    assert threading.active_count() == before
-    assert "eval_mem_cpu_alloc_delta" in made.evaluate()
-
-
-def test_a_metric_of_a_function_without_a_loss(tmp_path):
-    """Metrics need predictions and labels, not a loss."""
-
-    class Own(Trainer):
-        def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None):
-            return None, model(inputs["x"])["logits"].detach(), inputs["labels"]
-
-    found = trainer(tmp_path, Own, compute_metrics=lambda prediction: {"seen": len(prediction.label_ids)}).evaluate()
-    assert "eval_loss" not in found
-    assert found["eval_seen"] == 6

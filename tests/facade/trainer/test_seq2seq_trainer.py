@@ -2,16 +2,15 @@
 
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
-from plain_seq2seq import END, PAD, START, Plain, pad, pairs, plain, seq2seq_trainer
+from plain_seq2seq import PAD, START, Plain, pad, pairs, plain, seq2seq_trainer
 
-from lightrainer import Seq2SeqTrainer, Seq2SeqTrainingArguments
+from lightrainer import Seq2SeqTrainer
 from lightrainer.facade.strategies.ddp import DDP, SingleDevice
 from lightrainer.facade.strategies.deepspeed import DeepSpeed
 from lightrainer.facade.strategies.fsdp import FSDP
-from lightrainer.lightning_modules.models.generation import common_length, generate, padding_token
+from lightrainer.lightning_modules.models.generation import padding_token
 
 
 def right_tokens(prediction):
@@ -55,7 +54,6 @@ ARGUMENTS = [
     ({}, {}, {"max_length": 5, "num_beams": 1}),
     ({"generation_max_length": 7, "generation_num_beams": 2}, {"max_length": 3}, {"max_length": 3, "num_beams": 2}),
     ({"generation_config": {"max_length": 6, "num_beams": 3}}, {"num_beams": 2}, {"max_length": 6, "num_beams": 2}),
-    ({"generation_config": {"max_length": 6}, "generation_max_length": 4}, {}, {"max_length": 4, "num_beams": 1}),
     ({"generation_max_length": 7}, {"max_length": None, "num_beams": None}, {"max_length": 7, "num_beams": 1}),
 ]
 
@@ -69,15 +67,6 @@ def test_precedence_of_generation_settings(tmp_path, arguments, call, expected):
     trainer.predict(pairs(3), **call)
     assert len(trainer.model.calls) == 3
     assert all(one == {**expected, "training": False} for one in trainer.model.calls)
-
-
-@pytest.mark.parametrize("given", [True, False])
-def test_each_of_several_datasets_is_evaluated_with_the_settings_of_the_call(tmp_path, given):
-    sets = {"near": pairs(3), "far": pairs(3, seed=4)}
-    trainer = seq2seq_trainer(tmp_path, trainer={**METRICS, "eval_dataset": pairs(2) if given else sets})
-    metrics = trainer.evaluate(sets if given else None, max_length=3)
-    assert {"eval_near_right", "eval_far_right"} <= set(metrics)
-    assert [call["max_length"] for call in trainer.model.calls] == [3, 3]
 
 
 def test_an_option_that_generate_does_not_take_is_named(tmp_path):
@@ -97,20 +86,6 @@ def test_columns_that_generate_does_not_take_are_left_out(tmp_path):
 
     trainer = seq2seq_trainer(tmp_path, trainer={"model": plain(kind=Masked), "data_collator": collate})
     assert trainer.predict(pairs(4)).predictions.shape == (4, 5)
-
-
-def test_generate_with_any_keyword_gets_the_whole_batch_and_no_more():
-    seen = {}
-
-    class Open(Plain):
-        def generate(self, **kwargs):
-            seen.update(kwargs)
-            return torch.zeros(2, 3, dtype=torch.long)
-
-    generate(Open(), {"source": 1, "labels": 2}, {"max_length": 3}, synced_gpus=False)
-    assert seen == {"source": 1, "labels": 2, "max_length": 3}
-    generate(Open(), {"source": 1}, {}, synced_gpus=True)
-    assert seen["synced_gpus"] is True
 
 
 STRATEGIES = [(SingleDevice("", {}), False), (DDP("", {}), False)]
@@ -175,9 +150,7 @@ def test_loading_the_generation_config_can_be_overridden(tmp_path):
 
 
 PROCESSING_CLASS = [
-    (SimpleNamespace(pad_token_id=3, eos_token_id=4), {"pad_token_id": 5}, {"pad_token_id": 6}, 3),
     (SimpleNamespace(pad_token_id=None, eos_token_id=4), {"pad_token_id": 5}, {"pad_token_id": 6}, 4),
-    (None, SimpleNamespace(pad_token_id=0), {"pad_token_id": 6}, 0),
     (SimpleNamespace(tokenizer=SimpleNamespace(pad_token_id=7)), {}, {"pad_token_id": 6}, 7),
     (None, {}, SimpleNamespace(pad_token_id=None, eos_token_id=[8, 9]), 8),
     (object(), SimpleNamespace(pad_token_id=None, eos_token_id=2), {"eos_token_id": []}, 2),
@@ -195,42 +168,11 @@ def test_an_unknown_padding_token_is_an_error(tmp_path):
         trainer.predict(pairs(3), max_length=4)
 
 
-CONFIGS = [
-    (None, 4, 4),
-    ({}, 4, 4),
-    ({"max_length": 6}, 4, 6),
-    ({"max_length": 6}, 9, 9),
-    ({"max_length": 3, "max_new_tokens": 7}, 4, 8),
-    (SimpleNamespace(max_length=None, max_new_tokens=3), 2, 4),
-    (SimpleNamespace(max_length=None, max_new_tokens=3), 6, 6),
-]
-
-
-@pytest.mark.parametrize(("config", "length", "expected"), CONFIGS)
-def test_the_length_that_batches_are_padded_to(config, length, expected):
-    assert common_length(config, length) == expected
-
-
-def test_arguments_are_made_where_none_are_given(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert isinstance(Seq2SeqTrainer(model=plain()).args, Seq2SeqTrainingArguments)
-
-
 def test_a_model_that_cannot_generate_is_refused_before_anything_is_written(tmp_path):
     folder = tmp_path / "out"
     with pytest.raises(TypeError, match="Linear has no method generate"):
         seq2seq_trainer(folder, trainer={"model": torch.nn.Linear(2, 2)})
     assert not folder.exists()
-
-
-def test_a_model_that_cannot_generate_is_fine_for_a_step_of_the_users_own(tmp_path):
-    class Own(Seq2SeqTrainer):
-        def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None, **gen_kwargs):
-            return None, torch.ones(len(inputs["source"]), 2), None
-
-    model = torch.nn.Linear(1, 1)
-    model.forward = lambda source: {"logits": source}
-    assert seq2seq_trainer(tmp_path, Own, trainer={"model": model}).predict(pairs(3)).predictions.shape == (3, 2)
 
 
 @pytest.mark.parametrize(
@@ -265,10 +207,3 @@ def test_a_generation_config_set_later_is_taken_up(tmp_path):
     trainer.args.generation_num_beams = 0
     with pytest.raises(ValueError, match="generation_num_beams=0"):
         trainer.predict(pairs(3))
-
-
-def test_the_plain_model_ends_some_sequences_early_and_others_not(tmp_path):
-    """Negative control: otherwise the tests above would not see how rows are padded."""
-    predictions = seq2seq_trainer(tmp_path).predict(pairs(30, seed=9), max_length=8).predictions
-    assert 0 < (predictions == END).any(axis=1).mean() < 1
-    assert len(np.unique(predictions)) > 3

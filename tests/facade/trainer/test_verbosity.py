@@ -16,17 +16,12 @@ print("level", logging.getLogger("lightrainer").level)
 """
 
 
-def run(folder, level, setup=""):
-    return finished_code(PROGRAM.format(folder=str(folder), level=level, setup=setup), folder)
+LOGS = "logging.basicConfig()"
 
 
-@pytest.mark.parametrize(("level", "number", "heard"), [("info", 20, True), ("passive", 0, False)])
-def test_the_level_is_that_of_the_arguments(tmp_path, level, number, heard):
-    said = run(tmp_path, level)
+@pytest.mark.parametrize(("level", "setup", "number", "heard"), [("info", LOGS, 20, 1), ("passive", "", 0, 0)])
+def test_the_level_is_that_of_the_arguments(tmp_path, level, setup, number, heard):
+    """A script that logs by itself hears a message once."""
+    said = finished_code(PROGRAM.format(folder=str(tmp_path), level=level, setup=setup), tmp_path)
     assert f"level {number}" in said
-    assert ("Running training" in said) is heard
-
-
-def test_a_script_that_logs_itself_hears_it_once(tmp_path):
-    said = run(tmp_path, "info", setup="logging.basicConfig()")
-    assert said.count("Running training") == 1
+    assert said.count("Running training") == heard

@@ -1,12 +1,11 @@
 """Messages of a training: announcements, interrupts, errors in user code."""
 
 import os
-import re
 import signal
 import traceback
 
 import pytest
-from tiny import At, Tiny, points, trained, trainer
+from tiny import At, Tiny, points, trainer
 
 from lightrainer.facade.evaluation.metrics import Moment
 
@@ -81,15 +80,6 @@ def test_an_interrupt_names_the_checkpoint(tmp_path, caplog, capsys, number, end
     assert "train_runtime" not in capsys.readouterr().out
     assert not [entry for entry in made.state.log_history if "train_runtime" in entry]
     assert len(frames_of(caught.value)) <= 30
-    made = trained(tmp_path, **saving, resume=True)
-    assert "train_runtime" in capsys.readouterr().out
-    assert made.state.log_history[-1]["train_loss"] > 0
-
-
-def test_a_training_that_comes_to_its_end_says_nothing_of_going_on(tmp_path, caplog):
-    """Negative control."""
-    trainer(tmp_path, save_strategy="steps", save_steps=4, max_steps=4).train()
-    assert not re.search("go on", caplog.text)
 
 
 def test_speeds_count_what_this_call_did(tmp_path, monkeypatch):
