@@ -11,7 +11,7 @@ import pytest
 from commands import NET, command
 
 from lightrainer.tools.compare import runs
-from lightrainer.tools.compare.differences import CONTENT, FILES, GROUPS, LOGS, METRICS, WEIGHTS, Difference
+from lightrainer.tools.compare.differences import CONTENT, FILES, GROUPS, LOGS, WEIGHTS, Difference
 from lightrainer.tools.compare.known import reason
 
 SCRIPTS = Path(__file__).parents[2] / "examples" / "scripts"
@@ -62,13 +62,9 @@ def test_a_usual_script_is_the_same_on_both_sides(tmp_path):
         assert group == FILES or found[group]["equal"] == found[group]["compared"]
     assert found[LOGS]["compared"] >= 6 * 3
     assert [side["version"].split()[0] for side in said["sides"]] == ["transformers", "lightrainer"]
-    assert all(side["seconds"] > 0 and side["peak_bytes"] > 2**25 for side in said["sides"])
     assert not (tmp_path / "out").exists()
     assert not list(tmp_path.rglob("*.pt.partial")) + list((tmp_path / "compare" / name).rglob("weights-*"))
-    page = (tmp_path / "compare" / name / "index.html").read_text()
-    assert "training, reference" in page
-    assert "training, lightrainer" in page
-    assert "http" not in page.replace("http-equiv", "")
+    assert "http" not in (tmp_path / "compare" / name / "index.html").read_text().replace("http-equiv", "")
 
 
 @needs_reference
@@ -79,9 +75,7 @@ def test_the_gradient_under_accumulation_is_a_known_difference(tmp_path):
     assert "the gradient under accumulation" in done.stdout
     assert "--gradient_accumulation_steps 1" in done.stdout
     found = rows(summary(tmp_path / "compare" / "own_model"))
-    assert found[WEIGHTS]["known"] > 0
-    assert found[WEIGHTS]["largest"] > 0
-    assert found[LOGS]["known"] > 0
+    assert min(found[WEIGHTS]["known"], found[WEIGHTS]["largest"], found[LOGS]["known"]) > 0
 
 
 @needs_reference
@@ -179,16 +173,10 @@ transformers.Trainer(Net(), args, train_dataset=data).train(resume_from_checkpoi
 @needs_reference
 def test_what_is_not_in_the_copy_is_told(tmp_path):
     (tmp_path / "here").mkdir()
-    (tmp_path / "data").mkdir()
     (tmp_path / "here" / "up.py").write_text("open('../data/none.txt')")
-    for options, said in (
-        ([], f"It ran in a copy of {tmp_path / 'here'}; --root names a folder above it."),
-        (["--link", "../data"], "name a folder that holds it with --root"),
-        (["--root", "../data"], "does not hold the working folder"),
-    ):
-        done = compare(*options, "up.py", cwd=tmp_path / "here")
-        assert done.returncode == 2
-        assert said in done.stderr
+    done = compare("up.py", cwd=tmp_path / "here")
+    assert done.returncode == 2
+    assert f"It ran in a copy of {tmp_path / 'here'}; --root names a folder above it." in done.stderr
 
 
 def test_a_working_folder_that_is_too_large_is_refused(tmp_path, monkeypatch):
@@ -207,26 +195,14 @@ def test_a_working_folder_that_is_too_large_is_refused(tmp_path, monkeypatch):
     assert [path.name for path in (tmp_path / "left_out").rglob("*")] == ["small"]
 
 
-def test_a_folder_of_another_comparison_is_emptied(tmp_path):
-    (tmp_path / runs.MARK).touch()
-    (tmp_path / "reference").mkdir()
-    assert runs.empty_folder(tmp_path) == tmp_path
-    assert [path.name for path in tmp_path.iterdir()] == [runs.MARK]
-
-
 def test_mistakes_are_said(tmp_path):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
     (tmp_path / "script.py").touch()
     done = compare("nowhere.py", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (2, "lightrainer compare: nowhere.py: there is no such script.\n")
-    done = compare("--tolerance", "2", "script.py", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "'2' has to be at least 0 and below 1" in done.stderr
-    if importlib.util.find_spec("transformers") is not None:
-        done = compare("--folder", "full", "script.py", cwd=tmp_path)
-        assert done.returncode == 2
-        assert "holds files that are no comparison" in done.stderr
+    with pytest.raises(runs.CompareError, match="holds files that are no comparison"):
+        runs.empty_folder(tmp_path / "full")
 
 
 @needs_reference
@@ -242,12 +218,6 @@ def test_a_script_that_fails_or_trains_nothing_is_told(tmp_path):
     assert "without train, evaluate or predict" in done.stderr
 
 
-def test_without_the_reference_it_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(runs, "is_installed", lambda name: False)
-    with pytest.raises(runs.CompareError, match=r"pip install transformers==5\.3\.0 accelerate"):
-        runs.check_reference()
-
-
 def test_a_known_difference_explains_only_what_it_is_the_reason_for():
     weight = Difference(group=WEIGHTS, name="layer.weight", size=0.1)
     old = {"version": "transformers 5.3.0", "gradient_accumulation_steps": 4}
@@ -258,9 +228,6 @@ def test_a_known_difference_explains_only_what_it_is_the_reason_for():
     assert reason(manifest, {}) is not None
     assert reason(Difference(group=FILES, name=manifest.name, only_in="reference"), {}) is None
     assert reason(Difference(group=FILES, name="checkpoint-3/model.safetensors", only_in="lightrainer"), {}) is None
-    flos = Difference(group=METRICS, name="train: total_flos", only_in="lightrainer")
-    assert reason(flos, {"disable_tqdm": True}) is not None
-    assert reason(flos, {"disable_tqdm": False}) is None
     loss = Difference(group=CONTENT, name="all_results.json train_loss", size=0.1)
     assert reason(loss, {"resume_from_checkpoint": "out", "version": "transformers 5.3.0"}) is not None
     assert reason(Difference(group=LOGS, name="step 1: loss"), {"resume_from_checkpoint": "out"}) is None

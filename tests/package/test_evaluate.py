@@ -88,8 +88,6 @@ def test_in_two_processes(trained):
 BAD = {
     "no checkpoint": (["out/checkpoint-3", "train.py"], 2, "out/checkpoint-3 is not a folder"),
     "no weights": ([".", "train.py"], 2, "it holds no weights"),
-    "no script": (["out/checkpoint-2", "tain.py"], 2, "tain.py: there is no such script"),
-    "no launcher": (["--launcher", "torchrum -n 2", "out/checkpoint-2", "train.py"], 1, "torchrum"),
     "a script that fails": (["out/checkpoint-2", "train.py"], 1, "train.py failed (exit status 1)"),
 }
 

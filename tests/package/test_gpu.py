@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from benchmarks import gpu
-from benchmarks.gpu import cases, page
+from benchmarks.gpu import page
 from benchmarks.gpu.cuda_code import found, listed
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,31 +23,6 @@ def test_every_stage_runs_to_its_end_on_the_cpu(tmp_path):
     assert outcomes.keys() == gpu.STAGES.keys()
     assert set.union(*outcomes.values()) == {"passed", "shown", "skipped"}
     assert all(outcomes[stage] - {"skipped"} for stage in outcomes.keys() - {"tests"})
-
-
-def test_an_interrupted_stage_goes_on(tmp_path, monkeypatch, capfd):
-    ran = []
-
-    def run_case(stage, case, setting, seconds):
-        ran.append(case)
-        return {"stage": stage, "case": case, "outcome": "passed", "figures": {}, "note": "", "seconds": 40}
-
-    machine = {"device": "cpu", "gpu": None, "commit": "one"}
-    monkeypatch.setattr(gpu, "run_case", run_case)
-    monkeypatch.setattr(gpu, "probe", lambda setting: machine)
-    command = ["--device", "cpu", "--results", str(tmp_path / "results.json"), "--minutes", "1", "checkpoints"]
-    assert [gpu.main(command) for _ in range(3)] == [3, 3, 0]
-    assert "the same command goes on" in capfd.readouterr().out
-    assert len(ran) == len(set(ran)) == 5
-    machine["commit"] = "two"
-    gpu.main(command)
-    assert len(ran) == 7
-    assert (tmp_path / "results.one.json").exists()
-
-
-def test_a_case_that_fails_is_a_row():
-    outcome = cases._outcome("trace", "unknown", cases.Setting("cpu"))
-    assert (outcome["passed"], "KeyError" in outcome["note"]) == (False, True)
 
 
 def test_page_and_readme_say_what_ran():

@@ -6,7 +6,7 @@ import math
 import pytest
 from commands import NET, command
 
-from lightrainer.tools.lr_find import picture, smoothed, suggestion
+from lightrainer.tools.lr_find import smoothed, suggestion
 
 SCRIPT = """\
 import sys, torch
@@ -28,13 +28,10 @@ trainer.save_model("saved")
 """
 
 
-def lr_find(*words, cwd):
-    return command("lr-find", *words, cwd=cwd)
-
-
 def test_it_suggests_a_rate_and_writes_nothing(tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT)
-    done = lr_find("--json", "--min", 1e-4, "--max", 10, "--steps", 30, "train.py", "out", cwd=tmp_path)
+    words = ["--json", "--min", 1e-4, "--max", 10, "--steps", 30]
+    done = command("lr-find", *words, "train.py", "out", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert 1e-3 < found["suggestion"] < 10
@@ -44,20 +41,11 @@ def test_it_suggests_a_rate_and_writes_nothing(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
 
 
-BAD = {
-    "no script": (["tain.py"], "tain.py: there is no such script"),
-    "no range": (["--min", "1", "--max", "0.1", "train.py"], "--min 1 has to be below --max 0.1"),
-    "too few steps": (["--steps", "3", "train.py"], "at least 20"),
-}
-
-
-@pytest.mark.parametrize("name", BAD)
-def test_bad_input(tmp_path, name):
+def test_bad_input(tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT)
-    words, said = BAD[name]
-    done = lr_find(*words, cwd=tmp_path)
+    done = command("lr-find", "--min", "1", "--max", "0.1", "train.py", cwd=tmp_path)
     assert done.returncode == 2
-    assert said in done.stderr
+    assert "--min 1 has to be below --max 0.1" in done.stderr
 
 
 def test_the_suggestion_is_where_the_loss_falls_fastest():
@@ -72,10 +60,3 @@ def test_smoothing_ends_where_the_loss_explodes():
     assert len(smoothed([1.0] * 10 + [100.0, 1.0])) == 10
     assert len(smoothed([1.0, math.nan, 1.0])) == 1
     assert smoothed([math.nan]) == []
-
-
-def test_the_picture_has_the_largest_loss_above():
-    lines = picture([3.0, 2.0, 1.0])
-    assert lines[0].startswith("        3 |*")
-    assert lines[-1].lstrip().startswith("1 |")
-    assert len(picture([0.0])) == len(lines)

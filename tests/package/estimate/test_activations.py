@@ -90,9 +90,3 @@ def test_a_layer_of_16_bit_numbers_is_that_of_the_paper():
     assert layer_bytes(split) == 512 * 4 * (8 * 1024 + (24 * 1024 + statistics) / 8)
     both = Job(**given, gpus=8, tp=8, sequence_parallel=True)
     assert layer_bytes(both) == layer_bytes(one) / 8
-
-
-def test_sequences_shared_out_keep_less():
-    whole = Job(model=job("llama", "fp32").model, gpus=2, sequence=SEQUENCE, precision="fp32")
-    halves = Job(model=whole.model, gpus=2, cp=2, sequence=SEQUENCE, precision="fp32")
-    assert activation_bytes(halves) == activation_bytes(whole) / 2

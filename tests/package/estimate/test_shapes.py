@@ -40,32 +40,14 @@ def test_without_weights_those_of_a_decoder_are_assumed(family):
     assert "decoder without biases" in shape.assumed
 
 
-T5 = {"model_type": "t5", "is_encoder_decoder": True, "d_model": 4, "num_layers": 1, "num_heads": 1}
-CONFIGS = [
-    ({"hidden_size": 4, "num_attention_heads": 2}, "the layers are not known"),
-    ({"n_layer": 4, "num_attention_heads": 2}, "the hidden are not known"),
-    (T5, "the weights of 't5' do not follow"),
-]
-
-
-@pytest.mark.parametrize(("config", "message"), CONFIGS)
-def test_what_a_configuration_does_not_tell_is_named(config, message):
-    with pytest.raises(ValueError, match=message):
-        model_from_config(config)
-
-
-@pytest.mark.parametrize("text", ["{", b"\x10\x00", b"\xff\xff\xff\xff\xff\x00\x00\x00{}"])
-def test_damaged_files_are_named(text, tmp_path):
-    if isinstance(text, str):
-        (tmp_path / "config.json").write_text(text)
-    else:
-        (tmp_path / "config.json").write_text("{}")
-        (tmp_path / "model.safetensors").write_bytes(text)
-    with pytest.raises(ValueError, match=r"config\.json.*the file is not JSON|no safetensors file"):
+def test_damaged_files_are_named(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").write_bytes(b"\xff\xff\xff\xff\xff\x00\x00\x00{}")
+    with pytest.raises(ValueError, match="no safetensors file"):
         model_from_folder(tmp_path)
 
 
-@pytest.mark.parametrize("parameters", [1000, 12_345, 10**6, 124_000_000, 10**9, 7 * 10**9, 70 * 10**9, 10**12])
+@pytest.mark.parametrize("parameters", [12_345, 124_000_000, 7 * 10**9, 10**12])
 def test_a_model_of_a_size_has_that_size(parameters):
     shape = model_of_size(parameters)
     assert shape.parameters == parameters
@@ -88,12 +70,9 @@ def test_given_numbers_are_taken():
 
 
 NUMBERS = [
-    ({}, "params: give the number"),
     ({"layers": 2}, "params: give the number"),
     ({"parameters": 10**6, "layers": 50, "hidden": 512}, "params=1,000,000, but"),
-    ({"parameters": 10**9, "layers": 2, "hidden": 512, "intermediate": 1024}, "params=1,000,000,000, but"),
     ({"layers": 2, "hidden": 512, "heads": 7}, "heads=7 does not divide hidden=512"),
-    ({"layers": 2, "hidden": 512, "heads": 8, "kv_heads": 3}, "kv_heads=3 does not divide heads=8"),
 ]
 
 
