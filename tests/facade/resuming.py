@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from own_draws import OwnDraws
 from tiny import At, points, tiny, trainer, weights
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, WeightedRandomSampler, get_worker_info
 
@@ -122,11 +121,22 @@ def collate(samples: list[dict[str, Any]]) -> dict[str, Any]:
     return {**batch, "x": batch["x"] + noise()}
 
 
-class OwnClass(OwnDraws):
-    """Its batches cannot be written down, so that the last one read is made anew."""
+class OwnDraws:
+    """A collator with generators of its own, one of them made when it is first needed, as that of a masking one is."""
+
+    def __init__(self) -> None:
+        self.drawing: dict[str, Any] = {"numpy": np.random.default_rng(5), "python": random.Random(6)}
+        self.generator: torch.Generator | None = None
 
     def __call__(self, samples: list[dict[str, Any]]) -> Any:
-        return Own(super().__call__(samples))
+        if self.generator is None:
+            worker = get_worker_info()
+            self.generator = torch.Generator().manual_seed(7 + (0 if worker is None else worker.id))
+        drawn = (
+            torch.rand((), generator=self.generator) + self.drawing["numpy"].random() + self.drawing["python"].random()
+        )
+        batch = lightrainer.default_data_collator(samples)
+        return {**batch, "x": batch["x"] + 0.1 * float(drawn)}
 
 
 class OwnNoise(Noisy):
@@ -191,7 +201,6 @@ TOKENS = {**LENGTHS, "train_sampling_strategy": "token_budget", "max_tokens_per_
 TOKENS |= {"per_device_train_batch_size": 8}
 KINDS = {
     "samples": Kind(),
-    "samples in sequence": Kind(arguments={"train_sampling_strategy": "sequential"}),
     "an unseeded sampler": Kind(arguments=UNSEEDED),
     "a sampler with a generator": Kind(
         arguments=UNSEEDED, cls=sampled_by(lambda data: RandomSampler(data, generator=generator()))
@@ -206,13 +215,8 @@ KINDS = {
     "a shuffled stream of rows": Kind(lambda: hub_stream(shuffled=True), needs="datasets"),
     "batches like those of a tokenizer": Kind(collator=lambda samples: UserDict(collate(samples))),
     "batches of a class of its own": Kind(collator=lambda samples: Own(collate(samples))),
-    "a stream of such batches": Kind(StatefulStream, collator=lambda samples: Own(collate(samples))),
     "generators of their own": Kind(OwnNoise, makes_collator=OwnDraws),
     "a stream with generators of its own": Kind(OwnStream, makes_collator=OwnDraws),
-    "such batches of a class of its own": Kind(OwnNoise, makes_collator=lambda: OwnClass()),
-    "a plain DataLoader with generators": Kind(
-        OwnNoise, cls=loaded_by(lambda data: DataLoader(data, 2, shuffle=True, collate_fn=OwnDraws()))
-    ),
     "a plain DataLoader": Kind(cls=loaded_by(lambda data: DataLoader(data, 2, shuffle=True, collate_fn=collate))),
     "a DataLoader with a generator": Kind(
         cls=loaded_by(lambda data: DataLoader(data, 2, shuffle=True, collate_fn=collate, generator=generator()))

@@ -1,73 +1,27 @@
-"""The arguments about loading do what they say: workers, their order, what they read ahead, and lengths."""
+"""The arguments about loading do what they say: the life and the seeds of workers, and lengths."""
 
-import time
-import warnings
+import os
 
 import pytest
 import torch
 from tiny import points, trained, trainer
 from torch.utils.data import Dataset
-from workers_at_hand import Noted, SlowStream, SlowToBegin, Telling
-
-from lightrainer import Trainer
 
 # Starting worker processes from a process with threads is what the loader does; Python 3.12 and later warn about it.
 forking = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 
 
-def loaders(made, data):
-    return {
-        "train": made.get_train_dataloader(),
-        "eval": made.get_eval_dataloader(),
-        "test": made.get_test_dataloader(data),
-    }
-
-
 # --- worker processes
 
 
-@forking
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_workers_are_started_as_asked(tmp_path, method):
-    """In training and in evaluation; each sample says how the process that made it was started."""
-    options = {"dataloader_num_workers": 1, "dataloader_multiprocessing_context": method}
-    made = trainer(tmp_path, train_dataset=Telling(), eval_dataset=Telling(), **options)
-    started = Telling.METHODS.index(f"{method.capitalize()}Process") % 3
-    for name, loader in loaders(made, Telling()).items():
-        assert {int(label) for batch in loader for label in batch["labels"]} == {started}, name
+class Telling(Dataset):
+    """Samples that say which process made them."""
 
+    def __len__(self):
+        return 8
 
-@forking
-@pytest.mark.parametrize("in_order", [True, False])
-@pytest.mark.parametrize("data", [SlowToBegin(), SlowStream()], ids=["map-style", "stream"])
-def test_batches_that_are_ready_need_not_wait(tmp_path, data, in_order):
-    """Two workers, of which the first is slow: its batches come first, or last."""
-    options = {"dataloader_num_workers": 2, "dataloader_in_order": in_order, "train_sampling_strategy": "sequential"}
-    options |= {"per_device_train_batch_size": 2, "per_device_eval_batch_size": 2, "max_steps": 4}
-    made = trainer(tmp_path, train_dataset=data, eval_dataset=data, **options)
-    for name, loader in loaders(made, data).items():
-        with warnings.catch_warnings():
-            # torch counts samples of a stream with a length, and both workers have half of them.
-            warnings.filterwarnings("ignore", message="Length of IterableDataset")
-            firsts = [int(batch["x"][0, 0]) for batch in loader]
-        assert (firsts[0] == 0) is in_order, name
-
-
-@forking
-@pytest.mark.parametrize("factor", [None, 1, 6])
-def test_so_many_batches_are_read_ahead(tmp_path, factor):
-    """By one worker, while the first batch is being worked on: two if unset; the loader itself holds one more."""
-    data = Noted(tmp_path / "read")
-    options = {"dataloader_num_workers": 1, "dataloader_prefetch_factor": factor, "per_device_train_batch_size": 2}
-    made = trainer(tmp_path, train_dataset=data, **options)
-    batches = iter(made.get_train_dataloader())
-    next(batches)
-    expected = 2 * ((factor or 2) + 2)
-    deadline = time.monotonic() + 120
-    while (read := len(data.path.read_text().split())) < expected and time.monotonic() < deadline:
-        time.sleep(0.02)
-    time.sleep(0.1)
-    assert read == len(data.path.read_text().split()) == expected
+    def __getitem__(self, index):
+        return {"x": torch.full((8,), float(os.getpid())), "labels": torch.tensor(0)}
 
 
 @forking
@@ -140,37 +94,3 @@ def test_another_dataset_is_measured_for_itself(tmp_path):
     made = trainer(tmp_path, train_sampling_strategy="group_by_length")
     lengths = [made._get_eval_sampler(data).lengths for data in (Counted(6), Counted(4), Counted(6))]
     assert lengths[0] == lengths[2] == [*lengths[1], *lengths[0][4:]]
-
-
-def table(count=12):
-    import datasets
-
-    rows = points(count)
-    columns = {"x": [row["x"].tolist() for row in rows], "labels": [int(row["labels"]) for row in rows]}
-    lengths = {"length": list(range(count)), "size": list(range(count, 0, -1)), "input_ids": [[0] * 3] * count}
-    return datasets.Dataset.from_dict({**columns, **lengths})
-
-
-@pytest.mark.parametrize("unused", [True, False])
-@pytest.mark.parametrize("column", ["length", "size", "absent"])
-def test_lengths_come_from_their_column_where_there_is_one(tmp_path, column, unused):
-    """Also where the model takes no such column, and it is removed before the samples are read."""
-    seen = []
-
-    class Watching(Trainer):
-        def _get_train_sampler(self, train_dataset=None):
-            sampler = super()._get_train_sampler(train_dataset)
-            seen.append((sampler.lengths, train_dataset.column_names))
-            return sampler
-
-    options = {"train_sampling_strategy": "group_by_length", "length_column_name": column}
-    made = trainer(tmp_path, Watching, train_dataset=table(), remove_unused_columns=unused, **options)
-    if unused and column == "absent":
-        with pytest.raises(ValueError, match="needs a column 'input_ids', or lengths in one"):
-            made.get_train_dataloader()
-        return
-    made.get_train_dataloader()
-    ((lengths, columns),) = seen
-    expected = {"length": list(range(12)), "size": list(range(12, 0, -1)), "absent": [3] * 12}
-    assert lengths == expected[column]
-    assert (column in columns) is (not unused and column != "absent")

@@ -12,8 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from safetensors.torch import load_file
-from tiny import At, files, same, trained, trainer, weights
+from tiny import files, same, trained, trainer, weights
 
 from lightrainer import Trainer, TrainerCallback, TrainingArguments
 from lightrainer.facade.checkpointing import saving
@@ -213,27 +212,3 @@ def test_parts_are_written_before_what_one_process_alone_writes(tmp_path, monkey
     with pytest.raises(OSError, match="full"):
         made._checkpoints.save_model("folder", internal=True, run=None)
     assert written == ["folder"]
-
-
-def test_a_relative_folder_stays_where_it_was_when_training_began(tmp_path, monkeypatch):
-    """The script changes its folder after the best checkpoint, which is neither rotated away nor lost."""
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path)
-    leave = At("on_step_end", lambda *_: monkeypatch.chdir(tmp_path / "elsewhere"), step=2)
-    values = iter([1.0, 3.0, 2.0, 4.0])
-    options = {"save_strategy": "steps", "save_steps": 1, "eval_strategy": "steps", "eval_steps": 1}
-    made = trainer(
-        Path("out"),
-        callbacks=[leave],
-        compute_metrics=lambda _: {"value": next(values)},
-        **options,
-        save_total_limit=2,
-        load_best_model_at_end=True,
-        metric_for_best_model="value",
-        greater_is_better=False,
-    )
-    made.train()
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["checkpoint-1", "checkpoint-4"]
-    assert made.state.best_model_checkpoint == str(tmp_path / "out" / "checkpoint-1")
-    assert list((tmp_path / "elsewhere").iterdir()) == []
-    assert same(load_file(tmp_path / "out" / "checkpoint-1" / "model.safetensors"), made.model.state_dict())
