@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from module_world import Bare, TokenNet, make_trainer, same_weights, seeded
+from module_world import Bare, make_trainer, same_weights, seeded
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
@@ -32,34 +32,22 @@ def network(outputs=3, dropout=0.0):
     return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Dropout(dropout), nn.Linear(8, outputs))
 
 
-class OwnLoss(nn.Module):
+class OwnLoss(Bare):
     """Takes both parts of a batch, and returns its loss."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(4, 3)
 
     def forward(self, x, y):
         logits = self.layer(x)
         return functional.cross_entropy(logits, y), logits
 
 
-class Distance(nn.Module):
+class Distance(Bare):
     """Returns its loss for one tensor."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(4, 1)
 
     def forward(self, x):
         return {"loss": self.layer(x).square().mean()}
 
 
-class TwoInputs(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(4, 3)
-
+class TwoInputs(Bare):
     def forward(self, left, right):
         return self.layer(left + right)
 
@@ -72,7 +60,6 @@ def as_lists(samples):
 accuracy = {"accuracy": MulticlassAccuracy(3, average="micro")}
 CASES = {
     "classifier": (lambda: LossModule(network(), loss_fn=nn.CrossEntropyLoss(), metrics=accuracy), (ROWS, CLASSES)),
-    "function": (lambda: LossModule(network(), loss_fn=functional.cross_entropy), (ROWS, CLASSES)),
     "regression": (
         lambda: LossModule(network(1), loss_fn=nn.MSELoss(), metrics={"mse": MeanSquaredError()}),
         (ROWS, ROWS.sum(1, keepdim=True)),
@@ -88,7 +75,6 @@ CASES = {
         (TOKENS, TOKENS % 4),
     ),
     "next token": (lambda: CausalLMModule(nn.Sequential(nn.Embedding(11, 6), nn.Linear(6, 11))), (TOKENS,)),
-    "next token, labels": (lambda: CausalLMModule(TokenNet(), metrics=False), (TOKENS, TOKENS)),
 }
 
 
@@ -229,7 +215,6 @@ def test_a_tuple_trains_as_a_mapping_does_to_the_last_bit():
         make_trainer(accumulate_grad_batches=2).fit(module, DataModule(dataset, batch_size=4))
         trained.append(module.model)
     assert same_weights(*trained)
-    assert not same_weights(trained[0], seeded(network)), "they have learned something"
 
 
 def test_a_described_loss_function_is_in_the_checkpoint_and_a_weight_of_classes_moves_with_the_module(tmp_path):
@@ -244,48 +229,21 @@ def test_a_described_loss_function_is_in_the_checkpoint_and_a_weight_of_classes_
     assert weighted.loss_fn.weight.device.type == "meta"
 
 
-def test_tuples_for_a_model_that_generates():
-    class Generating(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.net = TokenNet()
-
-        def forward(self, input_ids, labels=None):
-            loss = None if labels is None else self.net(input_ids, labels)["loss"]
-            return {"loss": loss, "logits": self.net(input_ids)["logits"]}
-
-        def generate(self, input_ids, **kwargs):
-            return input_ids[:, :3]
-
-    module = Seq2SeqModule(Generating(), metrics={"accuracy": MulticlassAccuracy(11, average="micro")}, pad_token_id=0)
-    trainer = make_trainer(max_epochs=1)
-    loader = DataLoader(TensorDataset(TOKENS, TOKENS), batch_size=4)
-    trainer.fit(module, loader, loader)
-    assert "val_accuracy" in trainer.callback_metrics
-    assert torch.equal(torch.cat(trainer.predict(module, loader)), TOKENS[:, :3])
-
-
 def test_tuples_are_cut_where_processes_repeat_samples():
     nested = cut_batch([{"x": torch.zeros(4, 3)}, ["a", "b", "c", "d"], torch.tensor(1.0)], 2)
     assert (nested[0]["x"].shape, nested[1], nested[2].ndim) == ((2, 3), ["a", "b"], 0)
 
 
-@pytest.mark.parametrize("verb", ["fit", "validate", "test"])
-def test_a_model_without_a_loss_is_told_of_loss_fn(verb):
+def test_a_model_without_a_loss_is_told_of_loss_fn():
     loader = DataLoader(TensorDataset(ROWS, ROWS), batch_size=4)
     with pytest.raises(ValueError, match=r"Tensor \(4, 4\), Tensor \(4, 4\).*`loss_fn`"):
-        getattr(make_trainer(max_epochs=1), verb)(LossModule(TwoInputs()), loader)
-    with pytest.raises(ValueError, match="`loss_fn`"):
-        getattr(make_trainer(max_epochs=1), verb)(
-            SequenceClassificationModule(network()), DataLoader(TensorDataset(ROWS))
-        )
+        make_trainer(max_epochs=1).fit(LossModule(TwoInputs()), loader)
 
 
 @pytest.mark.parametrize(
     ("arguments", "kind", "message"),
     [
         ({"loss_fn": nn.CrossEntropyLoss}, TypeError, r"the class CrossEntropyLoss"),
-        ({"loss_fn": "cross_entropy"}, TypeError, "`loss_fn` is a str"),
         ({"loss_fn": nn.Linear(1, 1)}, ValueError, "a Linear with parameters"),
         ({"loss_fn": nn.MSELoss(), "label_smoothing": 0.1}, ValueError, "label_smoothing=0.1"),
         ({"loss_fn": {"class_path": "torch.nn.CrossEntropyLos"}}, ValueError, "names no class"),

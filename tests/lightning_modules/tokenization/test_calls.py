@@ -1,16 +1,13 @@
 """Several threads, worker processes, encodings, and what is said of wrong calls."""
 
-import logging
 import sys
 import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
 import pytest
 import torch
-from kinds import NAMED, backend, both, corpus
-from tokenizers import Tokenizer, models
+from kinds import backend, both, corpus
 from torch.utils.data import DataLoader
 
 from lightrainer import BatchEncoding, PreTrainedTokenizerFast
@@ -67,17 +64,12 @@ def test_workers_forked_in_the_middle_of_a_call_can_call_too():
 # --- encodings
 
 
-def test_encodings_move_and_refuse_dtypes(caplog):
+def test_encodings_move():
     mine, _ = both("WordPiece")
     encoded = mine("a b", return_tensors="pt")
     assert encoded.to(torch.device("meta")) is encoded
     assert encoded["input_ids"].device.type == "meta"
     assert encoded.input_ids is encoded["input_ids"]
-    with caplog.at_level(logging.WARNING):
-        encoded.to(torch.float16)
-    assert "torch.float16 is no device" in caplog.text
-    arrays = mine("a b", return_tensors="np")
-    assert arrays.to("cpu")["input_ids"].dtype == np.int64
 
 
 def test_encodings_by_negative_numbers_and_without_a_text():
@@ -85,19 +77,10 @@ def test_encodings_by_negative_numbers_and_without_a_text():
     encoded = mine(["a b", "c d e"])
     last = len(encoded.tokens(1)) - 2
     assert encoded.token_to_chars(-1, -2) == encoded.token_to_chars(1, last) == (4, 5)
-    assert encoded.token_to_word(-1, -2) == encoded.token_to_word(1, last) == 2
     assert encoded.word_to_tokens(1, -1) == encoded.word_to_tokens(1, 2)
     bare = BatchEncoding({"input_ids": [1, 2, 3]})
-    assert bare[0:2] == {"input_ids": [1, 2]}
-    assert not bare.is_fast
     with pytest.raises(ValueError, match=r"word_ids\(\) asks where tokens came from"):
         bare.word_ids()
-    with pytest.raises(KeyError, match="neither a column's name nor a slice"):
-        bare[0]
-    with pytest.raises(AttributeError, match="neither an attribute nor a column 'labels'"):
-        _ = bare.labels
-    with pytest.raises(ValueError, match=r"'input_ids' cannot be made into one tensor: rows of 1, 2 values"):
-        BatchEncoding({"input_ids": [[1], [1, 2]]}, tensor_type="pt")
     assert BatchEncoding({"a": [1, 2]}, tensor_type="pt", prepend_batch_axis=True)["a"].tolist() == [[1, 2]]
 
 
@@ -125,14 +108,10 @@ def test_an_unknown_argument_is_warned_of(caplog):
     ("given", "asked", "error", "message"),
     [
         ((None,), {}, ValueError, "There is nothing to tokenize"),
-        ((3,), {}, TypeError, r"\[3\] cannot be tokenized"),
         ((["a", None],), {}, TypeError, r"\['a', None\] cannot be tokenized"),
-        (("a", 3), {}, TypeError, r"\('a', 3\)"),
         ((["a"], "b"), {}, TypeError, "`text_pair` is one text, but `text` a list"),
         ((["a"], ["b", "c"]), {}, ValueError, "longer than"),
         (("a",), {"padding": "long"}, ValueError, "'long' is not a valid PaddingStrategy.*'longest'"),
-        (("a",), {"truncation": "first"}, ValueError, "'first' is not a valid TruncationStrategy"),
-        (("a",), {"return_tensors": "tf"}, ValueError, "'tf' is not a valid TensorType"),
         ((["a", "b c"],), {"return_tensors": "pt"}, ValueError, "rows of 1, 2 values. Pass `padding=True`"),
         (("a",), {"padding": True, "truncation": True, "max_length": 5, "pad_to_multiple_of": 4}, ValueError, "(4)"),
     ],
@@ -148,10 +127,8 @@ def test_a_tokenizer_without_pad_token():
     for call in (lambda: mine(["a"], padding=True), lambda: mine.pad([{"input_ids": [1]}])):
         with pytest.raises(ValueError, match="needs a pad token"):
             call()
-    mine.pad_token = "[PAD]"
-    assert mine(["a", "a b"], padding=True)["input_ids"][0][-1] == mine.pad_token_id
     mine.pad_token_id = 4
-    assert mine.pad_token == "[MASK]"
+    assert mine(["a", "a b"], padding=True)["input_ids"][0][-1] == 4
 
 
 def test_wrong_paddings_are_explained():
@@ -160,8 +137,6 @@ def test_wrong_paddings_are_explained():
         ({"ids": [1]}, {}, "no column 'input_ids' to pad, but ids"),
         ({"input_ids": [[1], [2]], "x": [[1]]}, {}, "'x' has 1 rows, but 'input_ids' has 2"),
         ([{"input_ids": ["a"]}], {}, "holds 'a', a str"),
-        ([{"input_ids": [1]}], {"padding_side": "top"}, "`padding_side` is 'top'"),
-        (3, {}, "A int cannot be padded"),
     ):
         with pytest.raises(ValueError, match=message):
             mine.pad(given, **asked)
@@ -171,20 +146,14 @@ def test_wrong_tokens_and_settings_are_explained():
     mine, _ = both("WordLevel")
     with pytest.raises(ValueError, match=r"'pad_tokens' is no special token. Did you mean 'pad_token'"):
         mine.add_special_tokens({"pad_tokens": "x"})
-    with pytest.raises(ValueError, match="`pad_token` is 3"):
-        mine.pad_token = 3
     for options, error, message in (
         ({"pad_token": 3}, TypeError, "`pad_token` is 3, a int"),
         ({"padding_side": "top"}, ValueError, "`padding_side` is 'top'"),
         ({"extra_special_tokens": 3}, ValueError, "`extra_special_tokens` is 3"),
-        ({"decode": 1}, AttributeError, "`decode` is a method"),
+        ({"tokenizer_object": None}, ValueError, "`tokenizer_object` is None"),
     ):
         with pytest.raises(error, match=message):
-            PreTrainedTokenizerFast(tokenizer_object=backend("WordLevel"), **options)
-    with pytest.raises(ValueError, match="`tokenizer_object` is None"):
-        PreTrainedTokenizerFast()
-    with pytest.raises(ValueError, match=r"`tokenizer_object`.*BPE"):
-        PreTrainedTokenizerFast(tokenizer_object=models.BPE())
+            PreTrainedTokenizerFast(**{"tokenizer_object": backend("WordLevel"), **options})
 
 
 def test_a_subclass_with_names_of_its_own():
@@ -192,11 +161,5 @@ def test_a_subclass_with_names_of_its_own():
         model_input_names = ["ids", "attention_mask"]
         padding_side = "left"
 
-        def __init__(self, **kwargs):
-            kwargs.setdefault("pad_token", "[PAD]")
-            super().__init__(**kwargs)
-
-    made = Mine(tokenizer_object=Tokenizer.from_str(backend("WordLevel").to_str()))
+    made = Mine(tokenizer_object=backend("WordLevel"), pad_token="[PAD]")
     assert made.pad([{"ids": [1]}, {"ids": [1, 2]}])["ids"] == [[0, 1], [1, 2]]
-    assert Mine.model_input_names is not made.model_input_names
-    assert NAMED["pad_token"] == made.pad_token

@@ -48,8 +48,7 @@ def weather(place: str, days: int = 3, unit: Literal["C", "F"] = "C"):
 
 @pytest.fixture
 def pair():
-    made = both("byte-level BPE", chat_template=PLAIN)
-    return made
+    return both("byte-level BPE", chat_template=PLAIN)
 
 
 def test_chats_equal_the_reference(pair):
@@ -129,9 +128,7 @@ def test_which_of_several_templates(pair):
     [
         "{{ ''.__class__.__mro__ }}",
         "{{ messages.append(1) }}",
-        "{{ messages.__init__.__globals__ }}",
         "{% for m in messages %}{{ m.update({'a': 1}) }}{% endfor %}",
-        "{{ cycler.__init__.__globals__.os }}",
         "{{ raise_exception.__globals__.x }}",
     ],
 )
@@ -184,10 +181,6 @@ def test_masks_of_several_threads_do_not_mix(pair):
 # --- tools
 
 
-class Thing:
-    """Anything."""
-
-
 def many(
     a: list[int],
     b: str | None,
@@ -222,63 +215,25 @@ def many(
     return True
 
 
-class Methods:
-    def method(self, x: "int") -> None:
-        """Be a method.
-
-        Args:
-            x: some
-        """
-
-    def no_arguments(self):
-        """Nothing to pass."""
-
-
-@pytest.mark.parametrize(
-    "tool",
-    [weather, many, Methods().method, Methods.method, Methods().no_arguments],
-    ids=lambda tool: tool.__qualname__,
-)
+@pytest.mark.parametrize("tool", [weather, many])
 def test_schemas_of_tools_equal_the_reference(tool):
     from transformers.utils import get_json_schema
 
     assert_same(schema_of(tool), get_json_schema(tool))
 
 
-@pytest.mark.skipif(LATER, reason="later versions refuse the class, and describe both lists otherwise")
-def test_hints_that_mean_something_else_to_later_versions():
-    from transformers.utils import get_json_schema
-
-    def own(thing: Thing, some: list, more: list[int] | dict[str, int]):
-        """Do.
-
-        Args:
-            thing: any
-            some: all
-            more: both
-        """
-
-    assert_same(schema_of(own), get_json_schema(own))
-
-
-def tool(name, hint=None, doc="Do.\n\nArgs:\n    x: some\n"):
-    def made(x): ...
-
-    made.__name__, made.__doc__ = name, doc
-    made.__annotations__ = {} if hint is None else {"x": hint}
-    return made
-
-
 LACKING = {
-    "'no_doc' has no docstring": tool("no_doc", int, None),
-    "'x' of the tool 'no_hint' has no type hint": tool("no_hint"),
-    "'no_line' says nothing about the argument 'x'": tool("no_line", int, "Do."),
-    "has no counterpart in JSON schema": tool("strange", set[int]),
-    r"write list\[...\] instead": tool("any_tuple", tuple[int, ...]),
+    "'made' has no docstring": ({"x": int}, None),
+    "'x' of the tool 'made' has no type hint": ({}, "Do.\n\nArgs:\n    x: some\n"),
+    "'made' says nothing about the argument 'x'": ({"x": int}, "Do."),
+    "has no counterpart in JSON schema": ({"x": set[int]}, "Do.\n\nArgs:\n    x: some\n"),
 }
 
 
 @pytest.mark.parametrize("said", LACKING)
 def test_what_a_tool_lacks_is_said(said):
+    def made(x): ...
+
+    made.__annotations__, made.__doc__ = LACKING[said]
     with pytest.raises(ValueError, match=said):
-        schema_of(LACKING[said])
+        schema_of(made)

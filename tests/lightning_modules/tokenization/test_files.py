@@ -1,6 +1,5 @@
 """Folders of both libraries, of 4.x and 5.x, are read by both, and mean the same."""
 
-import copy
 import json
 import pickle
 
@@ -166,8 +165,6 @@ def test_a_file_alone(tmp_path):
         PreTrainedTokenizerFast.from_pretrained(path, pad_token="[PAD]"),
         transformers.PreTrainedTokenizerFast.from_pretrained(path, pad_token="[PAD]"),
     )
-    other = PreTrainedTokenizerFast(tokenizer_file=path, **NAMED)
-    assert_same(other(TEXTS, padding=True), both("WordPiece")[1](TEXTS, padding=True))
 
 
 def test_chat_templates_in_files_and_in_the_settings(tmp_path):
@@ -253,21 +250,14 @@ def test_a_class_of_its_own_is_not_run(tmp_path, caplog):
 # --- copies
 
 
-@pytest.mark.parametrize(
-    "copied", [copy.deepcopy, lambda made: pickle.loads(pickle.dumps(made))], ids=["copy", "pickle"]
-)
-def test_copies_are_equal_and_apart(copied):
+def test_copies_are_equal_and_apart():
     mine = dressed(both("Unigram")[0])
     encoded = mine(TEXTS, padding=True, return_tensors="pt")
-    other = copied(mine)
+    other, again = pickle.loads(pickle.dumps((mine, encoded)))
     assert_same(other(TEXTS, padding=True, return_tensors="pt"), encoded)
     other.add_tokens("<only here>")
-    other.pad_token = "[MASK]"
     assert len(mine) == len(other) - 1
-    assert mine.pad_token == "[PAD]"
-    again = copied(encoded)
     assert again.word_ids(0) == encoded.word_ids(0)
-    assert again.n_sequences == 1
 
 
 # --- what cannot be read
@@ -275,42 +265,19 @@ def test_copies_are_equal_and_apart(copied):
 
 def test_what_cannot_be_read_is_said(tmp_path):
     load = PreTrainedTokenizerFast.from_pretrained
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    with pytest.raises(OSError, match=r"has no tokenizer.json, nor"):
-        load(empty)
-    (empty / "vocab.txt").write_text("a")
-    with pytest.raises(OSError, match=r"has no tokenizer.json, but vocab.txt, .*transformers"):
-        load(empty)
-    (empty / "tokenizer.json").write_text("{")
-    with pytest.raises(OSError, match=r"tokenizer.json: the file is not JSON .*line 1 column 2.*Is it whole"):
-        load(empty)
-    (empty / "tokenizer.json").write_text(written("WordLevel").replace('"WordLevel"', '"WordsOfTomorrow"'))
-    with pytest.raises(OSError, match=r"tokenizer.json cannot be read.*pip install -U tokenizers"):
-        load(empty)
-    folder = folder_of(tmp_path)
-    (folder / "tokenizer_config.json").write_text("{")
-    with pytest.raises(OSError, match=r"tokenizer_config.json: the file is not JSON"):
-        load(folder)
+    other = written("WordLevel").replace('"WordLevel"', '"WordsOfTomorrow"')
+    for name, content, message in (
+        ("vocab.txt", "a", "has no tokenizer.json, but vocab.txt, .*transformers"),
+        ("tokenizer.json", "{", "tokenizer.json: the file is not JSON .*line 1 column 2.*Is it whole"),
+        ("tokenizer.json", other, "pip install -U tokenizers"),
+    ):
+        (tmp_path / name).write_text(content)
+        with pytest.raises(OSError, match=message):
+            load(tmp_path)
     with pytest.raises(OSError, match=r"'\./not/there' is neither a file nor a folder"):
         load("./not/there")
-    (folder / "tokenizer_config.json").write_text("{}")
     with pytest.raises(NotImplementedError, match="`gguf_file` is not supported here"):
-        load(folder, gguf_file="x.gguf")
-    with pytest.raises(OSError, match="AutoTokenizer is not made but asked"):
-        AutoTokenizer()
-
-
-def test_saving_where_it_cannot_be(tmp_path):
-    mine, _ = both("WordLevel")
-    (tmp_path / "file").write_text("")
-    with pytest.raises(FileExistsError):
-        mine.save_pretrained(tmp_path / "file")
-    with pytest.raises(ValueError, match="files of a slow tokenizer"):
-        mine.save_pretrained(tmp_path, legacy_format=True)
-    paths = (*mine.save_pretrained(tmp_path, filename_prefix="my"), *mine.save_vocabulary(tmp_path))
-    names = [path.rpartition("/")[2] for path in paths]
-    assert names == ["my-tokenizer_config.json", "my-tokenizer.json", "vocab.json"]
+        load(tmp_path, gguf_file="x.gguf")
 
 
 WRONG_SETTINGS = {
@@ -326,13 +293,8 @@ WRONG_SETTINGS = {
 
 @pytest.mark.parametrize("name", WRONG_SETTINGS)
 def test_settings_of_the_wrong_type_are_named(tmp_path, name):
-    """Passed, and in a file."""
-    mine, _ = both("WordPiece")
-    mine.save_pretrained(tmp_path)
-    settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    """In a file, as when they are passed."""
     for value in WRONG_SETTINGS[name]:
-        (tmp_path / "tokenizer_config.json").write_text(json.dumps({**settings, name: value}))
+        folder = folder_of(tmp_path, tokenizer_config={name: value})
         with pytest.raises((TypeError, ValueError), match=rf"`{name}` is "):
-            PreTrainedTokenizerFast(tokenizer_object=mine.backend_tokenizer, **{name: value})
-        with pytest.raises((TypeError, ValueError), match=rf"`{name}` is "):
-            AutoTokenizer.from_pretrained(tmp_path)
+            AutoTokenizer.from_pretrained(folder)

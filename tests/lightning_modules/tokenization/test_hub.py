@@ -63,15 +63,11 @@ def test_without_the_hub_the_cache_is_used(hub, tmp_path):
 def test_what_cannot_be_had_is_said(hub, tmp_path, monkeypatch):
     fill(hub, tmp_path / "folder")
     load = PreTrainedTokenizerFast.from_pretrained
-    with pytest.raises(OSError, match=r"'me/none' cannot be had from the Hub: 404"):
-        load("me/none")
     with pytest.raises(OSError, match="cannot be had from the Hub: 404"):
         load(NAME, revision="v2")
     hub.make("me/empty", **{"config.json": b"{}"})
     with pytest.raises(OSError, match=r"'me/empty' has no tokenizer.json"):
         load("me/empty")
-    with pytest.raises(OSError, match=r"local_files_only"):
-        load(NAME, local_files_only=True)
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
