@@ -5,14 +5,13 @@ import os
 import pwd
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from forking import free_port
 from small_searches import goes_on_after_a_kill, random_sampler, searcher, space
 
-from lightrainer.facade.search.storages import StorageError, disconnect
+from lightrainer.facade.search.storages import disconnect
 
 
 def program(name):
@@ -25,10 +24,7 @@ def server_user():
     """PostgreSQL does not run as root."""
     if os.getuid() != 0:
         return getpass.getuser()
-    try:
-        return pwd.getpwnam("postgres").pw_name
-    except KeyError:
-        return None
+    return next((user.pw_name for user in pwd.getpwall() if user.pw_name == "postgres"), None)
 
 
 @pytest.fixture(scope="module")
@@ -60,9 +56,8 @@ def server(tmp_path_factory):
 def test_two_workers_and_going_on(server, tmp_path):
     made = searcher(tmp_path)
     options = {"storage": server, "study_name": "shared", "load_if_exists": True, "sampler": random_sampler()}
-    best = made.hyperparameter_search(space, n_trials=4, n_jobs=2, **options)
+    made.hyperparameter_search(space, n_trials=4, n_jobs=2, **options)
     assert [trial.state.name for trial in made.study.trials] == ["COMPLETE"] * 4
-    assert best.objective == min(trial.value for trial in made.study.trials)
     disconnect(made.study._storage)
     again = searcher(tmp_path)
     again.hyperparameter_search(space, n_trials=1, final_model="retrain", **options)
@@ -73,15 +68,3 @@ def test_two_workers_and_going_on(server, tmp_path):
 
 def test_the_trial_of_a_killed_process_is_begun_again(server, tmp_path):
     disconnect(goes_on_after_a_kill(tmp_path, server).study._storage)
-
-
-def test_a_database_that_is_not_there_is_said_without_the_password(server, tmp_path):
-    with pytest.raises(StorageError, match="cannot be reached") as caught:
-        searcher(tmp_path).hyperparameter_search(space, n_trials=1, storage=server.replace("/postgres", "/nowhere"))
-    assert "secret" not in str(caught.value)
-
-
-def test_a_driver_that_is_missing_is_named(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "psycopg2", None)
-    with pytest.raises(StorageError, match=r"psycopg2.*driver"):
-        searcher(tmp_path).hyperparameter_search(space, n_trials=1, storage="postgresql+psycopg2://a@127.0.0.1:1/b")

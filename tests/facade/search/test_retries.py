@@ -7,48 +7,41 @@ from tiny import At, told
 
 from lightrainer.facade.search import retries
 from lightrainer.facade.search.report import table
-from lightrainer.facade.search.search_run import SearchOptions, SearchRun
 from lightrainer.facade.search.storages import open_storage
 
 
-def stop_at(step, how):
+def stop_at(step, error):
     def stop(trainer, state, control):
         if state.trial_name == "run-1":
-            how()
+            raise error
 
     return At("on_step_end", stop, step=step)
 
 
-def noting(steps):
-    return At("on_step_end", lambda trainer, state, control: steps.append(state.global_step))
-
-
-def interrupt():
-    raise KeyboardInterrupt
-
-
-def leave():
-    raise SystemExit(143)
-
-
-@pytest.mark.parametrize(("how", "kind"), [(interrupt, "sqlite"), (leave, "sqlite"), (leave, "journal")])
-def test_an_interrupted_search_goes_on_in_the_middle_of_its_trial(tmp_path, how, kind):
+@pytest.mark.parametrize(
+    ("error", "kind", "resumes"),
+    [(KeyboardInterrupt, "sqlite", True), (SystemExit(143), "journal", True), (SystemExit(143), "journal", False)],
+)
+def test_an_interrupted_search_goes_on_in_the_middle_of_its_trial(tmp_path, error, kind, resumes):
+    """Or the trial begins anew, if that is asked for."""
     address = f"sqlite:///{tmp_path / 's.db'}" if kind == "sqlite" else str(tmp_path / "s.log")
     options = {"storage": address, "study_name": "s", "load_if_exists": True, "sampler": random_sampler()}
     settings = {"save_strategy": "steps", "save_steps": 2, "eval_steps": 1}
-    made = told(searcher(tmp_path / "out", callbacks=[stop_at(3, how)], **settings))
+    made = told(searcher(tmp_path / "out", callbacks=[stop_at(3, error)], **settings))
     with pytest.raises((KeyboardInterrupt, SystemExit)):
         made.hyperparameter_search(space, n_trials=3, **options)
-    states = [trial.state.name for trial in made.study.trials]
-    assert states == ["COMPLETE", "FAIL", "WAITING"]
+    assert [trial.state.name for trial in made.study.trials] == ["COMPLETE", "FAIL", "WAITING"]
     assert made.args.learning_rate == 1e-2
 
     steps = []
-    again = searcher(tmp_path / "out", callbacks=[noting(steps)], **settings)
-    again.hyperparameter_search(space, n_trials=1, **options)
+    noting = At("on_step_end", lambda trainer, state, control: steps.append(state.global_step))
+    again = searcher(tmp_path / "out", callbacks=[noting], **settings)
+    again.hyperparameter_search(space, n_trials=1, resume_trials=resumes, **options)
     retried = again.study.trials[2]
-    assert steps == [3, 4]  # after the checkpoint of step 2
+    assert steps == ([3, 4] if resumes else [1, 2, 3, 4])  # after the checkpoint of step 2
     assert retried.params == again.study.trials[1].params
+    if not resumes:
+        return
     assert list(retried.intermediate_values) == [1, 2, 3, 4]
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["run-0", "run-1"]
     rows = table(again.study)
@@ -62,38 +55,9 @@ def test_an_interrupted_search_goes_on_in_the_middle_of_its_trial(tmp_path, how,
     assert whole.evaluate()["eval_loss"] == retried.value
 
 
-def test_the_retry_begins_anew_if_that_is_asked_for(tmp_path):
-    options = {"storage": str(tmp_path / "s.log"), "study_name": "s", "load_if_exists": True}
-    settings = {"save_strategy": "steps", "save_steps": 2}
-    made = told(searcher(tmp_path / "out", callbacks=[stop_at(3, leave)], **settings))
-    with pytest.raises(SystemExit):
-        made.hyperparameter_search(space, n_trials=3, **options)
-    steps = []
-    again = searcher(tmp_path / "out", callbacks=[noting(steps)], **settings)
-    again.hyperparameter_search(space, n_trials=1, resume_trials=False, **options)
-    assert steps == [1, 2, 3, 4]
-
-
 @pytest.mark.parametrize("name", ["s.db", "s.log"])
 def test_the_trial_of_a_process_that_is_gone_is_begun_again(tmp_path, name):
     goes_on_after_a_kill(tmp_path, f"sqlite:///{tmp_path / name}" if name == "s.db" else str(tmp_path / name))
-
-
-def test_who_did_not_train_a_retry_knows_its_folder(tmp_path):
-    """The third process of a study, in which the second one had gone on with a trial of the first."""
-    study = optuna.create_study(storage=open_storage(str(tmp_path / "s.log")))
-    study.ask().set_user_attr(retries.FOLDER, "out/run-0")
-    retries.give_up(study, 0)
-    study.tell(study.ask(), 1.0)
-    assert retries.origins_of(study) == {1: 0}
-    assert [row["state"] for row in table(study)] == ["INTERRUPTED", "COMPLETE"]
-    assert table(study)[0]["folder"] == "out/run-0"
-
-    made = searcher(tmp_path / "out")
-    made.hp_name = None
-    search = SearchRun(made, SearchOptions(n_trials=1, directions=["minimize"]))
-    search.origins.update(retries.origins_of(study))
-    assert search.run_dir(study.trials[1]) == tmp_path / "out" / "run-0"
 
 
 def test_a_trial_of_a_living_process_is_left_alone(tmp_path):
@@ -113,8 +77,7 @@ def test_a_database_has_a_heartbeat_and_retries(tmp_path):
     assert callback() is not None
     study = optuna.create_study(storage=storage)
     for number in (0, 1):
-        trial = study.ask()
-        assert trial.number == number
+        assert study.ask().number == number
         retries.give_up(study, number, max_retry=1)
     # The retry was given up too, and that was enough.
     assert [trial.state.name for trial in study.trials] == ["FAIL", "FAIL"]

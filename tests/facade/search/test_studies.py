@@ -9,41 +9,35 @@ from lightrainer.facade.search.optuna_backend import make_study
 PROCESSES, ROUNDS = 3, 4
 
 
-def _join_each(folder, barrier, failed):
+def study_in(folder, name, *metrics):
+    given = {"storage": f"sqlite:///{folder / name}.db", "study_name": "mine", "load_if_exists": True}
+    return make_study(["minimize"], given, *metrics)
+
+
+def _join_each(folder, barrier):
     for number in range(ROUNDS):
         barrier.wait(60)
-        try:
-            given = {"storage": f"sqlite:///{folder / f'{number}.db'}", "study_name": "mine", "load_if_exists": True}
-            study = make_study(["minimize"], given, ["eval_loss"])
-            study.enqueue_trial({"x": 0.5})
-        except Exception as error:
-            failed.put(f"{number}: {type(error).__name__}: {error}")
+        study_in(folder, str(number), ["eval_loss"]).enqueue_trial({"x": 0.5})
 
 
 def test_processes_that_start_at_once_share_a_fresh_study(tmp_path):
     context = multiprocessing.get_context("fork")
-    failed, barrier = context.SimpleQueue(), context.Barrier(PROCESSES)
-    processes = [context.Process(target=_join_each, args=(tmp_path, barrier, failed)) for _ in range(PROCESSES)]
+    barrier = context.Barrier(PROCESSES)
+    processes = [context.Process(target=_join_each, args=(tmp_path, barrier)) for _ in range(PROCESSES)]
     for process in processes:
         process.start()
     for process in processes:
         process.join(120)
-    assert failed.empty(), failed.get()
+    assert [process.exitcode for process in processes] == [0] * PROCESSES
     for number in range(ROUNDS):
-        given = {"storage": f"sqlite:///{tmp_path / f'{number}.db'}", "study_name": "mine", "load_if_exists": True}
-        study = make_study(["minimize"], given)
+        study = study_in(tmp_path, str(number))
         assert len(study.trials) == PROCESSES
         assert study.metric_names == ["eval_loss"]
 
 
-@pytest.mark.parametrize(
-    ("metrics", "other"), [(["mae"], True), (["loss"], False), (["eval_loss"], False), ([], False)]
-)
-def test_a_study_keeps_its_metric(tmp_path, metrics, other):
-    given = {"storage": f"sqlite:///{tmp_path / 'study.db'}", "study_name": "mine", "load_if_exists": True}
-    make_study(["minimize"], given, ["eval_loss"])
-    if other:
-        with pytest.raises(ValueError, match=r"eval_loss.*mae"):
-            make_study(["minimize"], given, metrics)
-    else:
-        assert make_study(["minimize"], given, metrics).metric_names == ["eval_loss"]
+def test_a_study_keeps_its_metric(tmp_path):
+    study_in(tmp_path, "study", ["eval_loss"])
+    with pytest.raises(ValueError, match=r"eval_loss.*mae"):
+        study_in(tmp_path, "study", ["mae"])
+    for metrics in (["loss"], []):
+        assert study_in(tmp_path, "study", metrics).metric_names == ["eval_loss"]

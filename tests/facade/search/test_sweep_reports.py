@@ -2,7 +2,6 @@
 
 import importlib.metadata
 import json
-from types import SimpleNamespace
 
 import lightning
 import optuna
@@ -26,61 +25,29 @@ class Module(lightning.LightningModule):
         return (self.weight * batch).pow(2).mean()
 
     def validation_step(self, batch):
-        self.log_dict({"val_loss": self.weight.item(), "val_f1": 0.5})
+        self.log("val_loss", self.weight.item())
 
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
-@pytest.fixture
-def fit(tmp_path, monkeypatch):
-    """Train for two epochs of four steps, as a trial of a study; returns what the sweep finds."""
-
-    def run(callbacks=(), before=(), **about):
-        storage = f"sqlite:///{tmp_path / 'study.db'}"
-        study = optuna.create_study(storage=storage, study_name="s")
-        for value in before:
-            study.add_trial(optuna.create_trial(value=value, intermediate_values={1: value, 2: value}))
-        trial = study.ask()
-        result = tmp_path / "result.json"
-        told = {"storage": storage, "study": "s", "number": trial.number, "run_name": "run"}
-        about = ChildTrial(**{**told, "metrics": ["val_loss"], "result": str(result), **about})
-        monkeypatch.setenv(VARIABLE, about.as_json())
+def test_a_trial_is_pruned_after_an_epoch_and_takes_no_training_arguments(tmp_path, monkeypatch):
+    """Two epochs of four steps, beside a trial that was better."""
+    storage, result = f"sqlite:///{tmp_path / 'study.db'}", tmp_path / "result.json"
+    study = optuna.create_study(storage=storage, study_name="s")
+    study.add_trial(optuna.create_trial(value=0.01, intermediate_values={1: 0.01, 2: 0.01}))
+    told = {"storage": storage, "study": "s", "number": study.ask().number, "run_name": "run", "unit": "epochs"}
+    told |= {"metrics": ["val_loss"], "result": str(result), "pruner": "median:n_startup_trials=1"}
+    # Fixtures of other folders, which last as long as the session, leave this package's entry point out.
+    monkeypatch.setattr("lightning.fabric.utilities.registry.entry_points", importlib.metadata.entry_points)
+    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+    data = DataLoader(torch.ones(4, 1))
+    for values, error, match in ({}, PrunedBySweep, ""), ({"learning_rate": 0.1}, ValueError, r"\(learning_rate\)"):
+        monkeypatch.setenv(VARIABLE, ChildTrial(**told, values=values).as_json())
         monkeypatch.setattr(sweep_reports, "_process", {})
-        # Fixtures of other folders, which last as long as the session, leave this package's entry point out.
-        monkeypatch.setattr("lightning.fabric.utilities.registry.entry_points", importlib.metadata.entry_points)
-        options = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-        trainer = lightning.Trainer(
-            **options,
-            enable_model_summary=False,
-            callbacks=list(callbacks),
-            accelerator="cpu",
-            max_epochs=2,
-            val_check_interval=2,
-            default_root_dir=tmp_path,
-        )
-        data = DataLoader(torch.ones(4, 1))
-        try:
+        trainer = lightning.Trainer(accelerator="cpu", max_epochs=2, val_check_interval=2, **quiet)
+        with pytest.raises(error, match=match):
             trainer.fit(Module(), data, data)
-        except SystemExit as end:
-            return SimpleNamespace(end=end, study=study, **json.loads(result.read_text()))
-        return SimpleNamespace(end=None, study=study, **json.loads(result.read_text()))
-
-    return run
-
-
-def test_a_trial_is_pruned_after_an_epoch(fit):
-    found = fit(pruner="median:n_startup_trials=1", unit="epochs", before=[0.01])
-    assert isinstance(found.end, PrunedBySweep)
-    assert [place for place, *_ in found.values] == [None, 1]
-    assert found.pruned == "epoch 1"
-    assert list(found.study.trials[-1].intermediate_values) == [1]
-
-
-def test_values_that_the_script_does_not_take(fit):
-    with pytest.raises(ValueError, match=r"training arguments \(learning_rate\)"):
-        fit(values={"learning_rate": 0.1})
-
-
-def test_there_is_none_outside_of_a_sweep():
-    assert "SweepReports" not in str(lightning.Trainer(logger=False, accelerator="cpu").callbacks)
+    found = json.loads(result.read_text())
+    assert ([place for place, *_ in found["values"]], found["pruned"]) == ([None, 1], "epoch 1")
+    assert list(study.trials[-1].intermediate_values) == [1]
