@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
-from plain import Automatic, Network, Recorder, TwoOptimizers, facade, fit, loader, make_trainer, points, raising
+from lightning.pytorch.callbacks import ModelCheckpoint
+from plain import Automatic, Network, Recorder, facade, fit, loader, make_trainer, points, raising
 from starting import finished_ranks
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -22,7 +22,6 @@ from lightrainer import (
     TensorBoardCallback,
     TrainerCallback,
 )
-from lightrainer.callbacks import EVENTS
 from lightrainer.lightning_modules import FolderCheckpointIO
 
 
@@ -41,8 +40,7 @@ def test_should_training_stop(event):
     step = {"on_step_begin": 3, "on_step_end": 4, "on_evaluate": 6, "on_epoch_end": 6, "on_train_begin": 0}[event]
     _, trainer, _ = fit(recorder, raising(event, "should_training_stop", step))
     assert trainer.global_step == {"on_step_begin": 4, "on_train_begin": 0}.get(event, step)
-    assert recorder.names()[-1] == "on_train_end"
-    assert recorder.names().count("on_train_end") == 1
+    assert recorder.names().index("on_train_end") == len(recorder.names()) - 1
 
 
 @pytest.mark.parametrize("accumulation", [1, 2])
@@ -85,14 +83,6 @@ def test_should_evaluate(event):
     assert trainer.check_val_every_n_epoch == 3
     rest = [name for name in recorder.names() if name not in ("on_evaluate", "on_prediction_step", "on_log")]
     assert rest == [name for name in usual.names() if name not in ("on_evaluate", "on_prediction_step", "on_log")]
-
-
-def test_an_evaluation_that_cannot_be_is_said_once(caplog):
-    recorder = Recorder()
-    with caplog.at_level(logging.WARNING):
-        fit(recorder, raising("on_step_end", "should_evaluate"), module=TwoOptimizers())
-    assert steps_of(recorder, "on_evaluate") == []
-    assert caplog.text.count("no validation data or step") == 1
 
 
 @pytest.mark.parametrize("event", ["on_step_end", "on_evaluate", "on_epoch_end"])
@@ -148,8 +138,7 @@ def test_a_model_checkpoint_is_heard(tmp_path, when, steps):
     assert steps_of(recorder, "on_save") == steps
     assert len(list((tmp_path / "own").iterdir())) == len(steps)
     assert bridge.state.best_model_checkpoint == saving.best_model_path
-    assert bridge.args.metric_for_best_model == "eval_loss"
-    assert bridge.args.greater_is_better is False
+    assert (bridge.args.metric_for_best_model, bridge.args.greater_is_better) == ("eval_loss", False)
     assert bridge.args.output_dir == str(tmp_path / "own")
 
 
@@ -179,7 +168,6 @@ def test_a_training_goes_on_from_a_checkpoint_of_lightning(tmp_path):
     bridge, _, _ = fit(second, recorder, bridge=settings, ckpt_path=file, val_check_interval=2)
     assert (first.count, second.count) == (4, 12)
     assert recorder.lines[1].split()[:3] == ["on_train_begin", "4", "0.6667"]
-    assert recorder.names()[1:4] == ["on_train_begin", "on_epoch_begin", "on_step_begin"]
     assert bridge.state.max_steps == whole.state.max_steps == 12
     steps = [[entry["step"] for entry in of.state.log_history if "loss" in entry] for of in (bridge, whole)]
     assert steps[0] == steps[1] == list(range(1, 13))
@@ -261,30 +249,12 @@ def test_two_trainings_with_one_bridge():
     assert recorder.names().count("on_train_begin") == 2
 
 
-REFUSED = {
-    "a setting that is not there": (lambda: LightningBridge(loging_steps=3), TypeError, "Did you mean 'logging_steps'"),
-    "a setting of the Trainer": (lambda: LightningBridge(max_steps=3), TypeError, "Set it on"),
-    "a callback of Lightning": (lambda: LightningBridge(EarlyStopping("x")), TypeError, "callback of Lightning"),
-    "no callback": (lambda: LightningBridge(3), TypeError, "none of the events"),
-    "setting a setting": (lambda: setattr(LightningBridge().args, "output_dir", "x"), AttributeError, "'output_dir'"),
-    "reading what is not there": (lambda: LightningBridge().args.bogus, AttributeError, "have no 'bogus'"),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_refusals(name):
-    call, error, message = REFUSED[name]
-    with pytest.raises(error, match=message):
-        call()
-
-
-def test_callbacks_are_added_and_removed_as_in_the_trainer():
-    bridge = LightningBridge(PrinterCallback)
-    extra = Recorder()
-    bridge.callback_handler.add_callback(extra)
-    assert bridge.callback_handler.pop_callback(PrinterCallback) is not None
-    make_trainer(bridge).fit(Automatic(), loader(), loader(6, seed=2))
-    assert set(extra.names()) >= set(EVENTS) - {"on_push_begin", "on_predict", "on_save", "on_substep_end"}
+@pytest.mark.parametrize(
+    ("name", "message"), [("loging_steps", "Did you mean 'logging_steps'"), ("max_steps", "Set it on")]
+)
+def test_settings_that_are_none_are_refused(name, message):
+    with pytest.raises(TypeError, match=message):
+        LightningBridge(**{name: 3})
 
 
 def test_arguments_are_read_under_documented_names():
@@ -295,8 +265,6 @@ def test_arguments_are_read_under_documented_names():
     expected |= {"logging_steps": 3, "device": "cpu", "save_strategy": "no", "max_steps": -1}
     written = bridge.args.to_dict()
     assert {name: written[name] for name in expected} == expected
-    assert bridge.args.to_json_string().startswith("{")
-    assert all(isinstance(value, (bool, int, float, str)) for value in bridge.args.to_sanitized_dict().values())
 
 
 @pytest.mark.filterwarnings("ignore:.*exists and is not empty")

@@ -14,10 +14,6 @@ from lightrainer.callbacks import EVENTS, LightningBridge
 from lightrainer.callbacks.bridge import HOOKS
 
 PAGE = Path(__file__).parents[3] / "docs" / "user" / "callbacks.md"
-BY_THE_TRAINER = {"on_init_end", "on_predict", "on_push_begin"}
-"""Events that under the facade are told outside of Lightning's hooks."""
-
-
 SAME = {
     "one micro-batch a step": ({}, {"limit_val_batches": 0}),
     "accumulation": ({"gradient_accumulation_steps": 2}, {"accumulate_grad_batches": 2, "limit_val_batches": 0}),
@@ -103,23 +99,6 @@ def test_each_event_comes_in_the_hooks_of_the_table(heard, event):
     assert all(callers & carriers for callers in heard[event])
 
 
-def test_the_table_names_every_event_and_only_hooks_that_there_are():
-    from lightrainer.facade.trainer.trainer_module import TrainerModule
-
-    assert set(HOOKS) == set(EVENTS)
-    assert {event for event, carrier in HOOKS.items() if not carrier.facade} == BY_THE_TRAINER
-    assert all(
-        any(hook in vars(kind) for kind in TrainerModule.__mro__[:2])
-        for carrier in HOOKS.values()
-        for hook in carrier.facade
-    )
-    plain = {hook for carrier in HOOKS.values() for hook in carrier.plain}
-    listened = {hook for hook in vars(LightningBridge) if hook.startswith("on_") or hook in ("setup", "teardown")}
-    assert plain - listened == {"configure_gradient_clipping", "Optimizer.register_step_post_hook"}
-    silent = {"on_exception", "on_save_checkpoint", "on_test_start", "on_predict_start"}
-    assert listened - plain == silent
-
-
 def test_the_table_of_the_page_is_that_of_the_code():
     page = PAGE.read_text(encoding="utf-8")
     for event, carrier in HOOKS.items():
@@ -147,15 +126,6 @@ def test_what_events_are_given():
     assert all({"eval_loss", "eval_accuracy", "epoch"} <= set(given["metrics"]) for given in evaluated)
     logged = [given["logs"] for given in recorder.given if given["event"] == "on_log"]
     assert {"loss", "grad_norm", "learning_rate", "size", "epoch"} == set(logged[0])
-
-
-def test_the_user_s_model_is_the_one_in_the_module():
-    """Take the attribute `model` of a module with nothing else to train, or a model that is given."""
-    network, other = Network(), object()
-    for settings, expected in (({}, network), ({"model": other}, other)):
-        recorder = Recorder()
-        fit(recorder, module=LossModule(network), bridge=settings, max_steps=1)
-        assert all(given["model"] is expected for given in recorder.given)
 
 
 @pytest.mark.parametrize("accumulation", [1, 2])

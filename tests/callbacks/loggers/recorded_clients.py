@@ -54,8 +54,8 @@ def azureml(monkeypatch: Any) -> Recorder:
     return record
 
 
-def clearml(monkeypatch: Any, current_task: Any = None, locally: bool = True) -> Recorder:
-    """`current_task` is a task of the script; `locally` is false on an agent."""
+def clearml(monkeypatch: Any, current_task: Any = None) -> Recorder:
+    """`current_task` is a task of the script."""
     record = Recorder()
     tasks: list[Any] = []
 
@@ -65,7 +65,7 @@ def clearml(monkeypatch: Any, current_task: Any = None, locally: bool = True) ->
 
     record.answers |= {
         "Task.current_task": lambda: next((task for task in reversed(tasks) if task.is_open), current_task),
-        "Task.running_locally": locally,
+        "Task.running_locally": True,
         "Task.init": init,
         "utilities.proxy_object.flatten_dictionary": dict,
     }
@@ -83,9 +83,8 @@ def clearml(monkeypatch: Any, current_task: Any = None, locally: bool = True) ->
 class Task:
     """One of ClearML: as a recorder, but it can be closed, and nothing may be written to it then."""
 
-    def __init__(self, record: Recorder, name: str, **answers: Any) -> None:
+    def __init__(self, record: Recorder, name: str) -> None:
         self.id, self.is_open, self._record = name, True, record
-        record.answers |= {f"task.{method}": answer for method, answer in answers.items()}
 
     def close(self) -> None:
         self._record.task.close()

@@ -60,11 +60,6 @@ def test_reports_are_not_more_frequent_than_the_controller_likes(reports):
     assert [said["progressPercentage"] for _, said in reports] == [0, 100]
 
 
-def test_only_the_first_process_reports(reports):
-    train(is_world_process_zero=False)
-    assert not reports
-
-
 def test_a_controller_that_is_away_is_no_error(reports, monkeypatch):
     monkeypatch.setenv("KUBEFLOW_TRAINER_SERVER_URL", "http://127.0.0.1:9/status")
     monkeypatch.setattr(kubeflow, "PATIENCE", 0.1)

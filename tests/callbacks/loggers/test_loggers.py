@@ -6,16 +6,14 @@ from types import SimpleNamespace
 
 import pytest
 import recorded_clients
-import torch
 import transformers
-from small_run import Small, callback_of, trainer
+from small_run import Small, trainer
 from transformers.integrations import integration_utils as reference
 
 import lightrainer
 from lightrainer import callbacks
-from lightrainer.callbacks import EVENTS, LoggerCallback, TrainerControl, TrainerState, reads_checkpoints
+from lightrainer.callbacks import EVENTS, TrainerControl, TrainerState, reads_checkpoints
 from lightrainer.callbacks.loggers import availability
-from lightrainer.callbacks.loggers.values import number, parameter_count, rewrite_logs
 
 STAND_INS = {
     "azure_ml": (recorded_clients.azureml, "Run.get_context.log"),
@@ -66,13 +64,6 @@ def test_a_package_that_is_missing_is_named_when_the_trainer_is_made(name, monke
     ) as error:
         trainer(lightrainer, tmp_path / "out", report_to=name)
     assert isinstance(error.value, RuntimeError), "as in the reference"
-
-
-def test_mlflow_that_is_turned_off_is_said_to_be(monkeypatch, tmp_path):
-    recorded_clients.mlflow(monkeypatch)
-    monkeypatch.setenv("DISABLE_MLFLOW_INTEGRATION", "TRUE")
-    with pytest.raises(ImportError, match="turned off by DISABLE_MLFLOW_INTEGRATION"):
-        trainer(lightrainer, tmp_path / "out", report_to="mlflow")
 
 
 @pytest.mark.parametrize("event", EVENTS)
@@ -162,69 +153,8 @@ def test_checkpoints_are_waited_for_only_where_they_are_uploaded(tracker):
     assert reads_checkpoints(Own())
 
 
-def test_setup_can_be_overridden(monkeypatch, tmp_path):
-    recorded_clients.swanlab(monkeypatch)
-    told = []
-
-    class Own(callbacks.SwanLabCallback):
-        def setup(self, args, state, model, **kwargs):
-            super().setup(args, state, model, **kwargs)
-            told.append(model)
-
-    made = trainer(lightrainer, tmp_path / "out", [Own()])
-    made.train()
-    made.evaluate()
-    assert told == [made.model]
-
-
 def test_a_callback_serves_the_trainer_of_the_reference(tracker, tmp_path):
     """Its Trainer calls the events, its state and arguments are read."""
     made = trainer(transformers, tmp_path / "out", [tracker.make()], save_strategy="steps", save_steps=2)
     made.train()
     assert any(name == tracker.sends for name, *_ in tracker.record.calls)
-
-
-def test_a_logger_does_not_keep_its_trainer_alive(monkeypatch, tmp_path):
-    recorded_clients.swanlab(monkeypatch)
-    made = trainer(lightrainer, tmp_path / "out", report_to="swanlab")
-    callback = callback_of(made, "SwanLabCallback")
-    callback.save_model(str(tmp_path / "kept"))
-    assert (tmp_path / "kept" / "model.safetensors").exists()
-    assert [cell.cell_contents() for cell in callback.save_model.__closure__] == [made], "a weak reference"
-
-
-def test_an_own_tracker_needs_three_methods(tmp_path):
-    told = []
-
-    class Own(LoggerCallback):
-        platform = "mine"
-
-        def _available(self):
-            return True
-
-        def _start(self, args, state, model):
-            told.append("start")
-
-        def _report(self, args, state, logs):
-            told.append(rewrite_logs(logs))
-
-    trainer(lightrainer, tmp_path / "out", [Own()]).train()
-    assert told[0] == "start"
-    assert told[1]["train/loss"] > 0
-
-
-# Values
-
-
-@pytest.mark.parametrize(
-    ("value", "found"),
-    [(1, 1), (0.5, 0.5), (torch.tensor([3]), 3), (torch.ones(2), None), ("1", None), (None, None)],
-)
-def test_numbers_are_found_in_what_is_logged(value, found):
-    assert number(value) == found
-
-
-def test_weights_are_counted():
-    assert parameter_count(Small()) == 5
-    assert parameter_count(torch.nn.Linear(3, 2)) == 8
-    assert parameter_count(None) is None

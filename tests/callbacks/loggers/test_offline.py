@@ -61,21 +61,6 @@ def test_dvclive_keeps_the_model(best, tmp_path, monkeypatch):
     assert kept == [(str(tmp_path / "out"), {})] * 2
 
 
-@needs("dvclive")
-def test_dvclive_takes_a_live_and_options_of_one(tmp_path):
-    from dvclive import Live
-
-    from lightrainer.callbacks import DVCLiveCallback
-
-    trainer(lightrainer, tmp_path / "out", [DVCLiveCallback(dir="elsewhere")]).train()
-    assert (tmp_path / "elsewhere" / "metrics.json").exists()
-    own = Live(dir="own")
-    trainer(lightrainer, tmp_path / "out", [DVCLiveCallback(own)]).train()
-    assert own.read_latest()["loss"] > 0
-    with pytest.raises(RuntimeError, match=r"live must be a dvclive\.Live, but is a str"):
-        DVCLiveCallback("own")
-
-
 # codecarbon
 
 

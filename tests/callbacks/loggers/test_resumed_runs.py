@@ -105,8 +105,3 @@ def test_comet(tmp_path, monkeypatch, key):
     train(tmp_path, "comet_ml", "CometCallback", resumed=True)
     starts = [options.get("experiment_key") for name, _, options in record.calls if name == "start"]
     assert starts == [None, "the-key" if key is None else None]
-
-
-def test_without_a_tracker_nothing_is_in_the_checkpoint(tmp_path):
-    trainer(lightrainer, tmp_path / "out", **SAVED).train()
-    assert not (tmp_path / "out" / "checkpoint-2" / "callback_states.pt").exists()
