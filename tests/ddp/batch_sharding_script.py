@@ -48,14 +48,10 @@ CASES: dict[str, dict[str, Any]] = {
     "grouped, apart": {**GROUPED, "apart": True},
     "exchanged each time": {"config": {"gradient_accumulation_kwargs": EACH}, "gradient_accumulation_steps": 1},
     "static graph": {"ddp_static_graph": True, "ddp_find_unused_parameters": False},
-    "DDP": {"ddp_find_unused_parameters": False, "ddp_bucket_cap_mb": 3, "ddp_broadcast_buffers": False},
     "tokens": {"counted": True},
     "tokens of each": {"counted": True, "average_tokens_across_devices": False},
     "workers": {"dataloader_num_workers": 1, "dataloader_prefetch_factor": 3, "noisy": True},
 }
-
-
-RESUMED = ("split", "dispatched", "dispatched stream", "global order", "global order, dispatched")
 
 
 class Indexed(Dataset):
@@ -117,14 +113,6 @@ class Counting(Seeing):
         return {"loss": total / count, "index": index}
 
 
-def wrapper(trainer: Any) -> dict[str, Any]:
-    """Return the options of DistributedDataParallel in the middle of a training."""
-    run = getattr(trainer, "_run", None)
-    ddp = trainer.model_wrapped if run is None else run.lightning_trainer.strategy.model
-    names = ("find_unused_parameters", "bucket_bytes_cap", "broadcast_buffers", "static_graph")
-    return {"kind": type(ddp).__name__, **{name: getattr(ddp, name) for name in names}}
-
-
 def collate(samples: list[dict]) -> dict[str, torch.Tensor]:
     return {key: torch.stack([sample[key] for sample in samples]) for key in ("x", "labels", "index")}
 
@@ -142,14 +130,10 @@ def seen_in(api: Any, name: str, case: dict[str, Any], folder: Path) -> dict[str
         Indexed(case.pop(key, count), noisy, counted) for key, count in (("trained", TRAINED), ("evaluated", EVALUATED))
     ]
     halves: list[float] = []
-    wrapped: dict[str, Any] = {}
 
     class Substeps(api.TrainerCallback):
         def on_substep_end(self, args, state, control, model=None, **kwargs):
             halves.append(gradients(model))
-
-        def on_step_end(self, args, state, control, **kwargs):
-            wrapped.update(wrapper(trainer))
 
     keywords: dict[str, Any] = {"per_device_train_batch_size": 4, "per_device_eval_batch_size": 2, "max_steps": 5}
     keywords |= {"gradient_accumulation_steps": 2, "learning_rate": 1e-2, "logging_steps": 1, "save_strategy": "no"}
@@ -185,14 +169,13 @@ def seen_in(api: Any, name: str, case: dict[str, Any], folder: Path) -> dict[str
         "generator": hashlib.sha256(torch.get_rng_state().numpy().tobytes()).hexdigest(),
         "batch": trainer.state.train_batch_size,
         "accumulation": trainer.args.gradient_accumulation_steps,
-        "wrapped": wrapped,
     }
 
 
 class Finder(nn.Module):
-    """Gives a list with something for each sample, of different lengths, and in a text if it is asked to."""
+    """Gives a list with something for each sample, of different lengths, and in a dict with texts if it is asked to."""
 
-    def __init__(self, texts: bool = False):
+    def __init__(self, texts: bool):
         super().__init__()
         self.scale = nn.Parameter(torch.tensor(2.0))
         self.texts = texts
@@ -204,7 +187,7 @@ class Finder(nn.Module):
         loss = torch.stack([boxes.square().mean() for boxes in found]).mean()
         if not self.texts:
             return {"loss": loss, "boxes": found}
-        return {"loss": loss, "out": {"boxes": found, "text": [f"{len(boxes)} found" for boxes in found], "x": x}}
+        return {"loss": loss, "out": {"boxes": found, "text": [f"{len(boxes)} found" for boxes in found]}}
 
 
 def targets(samples: list[dict]) -> dict[str, Any]:
@@ -223,12 +206,12 @@ def plain(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else value
 
 
-def objects_in(api: Any, folder: Path, *, concatenate: bool, texts: bool = False) -> dict[str, Any]:
+def objects_in(api: Any, folder: Path, *, concatenate: bool) -> dict[str, Any]:
     """Predict once: the reference forgets the argument after that."""
     options = {"eval_use_gather_object": True, "eval_do_concat_batches": concatenate, "remove_unused_columns": False}
     options |= {"per_device_eval_batch_size": 2, "label_names": ["labels"]}
     arguments = api.TrainingArguments(str(folder / "objects"), **options, **QUIET)
-    trainer = api.Trainer(model=Finder(texts), args=arguments, data_collator=targets)
+    trainer = api.Trainer(model=Finder(concatenate), args=arguments, data_collator=targets)
     prediction = trainer.predict(Indexed(EVALUATED))
     seen = {"predictions": plain(prediction.predictions), "labels": plain(prediction.label_ids)}
     return {**seen, "loss": prediction.metrics["test_loss"]}
@@ -240,17 +223,16 @@ def sent() -> dict[str, Any]:
 
     def ragged(indices: list[int]) -> dict[str, Any]:
         matrix = torch.full((len(indices), 1 + indices[0]), indices[0], dtype=torch.bfloat16)
-        pair = (torch.tensor(indices) > 3, torch.zeros(len(indices), 0))
-        return {"matrix": matrix, "pair": pair, "texts": [f"sample {i}" for i in indices], "whole": None}
+        pair = (torch.tensor(indices) > 3, [f"sample {i}" for i in indices])
+        return {"matrix": matrix, "pair": pair, "whole": None}
 
     seen: dict[str, Any] = {}
     options = {"batch_size": 2, "rank": RANK, "world_size": 2, "dispatch_batches": True}
     for name, count in (("even", 8), ("filled", 7)):
-        loader = build_loader(range(count), collate_fn=ragged, **options)
-        seen[name] = [plain({**batch, "matrix": list(batch["matrix"].shape)}) for batch in loader]
-        seen[f"{name} types"] = [str(batch["matrix"].dtype) for batch in loader]
-        loader.skip(1)
-        seen[f"{name} skipped"] = len(list(loader)) == len(seen[name]) - 1
+        seen[name] = [
+            plain({**batch, "matrix": [str(batch["matrix"].dtype), *batch["matrix"].shape]})
+            for batch in build_loader(range(count), collate_fn=ragged, **options)
+        ]
     failing: dict[str, tuple[Any, Any]] = {
         "error": (Broken(), None),
         "ragged end": (Stream(Indexed(7)), lambda items: ragged([int(i["index"]) for i in items])),
@@ -274,34 +256,6 @@ class Broken(Dataset):
         return torch.tensor(index)
 
 
-def resumed_in(api: Any, name: str, folder: Path) -> dict[str, Any]:
-    """Train to the end, and once more with a stop in the middle of the second epoch; what rank and weights were."""
-    case = dict(CASES[name])
-    data = Indexed(TRAINED)
-    keywords = {"per_device_train_batch_size": 4, "max_steps": 7, "save_steps": 5, **QUIET}
-    keywords["accelerator_config"] = case.pop("config", {})
-
-    class Stop(api.TrainerCallback):
-        def on_step_end(self, args, state, control, **kwargs):
-            control.should_training_stop = state.global_step == 5
-
-    seen: dict[str, Any] = {}
-    for part in ("straight", "stopped", "resumed"):
-        torch.manual_seed(7)
-        output = str(folder / f"{name} {'straight' if part == 'straight' else 'resumed'}")
-        trainer = api.Trainer(
-            model=Seeing(),
-            args=api.TrainingArguments(output_dir=output, **keywords),
-            train_dataset=Stream(data) if case.get("stream") else data,
-            data_collator=collate,
-            callbacks=[Stop()] if part == "stopped" else [],
-        )
-        trainer.train(resume_from_checkpoint=True if part == "resumed" else None)
-        sums = {key: float(tensor.double().sum()) for key, tensor in trainer.model.state_dict().items()}
-        seen[part] = {"trained": trainer.model.trained, "sums": sums}
-    return seen
-
-
 def main(library: str, scenario: str, folder: Path) -> None:
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
@@ -310,9 +264,7 @@ def main(library: str, scenario: str, folder: Path) -> None:
     seen["objects"] = objects_in(api, folder, concatenate=False)
     if library == "lightrainer":
         seen["objects, joined"] = objects_in(api, folder, concatenate=True)
-        seen["texts"] = objects_in(api, folder, concatenate=True, texts=True)
         seen["sent"] = sent()
-        seen["resumed"] = {name: resumed_in(api, name, folder) for name in RESUMED}
     (folder / f"{scenario}-rank{RANK}.json").write_text(json.dumps(seen))
     leave_group(library)
 

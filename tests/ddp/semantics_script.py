@@ -34,6 +34,7 @@ from lightrainer.lightning_modules.internals import lightning_import  # noqa: F4
 
 STREAMS = [(1, 0, False), (3, 0, False), (3, 0, None), (4, 2, False), (4, 2, None), (4, 0, True)]
 """Files, workers of each process, and `dispatch_batches`."""
+OF_DDP = ("find_unused_parameters", "broadcast_buffers", "bucket_bytes_cap")
 LEVELS = [{}, {"log_level": "error"}, {"log_level": "debug", "log_level_replica": "critical"}]
 EACH = [{"log_on_each_node": log, "save_on_each_node": save} for log in (True, False) for save in (True, False)]
 
@@ -94,7 +95,7 @@ def trained(api: Any, folder: Path, data: Any, model: Any = None, **changes: Any
         def on_step_end(self, args, state, control, **kwargs):
             run = getattr(trainer, "_run", None)
             ddp: Any = trainer.model_wrapped if run is None else run.lightning_trainer.strategy.model
-            wrapped.update({name: getattr(ddp, name) for name in ("find_unused_parameters", "broadcast_buffers")})
+            wrapped.update({name: getattr(ddp, name) for name in OF_DDP})
 
     args = arguments(api, folder, **changes)
     trainer = api.Trainer(model, args, train_dataset=data, data_collator=collate, callbacks=[Look()])
@@ -143,7 +144,7 @@ def of_ddp(api: Any, folder: Path) -> dict[str, Any]:
     """Return the options of DistributedDataParallel, and their effect."""
     data = [sample(index) for index in range(24)]
     found = {
-        "unused": trained(api, folder, data, Seeing(unused=True), ddp_find_unused_parameters=True),
+        "unused": trained(api, folder, data, Seeing(unused=True), ddp_find_unused_parameters=True, ddp_bucket_cap_mb=3),
         "by default": trained(api, folder, data, Seeing(unused=True)),
         "buffers": trained(api, folder, data, Seeing(normed=True)),
         "own buffers": trained(api, folder, data, Seeing(normed=True), ddp_broadcast_buffers=False),

@@ -71,6 +71,7 @@ def test_ddp_does_what_it_does_in_the_reference(both, name):
 def test_the_options_of_ddp_make_a_difference(both):
     """Negative control: found or not, broadcast or not."""
     first, second = both("of_ddp")[1]
+    assert first["unused"]["wrapped"]["bucket_bytes_cap"] == 3 * 2**20
     assert first["pretrained"]["wrapped"]["find_unused_parameters"]
     assert not first["checkpointed"]["wrapped"]["find_unused_parameters"]
     buffers, own = ([rank[name]["weights"] for rank in (first, second)] for name in ("buffers", "own buffers"))
