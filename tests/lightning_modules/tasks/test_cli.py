@@ -63,9 +63,9 @@ def config(tmp_path):
     return path
 
 
-def cli(kind, *arguments, run=True, data=DataModule, subclasses=True):
+def cli(kind, *arguments, run=True, subclasses=True):
     options = {"subclass_mode_model": subclasses, "save_config_callback": None, "seed_everything_default": 7}
-    return LightningCLI(kind, data, args=list(map(str, arguments)), run=run, **options)
+    return LightningCLI(kind, DataModule, args=list(map(str, arguments)), run=run, **options)
 
 
 def test_a_file_describes_a_training(config, tmp_path, monkeypatch, capsys):
@@ -139,22 +139,3 @@ def test_what_is_written_down_can_be_read_again(config, tmp_path):
         assert again.parser.dump(again.config) == written
         again.datamodule.setup("validate")
         assert len(again.datamodule.val_dataset["a"]) == 22
-
-
-def test_a_subclass_of_the_data_module(tmp_path):
-    """With arguments of its own, beside those of its parent."""
-    options = ("--model.model=module_world.Net", "--data.count=12", "--data.batch_size=3")
-    made = cli(LossModule, *options, run=False, data=OwnData, subclasses=False)
-    made.datamodule.setup("fit")
-    assert len(made.datamodule.train_dataloader()) == 4
-    assert made.datamodule.hparams["count"] == 12
-
-
-class OwnData(DataModule):
-    def __init__(self, count: int = 5, **kwargs):
-        super().__init__(**kwargs)
-        self.count = count
-
-    def setup(self, stage):
-        self.train_dataset = Counted(self.count)
-        super().setup(stage)

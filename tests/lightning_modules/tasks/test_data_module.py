@@ -11,7 +11,7 @@ from module_world import Counted, Net, Seen, TokenNet, make_trainer, pad, points
 from torch.utils.data import Dataset, IterableDataset
 from torchmetrics.classification import MulticlassAccuracy
 
-from lightrainer.lightning_modules import DataModule, EpochLoader, LossModule, set_seed
+from lightrainer.lightning_modules import DataModule, LossModule, set_seed
 
 OPTIMIZER = {"learning_rate": 0.05}
 
@@ -74,44 +74,12 @@ def test_it_goes_on_with_the_very_next_batch(tmp_path, source):
         assert same_weights(whole, resumed)
 
 
-def test_without_it_another_batch_comes(tmp_path):
-    """Negative control: Lightning alone begins the epoch anew."""
-    saving = ModelCheckpoint(dirpath=tmp_path, filename="{step}", every_n_train_steps=2, save_top_k=-1)
-    loader = lambda: torch.utils.data.DataLoader(points(), batch_size=4, shuffle=True)
-    seen = fitted(loader(), dropping(), callbacks=[saving], enable_checkpointing=True)[1]
-    with pytest.warns(UserWarning, match="resum"):
-        rest = fitted(loader(), dropping(), ckpt_path=tmp_path / "step=2.ckpt")[1]
-    assert not torch.equal(seen.batches[2], rest.batches[0])
-
-
-def test_resuming_by_hand():
-    """`state_dict` after some batches, `load_state_dict` into a new one: the same batches follow."""
-    first, second = (DataModule(Noisy(), columns=KEPT, batch_size=4) for _ in range(2))
-    set_seed(3)
-    batches = iter(first.train_dataloader())
-    for _ in range(3):
-        next(batches)
-    state = first.state_dict()
-    rest = [batch["x"] for batch in batches]
-    second.load_state_dict(state)
-    set_seed(99)
-    again = [batch["x"] for batch in second.train_dataloader()]
-    assert len(again) == len(rest) == 3
-    assert all(map(torch.equal, rest, again))
-    assert len(list(second.train_dataloader())) == 6, "and only once"
-
-
 def test_shuffled_by_seed_and_epoch():
     seen = fitted(DataModule(points(), batch_size=4))[1].batches
     other = fitted(DataModule(points(), batch_size=4, seed=43))[1].batches
     assert not torch.equal(seen[0], seen[6]), "each epoch has an order of its own"
     assert not torch.equal(seen[0], other[0])
     assert torch.equal(seen[6], other[0]), "which is that of the next seed"
-
-
-def test_drop_last():
-    seen = fitted(DataModule(points(), batch_size=4, drop_last=True), max_epochs=1)[1].batches
-    assert [len(batch) for batch in seen] == [4] * 5
 
 
 def test_by_length():
@@ -160,18 +128,6 @@ def test_a_dict_of_validation_sets():
         assert float(found[f"val_{name}_acc"]) == pytest.approx(right.float().mean().item())
 
 
-def test_metrics_of_the_training():
-    """Of the batches as the model was when it saw them."""
-    metrics, right = {"acc": MulticlassAccuracy(3, average="micro")}, []
-    module = LossModule(seeded(Net), optimizer=OPTIMIZER, metrics=metrics, train_metrics=True)
-    module.model.register_forward_hook(
-        lambda model, args, kwargs, output: right.append(output["logits"].argmax(-1) == kwargs["labels"]),
-        with_kwargs=True,
-    )
-    trainer = fitted(DataModule(points(), batch_size=4), module, max_epochs=1)[2]
-    assert float(trainer.callback_metrics["train_acc"]) == pytest.approx(torch.cat(right).float().mean().item())
-
-
 def test_test_and_predict():
     data = DataModule(None, None, points(10, seed=5), points(10, seed=5), batch_size=4, eval_batch_size=5)
     module, trainer = LossModule(seeded(Net)), make_trainer()
@@ -206,13 +162,9 @@ def test_streams_and_samplers_have_their_order():
     assert torch.equal(torch.cat(seen.batches), torch.cat([backwards, backwards]))
 
 
-@pytest.mark.parametrize("kind", ["samples", "table"])
-def test_columns_that_the_model_does_not_take(caplog, kind):
+def test_columns_that_the_model_does_not_take(caplog):
     """They are said once; a collator that asks for one is told why it is not there."""
     samples = [{**item, "extra": 1} for item in points(8)]
-    if kind == "table":
-        columns = {name: [torch.as_tensor(item[name]).tolist() for item in samples] for name in samples[0]}
-        samples = datasets.Dataset.from_dict(columns).with_format("torch")
 
     def asking(items):
         return {"x": torch.stack([item["x"] for item in items]) * items[0]["extra"]}
@@ -226,10 +178,3 @@ def test_columns_that_the_model_does_not_take(caplog, kind):
     assert "`Net.forward` has no such parameter: extra" in said
     with pytest.raises(KeyError, match=r"`Net.forward`.*: extra\. .*columns=\["):
         validate(collate_fn=asking)
-
-
-def test_loaders_are_ours_and_hyperparameters_are_plain():
-    data = DataModule(points(), batch_size=4, num_workers=0)
-    assert isinstance(data.train_dataloader(), EpochLoader)
-    assert data.hparams["batch_size"] == 4
-    assert "train_dataset" not in data.hparams

@@ -34,14 +34,6 @@ def fitted(made=None, datamodule=None, **options):
     return made, seen, trainer
 
 
-class TestAccumulation:
-    def test_an_optimizer_that_steps_in_the_backward_pass_cannot_accumulate(self, monkeypatch):
-        asked = "lightrainer.lightning_modules.tasks.optimizer_module.steps_in_backward"
-        monkeypatch.setattr(asked, lambda optimizer: True)
-        with pytest.raises(ValueError, match="accumulate_grad_batches=2"):
-            fitted(accumulate_grad_batches=2)
-
-
 class TestClipping:
     def test_value(self):
         sgd = {"class_path": "torch.optim.SGD", "init_args": {"lr": 1.0}}
@@ -80,15 +72,6 @@ class TestPrecision:
         assert sum(seen.losses[-6:]) < sum(seen.losses[:6]) / 2
         scaler = trainer.precision_plugin.scaler
         assert (scaler is not None and scaler.get_scale() > 1) == (half == torch.float16)
-
-    def test_an_overflow_in_fp16_skips_the_step(self):
-        """The scaler is a real one: it starts too high here, comes down, and the training still learns."""
-        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40)
-        made, _, _ = fitted(
-            module(), plugins=[MixedPrecision("16-mixed", "cpu", scaler)], max_epochs=1, gradient_clip_val=1.0
-        )
-        assert scaler.get_scale() < 2.0**40
-        assert all(torch.isfinite(parameter).all() for parameter in made.parameters())
 
 
 class Counter(IterableDataset):
@@ -266,10 +249,8 @@ def test_groups_that_a_callback_adds(tmp_path, schedule):
 def test_schedules_that_need_no_length_are_made_without_a_trainer():
     """The others ask for one."""
     stable = {"name": "warmup_stable_decay", "kwargs": {"num_decay_steps": 2, "num_stable_steps": 3}}
-    short = [{"name": name, "warmup_steps": 4} for name in ("constant_with_warmup", "inverse_sqrt")]
-    for schedule in (*short, stable, {"name": "reduce_lr_on_plateau"}, {"name": "linear", "total_steps": 9}):
+    for schedule in (stable, {"name": "inverse_sqrt", "warmup_steps": 4}, {"name": "linear", "total_steps": 9}):
         made = Fabric(accelerator="cpu").setup_module(module(schedule=schedule)).configure_optimizers()
         assert made["lr_scheduler"]["scheduler"] is not None
-    for schedule in ({"name": "linear"}, {"name": "constant_with_warmup", "warmup_steps": 0.1}):
-        with pytest.raises(RuntimeError, match="not attached to a `Trainer`"):
-            module(schedule=schedule).configure_optimizers()
+    with pytest.raises(RuntimeError, match="not attached to a `Trainer`"):
+        module(schedule={"name": "constant_with_warmup", "warmup_steps": 0.1}).configure_optimizers()

@@ -154,17 +154,12 @@ def differences(folder, callbacks, data=Noisy, module=Plain, **options):
 
 WRITTEN = {
     "val_check_interval=0.25": (12, {"monitor": "val_0"}, {"val_check_interval": 0.25}),
-    "val_check_interval=0.5": (4, {"monitor": "val_0"}, {"val_check_interval": 0.5}),
-    "val_check_interval=1.0": (2, {"monitor": "val_0"}, {}),
     "val_check_interval=2": (6, {"monitor": "val_0"}, {"val_check_interval": 2}),
-    "val_check_interval=3": (4, {"monitor": "val_0"}, {"val_check_interval": 3}),
     "validated across epochs": (3, {"monitor": "val_0"}, {"val_check_interval": 4, "check_val_every_n_epoch": None}),
     "check_val_every_n_epoch=2": (1, {"monitor": "val_0"}, {"check_val_every_n_epoch": 2, "max_epochs": 3}),
     "every_n_train_steps=1": (12, {"every_n_train_steps": 1}, {"num_sanity_val_steps": 2}),
     "without validation": (12, {"every_n_train_steps": 1}, {"limit_val_batches": 0}),
-    "every_n_epochs=1": (2, {"every_n_epochs": 1}, {}),
     "at the end of training epochs": (2, {"save_on_train_epoch_end": True}, {"val_check_interval": 2}),
-    "at the end of validations": (2, {"save_on_train_epoch_end": False}, {}),
     "save_last": (3, {"save_last": True, "every_n_epochs": 1}, {}),
     "train_time_interval": (12, {"train_time_interval": datetime.timedelta(0)}, {}),
     "accumulation": (4, {"every_n_train_steps": 1}, {"accumulate_grad_batches": 4}),

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from module_world import Bare, Net, TokenNet, make_trainer, pad, points, seeded, sentences
+from module_world import Net, make_trainer, pad, points, seeded, sentences
 from torch import nn
 from torch.nn import functional
 from torchmetrics.classification import MulticlassAccuracy
@@ -74,13 +74,6 @@ class TestCausal:
 
 
 class TestSequences:
-    def test_classes(self):
-        module = SequenceClassificationModule(seeded(Bare), num_labels=3, optimizer=OPTIMIZER, train_metrics=True)
-        trainer = make_trainer(max_epochs=20)
-        trainer.fit(module, DataModule(points(60), points(20, seed=4), batch_size=4))
-        assert trainer.callback_metrics["val_accuracy"] > 0.8
-        assert trainer.callback_metrics["train_accuracy"] > 0.8
-
     def test_the_number_of_classes_out_of_the_config(self):
         model = seeded(Net)
         model.config = SimpleNamespace(num_labels=3)
@@ -126,15 +119,6 @@ class TestTokens:
         right = (logits.argmax(-1) == batch["labels"])[counts].float().mean().item()
         assert found["val_accuracy"] == pytest.approx(right)
         assert 0 < found["val_f1"] < 1
-
-
-def test_a_model_without_logits_is_an_error():
-    class Nothing(nn.Module):
-        def forward(self, x):
-            return {"size": 3}
-
-    with pytest.raises(ValueError, match="returned a int, neither a loss nor"):
-        validated(SequenceClassificationModule(Nothing(), num_labels=3), points(4))
 
 
 class Echo(nn.Module):
@@ -191,11 +175,6 @@ class TestSeq2Seq:
         trainer.fit(module, DataModule(sentences(20), sentences(5), collate_fn=pad, batch_size=4))
         assert trainer.callback_metrics["train_MulticlassAccuracy"] > 0.9
         assert len(module.model.calls) == 10 * 2
-
-    def test_a_model_that_does_not_generate(self):
-        module = Seq2SeqModule(seeded(TokenNet), metrics=MulticlassAccuracy(11))
-        with pytest.raises(TypeError, match="TokenNet has no method generate"):
-            validated(module, sentences(4), collate_fn=pad)
 
     def test_a_model_of_the_library(self, tmp_path):
         """A real one: validation generates, with the settings of the module."""
