@@ -4,13 +4,11 @@ import json
 from dataclasses import replace
 
 import pytest
-import torch
 from starting import finished_code
 from transformers import TrainingArguments as Reference
 from transformers.trainer_pt_utils import AcceleratorConfig as ReferenceAcceleratorConfig
 
 from lightrainer.facade.arguments import AcceleratorConfig, TrainingArguments, problems
-from lightrainer.facade.trainer.steps import to_device
 
 CONTENT = dict.fromkeys(("dispatch_batches", "even_batches", "use_seedable_sampler"), False)
 CONTENT |= {"split_batches": True, "non_blocking": True}
@@ -46,8 +44,6 @@ REFUSED = [
     ({"split_batches": "yes"}, "split_batches='yes'"),
     ({"gradient_accumulation_kwargs": 3}, "gradient_accumulation_kwargs=3"),
     ({"gradient_accumulation_kwargs": {"steps": 3}}, "Did you mean 'num_steps'"),
-    ({"gradient_accumulation_kwargs": {"sync_each_batch": "x"}}, "sync_each_batch='x'"),
-    ({"gradient_accumulation_kwargs": {"num_steps": 0}}, "num_steps=0"),
 ]
 
 
@@ -90,33 +86,6 @@ def test_a_configured_state_is_required_where_asked_for(tmp_path):
         assert (args.device.type, args.world_size, args.process_index, args.should_save) == ("cpu", 1, 0, True)
     """
     finished_code(code, tmp_path)
-
-
-def test_a_process_group_is_a_state_too(tmp_path):
-    code = f"""
-        import torch.distributed as dist
-        from lightrainer import TrainingArguments
-        dist.init_process_group("gloo", init_method="file://{tmp_path}/group", rank=0, world_size=1)
-        args = TrainingArguments(use_cpu=True, accelerator_config={{"use_configured_state": True}})
-        assert (args.world_size, args.distributed_state.backend) == (1, "gloo")
-        dist.destroy_process_group()
-    """
-    finished_code(code, tmp_path)
-
-
-def test_non_blocking_copies_to_the_device():
-    """The device is one without memory, so that the test needs no other."""
-    told = []
-
-    class Watched(torch.Tensor):
-        def to(self, *args, **kwargs):
-            told.append(kwargs)
-            return self
-
-    for go_on in (True, False):
-        to_device(torch.ones(2).as_subclass(Watched), torch.device("meta"), go_on)
-    assert told == [{"non_blocking": True}, {"non_blocking": False}]
-    assert to_device("text", torch.device("meta"), True) == "text"
 
 
 CONFIGS = [

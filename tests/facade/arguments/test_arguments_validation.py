@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lightrainer.facade.arguments import TrainingArguments, hardware, problems
+from lightrainer.facade.arguments import TrainingArguments, hardware
 from lightrainer.facade.arguments.enums import OptimizerNames, SchedulerType
 from lightrainer.facade.arguments.validation import INTEGRATIONS
 
@@ -24,18 +24,13 @@ WRONG_TYPES = {"learning_rate": [None], "seed": [None], "include_for_metrics": [
 WRONG_TYPES |= {"output_dir": [3], "activation_checkpointing": ["no"], "activation_checkpointing_kwargs": ["offload"]}
 WRONG_TYPES |= {"trackio_static_space_id": [True]}
 WRONG_VALUES = [
-    ({"learning_rate": float("inf")}, "learning_rate=inf"),
-    ({"per_device_train_batch_size": -8}, "per_device_train_batch_size=-8"),
-    ({"adam_beta2": -0.1}, "adam_beta2=-0.1"),
     ({"adam_epsilon": -1}, "adam_epsilon=-1"),
     ({"dataloader_num_workers": 1, "dataloader_prefetch_factor": 0}, "dataloader_prefetch_factor=0"),
     ({"dataloader_multiprocessing_context": "spawn"}, "dataloader_num_workers=0"),
     ({"dataloader_multiprocessing_context": "spwan", "dataloader_num_workers": 1}, "Did you mean 'spawn'"),
     ({"logging_steps": None}, "logging_steps=None"),
-    ({"logging_steps": float("inf")}, "logging_steps=inf"),
     ({"report_to": ["tensorboard", "none"]}, "report_to='none'"),
     ({"activation_checkpointing_kwargs": {"every_n_layers": 0}}, "every_n_layers=0"),
-    ({"activation_checkpointing_kwargs": {"every_n_layers": 1.5}}, "every_n_layers=1.5"),
     ({"activation_checkpointing_kwargs": {"offload": "disk"}}, "offload='disk'"),
     ({"ddp_static_graph": True, "auto_find_batch_size": True}, "ddp_static_graph=True and auto_find_batch_size=True"),
 ]
@@ -51,18 +46,6 @@ def test_a_wrong_type_is_named(name, value):
 def test_a_wrong_value_is_named(kwargs, message):
     with pytest.raises(ValueError, match=message):
         TrainingArguments(use_cpu=True, **kwargs)
-
-
-def test_problems_are_found_again_after_a_change():
-    args = TrainingArguments(use_cpu=True, dataloader_num_workers=1, dataloader_multiprocessing_context="spawn")
-    assert problems(args) == []
-    args.save_strategy, args.report_to, args.max_grad_norm = "epoch", "none", float("inf")
-    assert problems(args) == []
-    args.optim, args.gradient_accumulation_steps, args.dataloader_num_workers = "adam", 0, 0
-    args.gradient_checkpointing_kwargs = {"every_n_layers": 0}
-    assert len(problems(args)) == 4
-    assert len(problems(args, ["optim"])) == 1
-    assert problems(args, ["seed"]) == []
 
 
 def test_numbers_of_numpy_are_numbers():

@@ -78,15 +78,3 @@ def test_without_deepspeed_no_model_is_made_in_parts(monkeypatch):
     whole = zero.HfDeepSpeedConfig({"zero_optimization": {"stage": 2}})
     assert zero.deepspeed_config() is whole.config
     assert not zero.is_deepspeed_zero3_enabled()
-
-
-def test_what_the_trainer_knows_is_filled_in_step_by_step(tmp_path):
-    config = zero.HfTrainerDeepSpeedConfig({**STAGE3, "scheduler": {"params": {"total_num_steps": "auto"}}})
-    config.trainer_config_process(arguments(tmp_path))
-    assert config.is_auto("scheduler.params.total_num_steps")
-    config.trainer_config_finalize(arguments(tmp_path), None, 7)
-    assert config.get_value("scheduler.params.total_num_steps") == 7
-    config = zero.HfTrainerDeepSpeedConfig({**STAGE3, "gradient_clipping": 3})
-    config.trainer_config_process(arguments(tmp_path))
-    with pytest.raises(ValueError, match="gradient_clipping is 3 in the configuration, but max_grad_norm"):
-        config.trainer_config_finalize(arguments(tmp_path), None, 7)

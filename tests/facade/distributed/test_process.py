@@ -39,24 +39,10 @@ def test_without_a_launcher_there_is_one_process():
     assert not torch.distributed.is_initialized()
 
 
-def test_a_launcher_of_one_process_starts_no_group(monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "1")
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("LOCAL_RANK", "0")
-    assert current_process(use_cpu=True).backend is None
-    assert not torch.distributed.is_initialized()
-
-
 def test_one_of_several_gpus_is_used_and_that_is_said_once(monkeypatch, caplog):
     pretend_gpus(monkeypatch, 4)
     assert {current_process().device for _ in range(3)} == {torch.device("cuda", 0)}
     assert [r.message for r in caplog.records if "torchrun --nproc_per_node=4" in r.message] == [caplog.messages[0]]
-
-
-def test_one_gpu_is_used_without_a_word(monkeypatch, caplog):
-    pretend_gpus(monkeypatch, 1)
-    assert current_process().device == torch.device("cuda", 0)
-    assert not caplog.records
 
 
 def test_the_cpu_is_used_when_asked_for(monkeypatch):
@@ -77,16 +63,11 @@ HERE = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511"}
 SLURM = {"SLURM_LOCALID": "0", "SLURM_JOB_NAME": "train"}
 OUT_OF_RANGE = [
     ({"WORLD_SIZE": "2", "RANK": "2"}, "RANK is 2.*WORLD_SIZE=2"),
-    ({"WORLD_SIZE": "1", "RANK": "1"}, "RANK is 1.*from 0 to 0"),
     ({"WORLD_SIZE": "two"}, "WORLD_SIZE is 'two'"),
-    ({"WORLD_SIZE": "-2"}, "WORLD_SIZE is -2"),
     ({"WORLD_SIZE": "", "RANK": "1"}, "RANK=1 is set, but WORLD_SIZE is not"),
-    ({"LOCAL_RANK": "1"}, "LOCAL_RANK=1 is set, but WORLD_SIZE is not"),
     ({"WORLD_SIZE": "2", "RANK": ""}, "WORLD_SIZE=2 is set, but RANK is not"),
     ({"WORLD_SIZE": "2", "RANK": "1.0"}, "RANK is '1.0', which is not a whole number"),
     ({"WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "2"}, "LOCAL_RANK is 2.*from 0 to 1"),
-    ({"WORLD_SIZE": "4", "RANK": "2", "LOCAL_RANK": "2", "LOCAL_WORLD_SIZE": "2"}, "LOCAL_RANK is 2.*from 0 to 1"),
-    ({"WORLD_SIZE": "2", "RANK": "0", "LOCAL_WORLD_SIZE": "0"}, "LOCAL_WORLD_SIZE is 0.*WORLD_SIZE=2"),
     ({"WORLD_SIZE": "2", "RANK": "0", "LOCAL_WORLD_SIZE": "3"}, "LOCAL_WORLD_SIZE is 3.*WORLD_SIZE=2"),
     ({"SLURM_NTASKS": "2", "SLURM_PROCID": "2", **SLURM}, "SLURM_PROCID is 2.*SLURM_NTASKS=2"),
     ({"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "3"}, "OMPI_COMM_WORLD_RANK is 3"),
