@@ -2,7 +2,6 @@
 
 import errno
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -72,20 +71,3 @@ def test_a_kill_before_the_names_are_exchanged_leaves_them(final, monkeypatch):
         commit(folder, final, keep_guests=True)
     assert names(final) == before
     assert (final / "eval_results.json").read_text() == "mine"
-
-
-def test_the_first_error_is_the_one_that_is_shown(final, monkeypatch, caplog):
-    """Where a disk becomes read-only, what was begun cannot be removed either."""
-
-    def refuse(path):
-        raise OSError(errno.EROFS, "Read-only file system", str(path))
-
-    with pytest.raises(ValueError, match="the first"):
-        _fail_while_writing(final, lambda: monkeypatch.setattr(disk, "delete", refuse))
-    assert "could not be deleted (" in caplog.text
-
-
-def _fail_while_writing(final: Path, before: Callable[[], None]) -> None:
-    with staged_folder(final):
-        before()
-        raise ValueError("the first")

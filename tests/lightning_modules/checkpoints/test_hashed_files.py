@@ -91,28 +91,12 @@ def header(path: Path) -> dict[str, object]:
     return {key: value if key == "__metadata__" else (value["dtype"], value["shape"]) for key, value in told.items()}
 
 
-def test_with_one_type_the_file_is_that_of_the_library(tmp_path):
-    tensors = {name: torch.randn(30, 40) for name in ("b", "a", "c.weight")}
-    write_safetensors(tensors, tmp_path / "here", {"format": "pt"}, WrittenFiles())
-    save_file(tensors, tmp_path / "library", {"format": "pt"})
-    assert (tmp_path / "here").read_bytes() == (tmp_path / "library").read_bytes()
-
-
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no such device")
 @pytest.mark.parametrize("size", [10, 100_000])
 def test_a_disk_that_refuses_is_named_whatever_torch_makes_of_it(size):
     with pytest.raises(OSError, match="No space left on device: '/dev/full'") as caught:
         write_torch(torch.randn(size), Path("/dev/full"), WrittenFiles())
     assert caught.value.errno == errno.ENOSPC
-
-
-def test_an_error_of_the_values_goes_on(tmp_path):
-    class Odd:
-        def __reduce__(self):
-            raise KeyError("mine")
-
-    with pytest.raises(KeyError, match="mine"):
-        write_torch([torch.ones(9000), Odd()], tmp_path / "file", WrittenFiles())
 
 
 def test_the_manifest_reads_only_files_that_were_not_written_here_or_changed_since(tmp_path, monkeypatch):

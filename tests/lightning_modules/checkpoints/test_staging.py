@@ -10,10 +10,7 @@ from pathlib import Path
 import pytest
 
 from lightrainer.lightning_modules.checkpoints import (
-    abort,
     begin,
-    commit,
-    discard,
     disk,
     get_last_checkpoint,
     owner_token,
@@ -106,28 +103,6 @@ def test_every_file_and_folder_is_flushed_before_the_rename(final: Path, monkeyp
     assert events == ["file", "sub", staging, "rename", final.parent.name]
 
 
-def test_processes_name_the_same_staging_folder(final: Path):
-    (begin(final) / "old").touch()
-    staging = begin(final)  # once more starts empty
-    code = (
-        "import sys; from lightrainer.lightning_modules.checkpoints import staging_path\n"
-        "(staging_path(sys.argv[1], sys.argv[2]) / 'rng_state_1.pth').write_text('1')"
-    )
-    subprocess.run([sys.executable, "-c", code, str(final), owner_token()], check=True)
-    (staging / "rng_state_0.pth").write_text("0")
-    commit(staging, final)
-    assert sorted(path.name for path in final.iterdir()) == ["rng_state_0.pth", "rng_state_1.pth"]
-    for _ in range(2):  # twice does no harm
-        abort(staging)
-    assert list(final.parent.iterdir()) == [final]
-
-
-def test_file_in_the_place_of_the_folder_is_refused(final: Path):
-    final.touch()
-    with pytest.raises(FileExistsError, match="move it away"):
-        begin(final)
-
-
 def test_leftovers_of_dead_processes_are_removed_and_of_living_ones_kept(final: Path):
     dead = staging_path(final, _dead_owner())
     (dead / "sub").mkdir(parents=True)
@@ -172,18 +147,3 @@ def test_interrupted_replacement_is_finished_or_undone(final: Path, kinds: tuple
     assert (final / "file").read_text() == found
     assert _hidden(final.parent) == []
     assert "was restored" in caplog.text
-
-
-def test_discard_hides_before_it_deletes(final: Path, monkeypatch: pytest.MonkeyPatch):
-    _write(final, "x")
-    seen: list[bool] = []
-    real = disk.delete
-    monkeypatch.setattr(disk, "delete", lambda path: (seen.append(final.exists()), real(path))[1])
-    discard(final)
-    assert seen[-1] is False
-    assert list(final.parent.iterdir()) == []
-
-
-def test_folder_that_cannot_be_deleted_is_a_warning(final: Path, caplog: pytest.LogCaptureFixture):
-    discard(final)
-    assert "could not be deleted" in caplog.text

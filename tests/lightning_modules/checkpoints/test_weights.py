@@ -104,15 +104,6 @@ def test_tied_weights_are_stored_once_and_documented_in_the_file(tmp_path: Path)
     assert _same(model, plain_load)
 
 
-def test_given_state_dict_is_saved_instead_of_the_models(tmp_path: Path):
-    for name in ("plain", "gpt2"):
-        model, source, loaded = MODELS[name](), MODELS[name](), MODELS[name]()
-        save_weights(model, tmp_path / name, state_dict=source.state_dict())
-        load_weights(loaded, tmp_path / name)
-        assert _same(loaded, source)
-        assert not _same(loaded, model)
-
-
 def test_saving_again_replaces_weights_of_other_sizes(tmp_path: Path):
     for size in (200, "50GB", 300):
         model, loaded = _plain(), _plain()
@@ -133,17 +124,6 @@ def test_model_whose_save_pretrained_writes_something_else_still_gets_weights(tm
         load_weights(loaded, tmp_path)
         assert _same(model, loaded)
     assert (tmp_path / "custom.txt").exists()
-
-
-def test_extra_state_that_is_no_tensor_is_refused_by_name(tmp_path: Path):
-    class Extra(nn.Linear):
-        def get_extra_state(self) -> Any:
-            return {"a": 1}
-
-        def set_extra_state(self, state: Any) -> None: ...
-
-    with pytest.raises(TypeError, match="holds a dict under '_extra_state'"):
-        save_weights(Extra(1, 1), tmp_path)
 
 
 @pytest.mark.parametrize("sharded", [False, True])
@@ -238,62 +218,11 @@ def test_damaged_weights_are_an_error_that_names_the_file(tmp_path: Path, size: 
         load_weights(_plain(), tmp_path)
 
 
-@pytest.mark.parametrize("strict", [True, False])
-def test_wrong_pretrained_model_keeps_its_own_values_and_says_so(tmp_path: Path, caplog, strict: bool):
+def test_wrong_pretrained_model_keeps_its_own_values_and_says_so(tmp_path: Path):
     """Reading through the class must not put random values in the place of the model's own."""
     save_weights(_tiny("bert"), tmp_path)
     model = _tiny("gpt2")
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    if strict:
-        with pytest.raises(ValueError, match=r"has no values for \d+ of \d+ weights of the model: transformer\."):
-            load_weights(model, tmp_path)
-    else:
-        report = load_weights(model, tmp_path, strict=False)
-        assert set(report.missing) == set(before) - {"lm_head.weight"} or set(report.missing) == set(before)
-        assert "has no values for" in caplog.text
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-
-
-class Peft(nn.Module):
-    """Answer as a PEFT model does."""
-
-    def __init__(self, active: list[str]) -> None:
-        super().__init__()
-        self.active_adapters = active
-        self.calls: list[tuple] = []
-
-    def load_adapter(self, folder: Path, name: str, is_trainable: bool = False) -> None:
-        self.calls.append((Path(folder).name, name, is_trainable))
-
-
-def _adapter(folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    safetensors.torch.save_file({"lora": torch.ones(1)}, folder / "adapter_model.safetensors")
-
-
-def test_each_adapter_is_loaded_from_its_place(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    """Of which the run's own checkpoints are none."""
-    for place in (tmp_path, tmp_path / "one", tmp_path / "two", tmp_path / "checkpoint-3"):
-        _adapter(place)
-    model = Peft(["two", "default"])
-    load_weights(model, tmp_path)
-    assert model.calls == [("two", "two", True), (tmp_path.name, "default", True)]
-    assert "has adapters that the model does not have, and that are not loaded: one." in caplog.text
-
-
-@pytest.mark.parametrize("names", [["default", "ref"], ["ref"]])
-def test_an_adapter_that_is_not_there_is_an_error(tmp_path: Path, names: list[str]):
-    """Of one that is there nothing is loaded either. Only what is alone fits a model with one of another name."""
-    _adapter(tmp_path)
-    _adapter(tmp_path / "other")
-    model = Peft(names)
-    with pytest.raises(ValueError, match=r"no weights for the adapter 'ref' of the model, only for 'other', 'default'"):
+    with pytest.raises(ValueError, match=r"has no values for \d+ of \d+ weights of the model: transformer\."):
         load_weights(model, tmp_path)
-    assert model.calls == []
-
-
-def test_adapter_for_a_model_that_has_none_is_an_error(tmp_path: Path):
-    _adapter(tmp_path)
-    for model in (_plain(), Peft([])):
-        with pytest.raises(ValueError, match="holds only the weights of an adapter"):
-            load_weights(model, tmp_path)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from lightrainer.lightning_modules.checkpoints import BackgroundWriter, CheckpointFiles, load_torch, writing
-from lightrainer.lightning_modules.checkpoints.writing import Snapshot, snapshot
+from lightrainer.lightning_modules.checkpoints.writing import Snapshot
 
 
 class Tied(nn.Module):
@@ -32,10 +32,6 @@ class SavesItself(Tied):
 
 def nothing() -> None:
     pass
-
-
-def fail() -> None:
-    raise OSError("the disk is gone")
 
 
 def start(background: BackgroundWriter, files: CheckpointFiles, *jobs: Callable[[], Any], undo=nothing) -> None:
@@ -89,36 +85,10 @@ def test_a_model_that_takes_no_copies_is_saved_at_once(tmp_path):
     assert now["pytorch_model.bin"] == later["pytorch_model.bin"]
 
 
-def test_a_copy_keeps_structure_and_sharing():
-    shared = torch.arange(4.0)
-    made = snapshot({"a": shared, "b": [shared, (shared[:2], "text")], "c": torch.empty(0), 3: None})
-    shared.zero_()
-    assert made["a"] is made["b"][0]
-    assert made["a"].tolist() == [0, 1, 2, 3]
-    assert made["b"][1][0].tolist() == [0, 1]
-    assert made["b"][1][1] == "text"
-    assert made["c"].shape == (0,)
-    assert made[3] is None
-    state = nn.BatchNorm1d(2).state_dict()
-    assert snapshot(state)._metadata == state._metadata
-
-
 def test_values_that_are_gone_are_not_taken_for_new_ones():
     """The allocator gives their address to the next."""
     copies = Snapshot()
     assert [copies.of(torch.full((64,), float(number)))[0].item() for number in range(9)] == list(range(9))
-
-
-def test_memory_is_used_again():
-    copies, values = Snapshot(), [torch.ones(3), torch.ones(2, 2)]
-    first = copies.of(values)
-    copies.begin()
-    values[0].fill_(7)
-    second = copies.of(values)
-    assert [copy.data_ptr() for copy in first] == [copy.data_ptr() for copy in second]
-    assert second[0].tolist() == [7, 7, 7]
-    copies.begin()
-    assert copies.of([torch.zeros(5), torch.zeros(3)])[0].shape == (5,)
 
 
 @pytest.mark.parametrize(("limit", "waited"), [(250, False), (150, True)])
@@ -131,18 +101,6 @@ def test_room_in_memory_is_waited_for(limit, waited):
     assert (order[:1] == ["first"]) is waited
     background.wait()
     assert order == ["first", "second"]
-
-
-def test_an_error_is_raised_once():
-    background, undone = BackgroundWriter(), []
-    begin(background, fail, lambda: undone.append("went on"), undo=lambda: undone.append("undone"))
-    with pytest.raises(OSError, match="the disk is gone"):
-        background.wait()
-    background.wait()
-    assert undone == ["undone"]
-    begin(background, fail)
-    with pytest.raises(OSError, match="the disk is gone"):
-        background.make_room(100, 0)
 
 
 def test_the_newest_is_flushed_first_and_the_others_at_the_end(tmp_path, monkeypatch):

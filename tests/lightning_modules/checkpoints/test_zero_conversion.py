@@ -7,7 +7,6 @@ from types import ModuleType
 
 import pytest
 import torch
-from safetensors.torch import save_file
 from zero_files import BUFFER, FROZEN, SHAPES, number, written
 
 from lightrainer.lightning_modules.checkpoints import load_torch, problems, read_weights
@@ -62,30 +61,12 @@ def test_a_schedule_that_lies_in_the_states_is_taken_out(tmp_path):
     assert load_torch(convert(tmp_path / "in", tmp_path / "out") / "scheduler.pt") == {"last_epoch": 7}
 
 
-def test_weights_in_another_precision(tmp_path):
-    weights = read_weights(convert(checkpoint(tmp_path / "in", 3), tmp_path / "out", dtype="bfloat16"))
-    assert {tensor.dtype for name, tensor in weights.items() if name != "counts"} == {torch.bfloat16}
-    assert weights["counts"].dtype == torch.int64
-
-
 def test_a_model_in_parts_becomes_a_whole_one(tmp_path):
     """The folder of `save_model`, which nothing can go on from."""
     (written(tmp_path / "in", 3, 2) / "config.json").write_text("{}")
     assert convert(tmp_path / "in", tmp_path / "out") == tmp_path / "out"
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert names == {"model.safetensors", "config.json", "_manifest.json"}
-
-
-def test_adapters_stay_as_they_are(tmp_path):
-    source = checkpoint(tmp_path / "in", 2)
-    adapters = [source / "adapter_model.safetensors", source / "second" / "adapter_model.safetensors"]
-    adapters[1].parent.mkdir()
-    for place, file in enumerate(adapters):
-        save_file({"weight": torch.full((2,), place)}, file)
-    found = convert(source, tmp_path / "out")
-    assert not (found / "model.safetensors").exists()
-    for file in adapters:
-        assert (found / file.relative_to(source)).read_bytes() == file.read_bytes()
 
 
 @pytest.mark.parametrize(("steps", "tracker"), [(0, 0), (1, 0), (4, 3), (5, 0)])
@@ -114,10 +95,6 @@ def test_what_cannot_be_converted_leaves_nothing(tmp_path, capsys):
     source, out = checkpoint(tmp_path / "in", 2), tmp_path / "out"
     with pytest.raises(ValueError, match=r"again\.ckpt: first convert .* into a folder, and that into a file"):
         convert(source, tmp_path / "again.ckpt")
-    with pytest.raises(ValueError, match="dtype='int8' is none of float32, bfloat16, float16"):
-        convert(source, out, dtype="int8")
-    with pytest.raises(ValueError, match="is for folders with states of DeepSpeed"):
-        convert(tmp_path, out, dtype="float16")
     next((source / "global_step7").glob("*rank_1*optim*")).unlink()
     with pytest.raises(SystemExit) as ended:
         command([str(source), str(out)])
