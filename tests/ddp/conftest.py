@@ -12,7 +12,6 @@ from starting import finished_ranks, forked_torchrun
 SCRIPT = Path(__file__).with_name("train_script.py")
 OTHER_SCRIPTS = dict.fromkeys(("seq2seq", "seq2seq_sharded"), SCRIPT.with_name("seq2seq_script.py"))  # by scenario
 OTHER_SCRIPTS["batch_sharding"] = SCRIPT.with_name("batch_sharding_script.py")
-OTHER_SCRIPTS["folders"] = SCRIPT.with_name("folder_script.py")
 OTHER_SCRIPTS["modules"] = SCRIPT.with_name("module_script.py")
 OTHER_SCRIPTS["estimates"] = SCRIPT.with_name("estimate_script.py")
 PROCESSES = {"evaluation3": 3}  # two in all other scenarios
@@ -35,7 +34,7 @@ def train(library: str, scenario: str, folder: Path) -> TwoRanks:
     processes = PROCESSES.get(scenario, 2)
     script = OTHER_SCRIPTS.get(scenario, SCRIPT)
     # `lightning.seed_everything` leaves this, and no training is to be seeded by it; but for those of Lightning alone.
-    seeded = {} if scenario in ("folders", "modules") else {"PL_GLOBAL_SEED": "5"}
+    seeded = {} if scenario == "modules" else {"PL_GLOBAL_SEED": "5"}
     together = TOGETHER.get(library, ()) if script == SCRIPT else ()
     scenarios = ",".join(together) if scenario in together else scenario
     words, log = (library, scenarios, str(folder)), folder / f"{scenario}.log"

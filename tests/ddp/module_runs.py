@@ -1,11 +1,13 @@
 """Trainings with modules and `DataModule`, for one process or several: the same data for all of them together."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
+from ranks import Classifier, points
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import TensorDataset
@@ -17,45 +19,26 @@ from lightrainer.lightning_modules.internals import lightning_internals
 TOKENS = 11
 
 
-class Layer(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = nn.Linear(8, 16), nn.Linear(16, 8)
-
-    def forward(self, x):
-        return x + self.second(torch.tanh(self.first(x)))
-
-
 class Words(nn.Module):
     """Logits for each token; divides its loss by what it is told. Has a buffer, which DDP sends around."""
 
-    _no_split_modules = ("Layer",)
+    _no_split_modules = ("Linear",)
 
     def __init__(self):
         super().__init__()
         self.embedding = nn.Embedding(TOKENS, 8)
-        self.layers = nn.ModuleList([Layer(), Layer()])
+        self.layers = nn.ModuleList([nn.Linear(8, 8), nn.Linear(8, 8)])
         self.head = nn.Linear(8, TOKENS)
         self.register_buffer("steps", torch.zeros(()))
 
     def forward(self, input_ids, labels=None, num_items_in_batch=None, **kwargs):
         hidden = self.embedding(input_ids)
         for layer in self.layers:
-            hidden = layer(hidden)
+            hidden = hidden + torch.tanh(layer(hidden))
         logits = self.head(hidden)
         total = functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100, reduction="sum")
         count = (labels != -100).sum() if num_items_in_batch is None else num_items_in_batch
         return {"loss": total / count, "logits": logits}
-
-
-class Points(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(4, 3)
-
-    def forward(self, x, labels=None):
-        logits = self.layer(x)
-        return {"loss": functional.cross_entropy(logits, labels), "logits": logits}
 
 
 class Foreign(LightningModule):
@@ -63,10 +46,10 @@ class Foreign(LightningModule):
 
     def __init__(self):
         super().__init__()
-        self.model = seeded(Points)
+        self.model = seeded(partial(Classifier, dropout=0.3))
 
     def training_step(self, batch, batch_idx):
-        return self.model(functional.dropout(batch["x"], 0.3), batch["labels"])["loss"]
+        return self.model(**batch)["loss"]
 
     def validation_step(self, batch, batch_idx):
         self.log("val_loss", self.model(**batch)["loss"] + torch.rand(()), sync_dist=True)
@@ -86,11 +69,6 @@ def texts(count, seed=1):
     return [{"input_ids": torch.randint(1, TOKENS, (length,), generator=generator)} for length in lengths]
 
 
-def points(count, seed=2):
-    rows = torch.randn(count, 4, generator=torch.Generator().manual_seed(seed))
-    return [{"x": row, "labels": row[:3].argmax()} for row in rows]
-
-
 def pad(items):
     longest = max(len(item["input_ids"]) for item in items)
     padded = [functional.pad(item["input_ids"] + 1, (0, longest - len(item["input_ids"]))) for item in items]
@@ -100,10 +78,6 @@ def pad(items):
 
 def share_of_hits(predictions, labels):
     return (predictions.argmax(-1) == labels).float().mean()
-
-
-def how_many(predictions, labels):
-    return len(labels)
 
 
 def make_trainer(**options: Any) -> Trainer:
@@ -139,8 +113,8 @@ def words(share: int, folder: Path, **options: Any) -> dict[str, Any]:
 
 def evaluated(share: int, **options: Any) -> dict[str, Any]:
     """Eleven samples, which fill no round."""
-    metrics = {"acc": MulticlassAccuracy(3, average="micro"), "plain": share_of_hits, "count": how_many}
-    module = LossModule(seeded(Points), metrics=metrics)
+    metrics = {"acc": MulticlassAccuracy(3, average="micro"), "plain": share_of_hits}
+    module = LossModule(seeded(Classifier), metrics=metrics)
     data = DataModule(None, {"a": points(11), "b": points(3, seed=4)}, batch_size=share)
     results = make_trainer(**options).validate(module, data, verbose=False)
     return {name: value for result in results for name, value in result.items()}
