@@ -164,11 +164,7 @@ def test_a_pass_that_fails_leaves_the_weights_of_the_training():
 def test_parameters_out_of_range_and_spread_models_are_refused():
     with pytest.raises(ValueError, match=r"decay is 1\.0"):
         EMACallback(1.0)
-    with pytest.raises(ValueError, match="update_every is 0"):
-        EMACallback(update_every=0)
     model = nn.Linear(1, 1)
     model.weight.full_tensor = None  # what a weight under FSDP has
     with pytest.raises(ValueError, match="weight, which is spread"):
         EMACallback().on_train_begin(None, TrainerState(), TrainerControl(), model=model)
-    with pytest.raises(RuntimeError, match="no average"):
-        EMACallback().copy_to(model)

@@ -101,20 +101,3 @@ def test_early_stopping_equals_that_of_the_reference(patience, threshold):
     args = arguments(eval_strategy="steps", eval_steps=1, save_strategy="steps")
     mine, theirs = both(args, patience, threshold)
     assert mine == theirs
-
-
-def test_these_comparisons_notice_a_flow_with_one_rule_missing():
-    class Forgetful(ours.DefaultFlowCallback):
-        def on_epoch_end(self, args, state, control, **kwargs):
-            return control
-
-    args = arguments(eval_strategy="epoch")
-    _, theirs = both(args)
-    assert drive(ours, args, [Forgetful]) != theirs
-
-
-def test_an_interval_of_zero_is_never_due():
-    state = ours.TrainerState(global_step=2, max_steps=10, logging_steps=0, eval_steps=0, save_steps=0)
-    args = arguments(logging_strategy="steps", eval_strategy="steps", save_strategy="steps")
-    control = ours.DefaultFlowCallback().on_step_end(args, state, ours.TrainerControl())
-    assert control == ours.TrainerControl()

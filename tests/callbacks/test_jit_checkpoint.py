@@ -1,6 +1,5 @@
 """The callback alone, driven by hand: it listens to signals, and answers through the control."""
 
-import os
 import signal
 from types import SimpleNamespace
 
@@ -103,44 +102,6 @@ def test_a_signal_after_the_last_step_saves_what_would_be_lost(saved_before):
     assert not callback.is_listening
 
 
-def test_a_handler_that_was_replaced_since_stays(callback):
-    before = signal.getsignal(signal.SIGUSR1)
-    at(callback, "on_train_begin")
-    other = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-    assert other == callback._receive
-    callback.stop_listening()
-    assert signal.getsignal(signal.SIGUSR1) is signal.SIG_IGN
-    signal.signal(signal.SIGUSR1, before)
-
-
-def test_a_training_that_starts_over_has_not_forgotten(callback):
-    """As with auto_find_batch_size: the signal came, whatever became of the attempt. A new one has."""
-    at(callback, "on_train_begin")
-    ask()
-    at(callback, "on_train_begin")
-    assert switches(at(callback, "on_step_end", global_step=1, epoch=0.1)) == SAVE_AND_STOP
-    at(callback, "on_train_end", global_step=1)
-    at(callback, "on_train_begin")
-    assert switches(at(callback, "on_step_end", global_step=2, epoch=0.2)) == []
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
-def test_a_signal_without_a_handler_ends_the_process_in_order(number):
-    callback = JITCheckpointCallback([number])
-    previous = signal.signal(number, signal.SIG_DFL)
-    try:
-        at(callback, "on_train_begin")
-        os.kill(os.getpid(), number)
-        at(callback, "on_step_end", global_step=1, epoch=0.1)
-        at(callback, "on_train_end", global_step=1, epoch=0.1)
-        with pytest.raises(SystemExit) as exit_:
-            callback.pass_on()
-        assert exit_.value.code == 128 + number
-        callback.pass_on()  # once is enough
-    finally:
-        signal.signal(number, previous)
-
-
 @pytest.fixture
 def _sigint():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -160,29 +121,6 @@ def test_a_second_ctrl_c_interrupts_at_once(capfd):
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert switches(at(callback, "on_step_end", global_step=3, epoch=0.5)) == []
     callback.pass_on()
-
-
-@pytest.mark.usefixtures("_sigint")
-def test_ctrl_c_in_an_evaluation_saves_and_interrupts(caplog):
-    saved = []
-    callback = JITCheckpointCallback([signal.SIGINT], save=lambda: saved.append(callback.leaving))
-    at(callback, "on_train_begin")
-    signal.raise_signal(signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt):
-        at(callback, "on_prediction_step", global_step=3)
-    assert saved == [True]
-    assert "SIGINT: training stops at step 3" in caplog.text
-    assert not callback.is_listening
-
-
-def test_on_change_is_called_when_listening_begins_and_ends():
-    changes = []
-    callback = JITCheckpointCallback([signal.SIGUSR1], on_change=changes.append)
-    at(callback, "on_train_begin")
-    at(callback, "on_train_begin")
-    at(callback, "on_train_end")
-    callback.stop_listening()
-    assert changes == [True, False]
 
 
 TOGETHER = """

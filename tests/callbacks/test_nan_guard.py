@@ -11,7 +11,7 @@ from small_training import make_trainer
 from torch import nn
 from torch.nn import functional
 
-from lightrainer import NaNGuardCallback, NaNGuardError, Trainer, TrainerCallback
+from lightrainer import NaNGuardCallback, NaNGuardError, TrainerCallback
 
 BAD = 3  # the step with the bad sample: two a step, no shuffling
 
@@ -102,12 +102,6 @@ def test_skipping_ends_like_a_run_without_that_update(tmp_path, caplog, value, o
     assert not math.isfinite(trainer.state.log_history[BAD - 1]["grad_norm"])
 
 
-def test_without_it_the_weights_are_lost(tmp_path):
-    """Negative control; and the bad step is still named once."""
-    trainer, _ = watched(tmp_path, samples())
-    assert not all(tensor.isfinite().all() for tensor in trainer.model.state_dict().values())
-
-
 def test_it_changes_nothing_where_nothing_is_bad(tmp_path):
     guarded, _ = watched(tmp_path, samples(bad=()), NaNGuardCallback("skip"))
     plain, _ = watched(tmp_path, samples(bad=()))
@@ -191,9 +185,8 @@ def test_an_optimizer_that_counts_without_gradients(tmp_path):
     assert optimizer.param_groups[0]["k"] == 7
 
 
-@pytest.mark.parametrize("optim", ["adamw_torch", "adamw_torch_fused"])
 @pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")
-def test_overflows_of_fp16_are_not_counted(tmp_path, monkeypatch, optim):
+def test_overflows_of_fp16_are_not_counted(tmp_path, monkeypatch):
     """The scale begins far too large, and is found in the first steps; a loss that is NaN counts as ever."""
     from lightrainer.lightning_modules.internals import precision
 
@@ -202,21 +195,14 @@ def test_overflows_of_fp16_are_not_counted(tmp_path, monkeypatch, optim):
     monkeypatch.setattr(precision.LossScaler, "__init__", large)
     guard = NaNGuardCallback("skip")
     data = samples(bad=(), count=64)
-    _, after = watched(tmp_path, data, guard, fp16=True, optim=optim)
+    _, after = watched(tmp_path, data, guard, fp16=True)
     assert same(after[1]["model"]["first.weight"], after[2]["model"]["first.weight"]), "there was no overflow"
     assert not same(after[31]["model"]["first.weight"], after[32]["model"]["first.weight"])
     assert guard.skipped == []
     data[60]["x"] = torch.full((4,), math.nan)
-    _, after = watched(tmp_path, data, guard, fp16=True, optim=optim)
+    _, after = watched(tmp_path, data, guard, fp16=True)
     assert guard.skipped == [31]
     assert same(after[30], after[31])
-
-
-def test_what_cannot_be():
-    with pytest.raises(ValueError, match=r"action is 'ignore'.* 'stop', 'raise', 'skip'"):
-        NaNGuardCallback("ignore")
-    with pytest.raises(ValueError, match="patience is 0"):
-        NaNGuardCallback("skip", patience=0)
 
 
 SPIKE = {"bad": (8, 9), "value": 100.0, "where": "labels", "count": 24}  # the two samples of step 5
@@ -253,16 +239,3 @@ def test_spikes_are_judged_by_the_same_window_after_resuming(tmp_path):
     (tmp_path / "checkpoint-4" / "callback_states.pt").unlink()
     make(tmp_path, samples(**SPIKE), new, **saving).train(resume_from_checkpoint=again)
     assert 5 not in new.skipped
-
-
-def test_spikes_of_a_model_that_tells_no_loss_are_refused(tmp_path):
-    class Outside(Trainer):
-        def compute_loss(self, model, inputs, return_outputs=False, **kwargs):
-            outputs = model(**inputs)
-            return functional.mse_loss(outputs["logits"], inputs["labels"])
-
-    torch.manual_seed(3)
-    made = make(tmp_path, samples(), NaNGuardCallback(spikes=detector()), model=Model(tells_loss=False))
-    made.compute_loss = Outside.compute_loss.__get__(made)
-    with pytest.raises(ValueError, match="reads the loss that the model returns, and found none"):
-        made.train()

@@ -117,16 +117,3 @@ def test_the_average_goes_on_in_a_plain_lightning_trainer_too(tmp_path):
     fit(tmp_path, [whole])
     assert again.updates == whole.updates == 16
     assert same(again.averages, whole.averages)
-
-
-def test_a_time_limit_stops_a_plain_lightning_trainer(tmp_path, monkeypatch):
-    now = [1e6]
-    monkeypatch.setattr("lightrainer.callbacks.time_limit.time.monotonic", lambda: now[0])
-
-    class Clock(TrainerCallback):
-        def on_step_begin(self, args, state, control, **kwargs):
-            now[0] += 600
-
-    _, _, trainer = fit(tmp_path, [Clock(), TimeLimitCallback("50min")])
-    assert trainer.global_step == 5
-    assert (tmp_path / "checkpoint-5.ckpt").exists()

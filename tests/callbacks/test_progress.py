@@ -75,16 +75,6 @@ def test_a_resumed_bar_begins_where_training_does():
     callback.on_train_end(ARGS, state, CONTROL)
 
 
-def test_long_strings_are_not_written_out(capsys):
-    callback = ProgressCallback(max_str_len=5)
-    run(callback, TrainerState(max_steps=10), logs={"note": "a very long note", "short": "abc"})
-    callback.on_train_end(ARGS, TrainerState(), CONTROL)
-    out = capsys.readouterr().out
-    assert "16 characters" in out
-    assert "a very long note" not in out
-    assert "abc" in out
-
-
 def test_evaluation_has_a_bar_of_its_own_if_its_length_is_known():
     callback, state = ProgressCallback(), TrainerState()
     callback.on_prediction_step(ARGS, state, CONTROL, eval_dataloader=NoLength())

@@ -18,7 +18,6 @@ from lightrainer.callbacks import (
     TrainerControl,
     TrainerState,
     default_progress_callback,
-    progress_notebook,
 )
 
 CONTROL = TrainerControl()
@@ -75,8 +74,7 @@ def test_with_evaluations_there_is_a_row_for_each_of_them(tmp_path, notebook):
     losses = {entry["step"]: entry["loss"] for entry in history if "loss" in entry}
     assert first[:3] == ["1", f"{losses[6]:.6f}", f"{found[0]['eval_loss']:.6f}"]
     assert second[:3] == ["2", f"{losses[15]:.6f}", f"{found[1]['eval_loss']:.6f}"]
-    nested = [page for _, _, page in notebook.sent if page.count("<progress") == 2]
-    assert nested  # the bar of the evaluation, below that of the training
+    assert any(page.count("<progress") == 2 for _, _, page in notebook.sent)  # the bar of the evaluation, below
     assert page.count("<progress") == 1
 
 
@@ -110,30 +108,6 @@ def test_several_sets_are_in_one_row(notebook):
         ["Step", "Training Loss", "A Loss", "B Loss"],
         ["2", "No log", "1.000000", "2.000000"],
     ]
-
-
-def test_steps_are_drawn_only_so_often(notebook, monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr(progress_notebook.time, "monotonic", lambda: now[0])
-    args, state = SimpleNamespace(disable_tqdm=False), TrainerState(max_steps=1000)
-    callback = NotebookProgressCallback()
-    callback.on_train_begin(args, state, CONTROL)
-    for _ in range(1000):
-        now[0] += 0.001
-        state.global_step += 1
-        callback.on_step_end(args, state, CONTROL)
-    callback.on_train_end(args, state, CONTROL)
-    assert len(notebook.sent) < 12
-    assert 'value="1000" max="1000"' in notebook.sent[-1][2]
-
-
-def test_a_long_training_shows_the_last_rows(notebook):
-    table = progress_notebook._Table(20)
-    for step in range(1, 1001):
-        table.add({"Step": step, "note": "x" * 50})
-    assert "800 earlier rows" in table.html()
-    found = rows(table.html())
-    assert (len(found), found[-1]) == (202, ["1000", "x" * 20 + "…"])
 
 
 def test_it_is_quiet_where_it_is_not_wanted(tmp_path, notebook):

@@ -3,7 +3,6 @@
 import io
 import re
 import time
-import warnings
 
 import pytest
 from rich.console import Console
@@ -85,19 +84,6 @@ def test_strange_logs_are_no_markup(tmp_path):
     trainer.callback_handler.on_train_end(trainer.args, trainer.state, trainer.control)
     assert "[bold]so[/bold] [/nonsense]" in text_of(console)
     assert bar.training_bar is None
-
-
-def test_a_training_that_breaks_off_can_be_begun_again(tmp_path):
-    """The part of the screen is given back, and taken again."""
-    console = screen()
-    trainer = make_trainer(tmp_path, [RichProgressCallback(console=console)], disable_tqdm=False)
-    handler = trainer.callback_handler
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for _ in range(2):
-            handler.on_train_begin(trainer.args, trainer.state, trainer.control)
-            handler.on_step_end(trainer.args, trainer.state, trainer.control)
-        trainer.train()
 
 
 @pytest.mark.parametrize("total", [16, 100_000])

@@ -122,9 +122,6 @@ def test_peaks_are_found_by_the_names_that_drivers_give():
         assert peak_flops(f"NVIDIA {name}", "bfloat16") == (expected and expected * 1e12)
     assert peak_flops("NVIDIA H100 80GB HBM3", "float32", tf32=True) == 494.7e12
     assert peak_flops("NVIDIA A100-SXM4-80GB", "float32", tf32=False) == 19.5e12
-    assert peak_flops("NVIDIA GeForce RTX 4090", "float16") == 165.2e12
-    assert peak_flops("Tesla V100-PCIE-32GB", "float16") == 112e12
-    assert peak_flops("NVIDIA H200", "int8") is None
 
 
 @pytest.mark.gpu
@@ -148,12 +145,3 @@ def test_operations_can_be_given_or_be_the_models_own_estimate(tmp_path):
         assert entry["flops_per_second"] == pytest.approx(6000 * entry["tokens_per_second"], rel=1e-3)
     for flops in (None, "model"):  # this model has no estimate
         assert not any("flops_per_second" in e for e in training_logs(trained(tmp_path, [ThroughputCallback(flops)])))
-
-
-@pytest.mark.parametrize(
-    ("name", "wrong"),
-    [("flops", "counted"), ("flops", -1.0), ("flops", True), ("peak_flops", 0), ("peak_flops", "312")],
-)
-def test_what_cannot_be_is_refused(name, wrong):
-    with pytest.raises(ValueError, match=rf"{name} is {wrong!r}"):
-        ThroughputCallback(**{name: wrong})

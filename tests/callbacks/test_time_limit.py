@@ -86,12 +86,6 @@ def test_the_time_of_earlier_runs_counts_if_asked_for(tmp_path, clock, over_all_
     assert again.elapsed == (7200 if over_all_runs else 4800)
 
 
-def test_it_need_not_save(tmp_path, clock):
-    trainer = trained(tmp_path, [clock, TimeLimitCallback(1800, save=False)])
-    assert trainer.state.global_step == 3
-    assert not list(tmp_path.glob("checkpoint-*"))
-
-
 def test_the_checkpoint_is_there_and_complete_whatever_else_is_said_of_checkpoints(tmp_path, clock):
     """`save_only_model`, `save_strategy="best"` and `save_total_limit=1` do not take away what to go on from."""
     changes = {"save_only_model": True, "save_strategy": "best", "save_total_limit": 1}

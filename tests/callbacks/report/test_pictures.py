@@ -3,20 +3,12 @@
 import math
 import re
 import sys
-from io import BytesIO
 from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
-from made_up_runs import NAME
-from made_up_runs import history as long_history
-from matplotlib.figure import Figure
-from matplotlib.image import imread
 
 from lightrainer.callbacks import LossCurveCallback, TrainerControl, TrainerState, draw_loss_curve
-from lightrainer.callbacks.report import callback as report_callback
-from lightrainer.callbacks.report import pictures
-from lightrainer.callbacks.report.curves import panels
 from lightrainer.callbacks.report.pictures import draw_loss_picture
 
 CONTROL = TrainerControl()
@@ -68,12 +60,6 @@ def test_the_png_is_in_the_output_folder_or_at_the_given_path(tmp_path):
     assert files == ["loss_curve.png", "pictures/here.png"]
 
 
-def test_without_matplotlib_construction_names_the_extra(monkeypatch):
-    monkeypatch.setattr(report_callback, "is_installed", lambda name: False)
-    with pytest.raises(ImportError, match=r"lightrainer\[plot\]"):
-        LossCurveCallback()
-
-
 def test_the_svg_curves_go_through_their_values():
     training, evaluation, rate = lines(history())
     assert [len(training), len(evaluation), len(rate)] == [19, 3, 19]
@@ -101,21 +87,3 @@ def test_values_that_cannot_be_drawn_are_marked(value):
     red = [path for path in drawn([{"loss": value, "step": 3}]).iter(f"{SVG}path") if path.get("stroke-dasharray")]
     assert len(red) == 1
     assert "no finite values" in texts([{"loss": value, "step": 3}])
-
-
-def test_names_are_escaped():
-    said = texts([{"eval_<a>&\x00_loss": 1.0, "step": 2}])
-    assert "evaluation: <a>& (lowest 1 at step 2)" in said
-
-
-def test_the_report_as_png_has_its_title_above_the_charts(monkeypatch):
-    kept = []
-    save = Figure.savefig
-    monkeypatch.setattr(Figure, "savefig", lambda self, *p, **k: (kept.append(self), save(self, *p, **k))[1])
-    picture = imread(BytesIO(pictures.draw(panels(long_history()), NAME)))
-    assert (picture[..., :3] < 0.99).any(axis=2).mean() > 0.03
-    (drawn,) = kept
-    renderer = drawn.canvas.get_renderer()
-    tops = [axes.get_tightbbox(renderer).y1 for axes in drawn.axes if axes.axison]
-    assert len(tops) > 4
-    assert drawn._suptitle.get_window_extent(renderer).y0 >= max(tops)

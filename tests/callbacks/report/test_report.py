@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 from made_up_runs import NAME, Page, arguments, state
-from small_training import make_trainer, trained
+from small_training import trained
 
 from lightrainer.callbacks import MemoryCallback, RunReportCallback, ThroughputCallback, TrainerControl
 from lightrainer.callbacks.report import callback as report_callback
@@ -28,12 +28,9 @@ def test_the_page_is_well_formed_says_everything_and_fetches_nothing(tmp_path):
     assert "<script>alert" not in text
     assert "reward<b>" not in text
     assert not {name for name, _ in page.attributes} & {"src", "href", "srcset", "action", "data"}
-    assert "http:" not in text.replace("http-equiv", "")
-    assert "https:" not in text
+    assert "http" not in text.replace("http-equiv", "")
     assert "url(" not in text
     assert "default-src 'none'" in text
-    assert "@media (prefers-color-scheme: dark)" in text
-    assert "width=device-width" in text
 
 
 def test_the_report_is_that_of_a_real_training(tmp_path):
@@ -52,18 +49,13 @@ def test_the_report_is_that_of_a_real_training(tmp_path):
 def test_an_evaluation_after_the_training_is_no_part_of_it(tmp_path):
     """The badge stays, and so do the curves; the row of the evaluation says what it is."""
     trainer = trained(tmp_path, [RunReportCallback(picture=False)], eval_strategy="steps", eval_steps=4)
-    page = tmp_path / "report.html"
     charts = panels(trainer.state.log_history)
     torch.nn.init.zeros_(next(trainer.model.parameters()))
     trainer.evaluate()
-    text = page.read_text(encoding="utf-8")
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert 'class="pill finished"' in text
-    assert 'class="pill running"' not in text
     assert panels(trainer.state.log_history) == charts
     assert "after training" in text
-    trainer.train()
-    trainer.evaluate()
-    assert 'class="pill finished"' in page.read_text(encoding="utf-8")
 
 
 def test_the_measurements_of_others_stay(tmp_path):
@@ -104,12 +96,6 @@ def test_it_is_written_at_evaluations_and_checkpoints_but_not_too_often(tmp_path
     assert drawn == [(0.0, "running"), (60.0, "running"), (61.0, "stopped"), (62.0, "finished")]
 
 
-def test_trials_of_a_search_have_folders_of_their_own(tmp_path):
-    trial = state(is_hyper_param_search=True, trial_name="run-3")
-    RunReportCallback(picture=False).on_train_end(arguments(tmp_path), trial, CONTROL)
-    assert (tmp_path / "run-3" / "report.html").exists()
-
-
 def test_without_matplotlib_there_is_a_page(tmp_path, monkeypatch):
     monkeypatch.setattr(report_callback, "is_installed", lambda name: False)
     monkeypatch.setitem(sys.modules, "matplotlib", None)  # importing it would now fail
@@ -117,8 +103,3 @@ def test_without_matplotlib_there_is_a_page(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
     with pytest.raises(ImportError, match=r"pip install 'lightrainer\[plot\]'"):
         RunReportCallback(picture=True)
-
-
-def test_an_evaluation_without_a_training_is_named_so(tmp_path):
-    make_trainer(tmp_path, [RunReportCallback(picture=False)]).evaluate()
-    assert 'class="pill evaluated"' in (tmp_path / "report.html").read_text()

@@ -67,18 +67,6 @@ def test_the_browser_shows_every_chart_and_complains_of_nothing(report, tmp_path
     assert "CONSOLE" not in said, said
 
 
-def test_the_browser_would_have_told_of_an_error(tmp_path):
-    """Negative control: an error in a script, and something that is fetched against the policy."""
-    page = tmp_path / "bad.html"
-    page.write_text(
-        "<meta http-equiv='Content-Security-Policy' content=\"default-src 'none'; script-src 'unsafe-inline'\">"
-        "<img src='https://example.invalid/x.png'><script>missing()</script>"
-    )
-    _, said = look(page, tmp_path, "--dump-dom")
-    assert "missing is not defined" in said
-    assert "Content Security Policy" in said
-
-
 @pytest.mark.parametrize(("size", "dark"), [((1280, 1400), False), ((500, 1600), True)], ids=["desktop", "phone"])
 def test_the_picture_of_the_page_is_not_empty(report, tmp_path, size, dark):
     shot = tmp_path / "shot.png"
