@@ -1,6 +1,5 @@
 """An evaluation without the loss or the metric that it is judged by says what was looked for, and what to set."""
 
-import datasets
 import pytest
 import torch
 from tiny import points, trained, trainer
@@ -13,10 +12,6 @@ def renamed(count=8):
     return [{"x": item["x"], "target": item["labels"], "note": torch.tensor(0)} for item in points(count)]
 
 
-def hub(count=8):
-    return datasets.Dataset.from_list([{key: value.tolist() for key, value in item.items()} for item in renamed(count)])
-
-
 def message(made):
     with pytest.raises(KeyError) as error:
         made._determine_best_metric(made.evaluate(), trial=None)
@@ -27,10 +22,9 @@ def assert_says(text, *parts):
     assert [part for part in parts if part not in text] == [], text
 
 
-@pytest.mark.parametrize("dataset", [renamed, hub], ids=["a list", "a datasets.Dataset"])
-def test_labels_by_another_name(tmp_path, dataset):
+def test_labels_by_another_name(tmp_path):
     """The error names the model's arguments, the columns, the assumed labels, and the remedy."""
-    made = trainer(tmp_path, **BEST, eval_dataset=dataset())
+    made = trainer(tmp_path, **BEST, eval_dataset=renamed())
     text = message(made)
     assert_says(text, "metric_for_best_model is 'loss'", "'eval_loss'", "Tiny takes: x, labels.")
     assert_says(text, "A batch has: x.", "label_names=['labels']", "remove_unused_columns=True")
@@ -38,10 +32,8 @@ def test_labels_by_another_name(tmp_path, dataset):
 
 
 METRICS = {
-    "none": (None, {}, ["Pass a compute_metrics that gives 'f1'"]),
     "a function": (lambda p: {"accuracy": 1.0}, {}, ["eval_accuracy", "Pass a compute_metrics that gives 'f1'"]),
     "torchmetrics": ({"f1_score": MulticlassAccuracy(3)}, {}, ["Did you mean 'eval_f1_score'?"]),
-    "only the loss": (lambda p: {"f1": 1.0}, {"prediction_loss_only": True}, ["prediction_loss_only=True", "False"]),
     "several datasets": (lambda p: {"f1": 1.0}, {"eval_dataset": {"a": points(4)}}, ["eval_<dataset>_<m", "eval_a_f1"]),
 }
 
@@ -50,9 +42,6 @@ METRICS = {
 def test_a_metric_that_is_not_computed(tmp_path, name):
     metrics, changes, parts = METRICS[name]
     made = trainer(tmp_path, **BEST, metric_for_best_model="f1", compute_metrics=metrics, **changes)
-    if name == "only the loss":
-        loop = made.evaluation_loop(made.get_eval_dataloader(), "Evaluation", prediction_loss_only=True)
-        made.evaluate = lambda: loop.metrics
     assert_says(message(made), "'f1'", "no 'eval_f1': it has eval_", *parts)
 
 
@@ -67,16 +56,6 @@ def test_metrics_that_were_not_computed_are_told_once(tmp_path, caplog):
     (record,) = [record for record in caplog.records if "compute_metrics was not called" in record.getMessage()]
     assert_says(record.getMessage(), "takes: x, labels", "A batch has: x.", "label_names=['labels']")
     assert read.count(0) == 2
-
-
-def test_nothing_is_said_where_nothing_is_wrong(tmp_path, caplog):
-    metrics = {"compute_metrics": lambda prediction: {}}
-    trainer(tmp_path, **metrics, eval_dataset=points(4)).evaluate()
-    trainer(tmp_path, eval_dataset=renamed()).evaluate()
-    made = trainer(tmp_path, **metrics, eval_dataset=renamed())
-    made.predict(renamed())
-    made.evaluation_loop(made.get_eval_dataloader(), "Evaluation", prediction_loss_only=True)
-    assert "compute_metrics was not called" not in caplog.text
 
 
 @pytest.mark.parametrize("only_loss", [False, True])

@@ -3,8 +3,10 @@
 import pytest
 import torch
 from lightning.pytorch import Callback
-from tiny import At, points, trained, trainer
+from tiny import points, trainer
 from torchmetrics.classification import MulticlassAccuracy
+
+from lightrainer.facade.evaluation.module import EvaluationModule
 
 
 class Watching(Callback):
@@ -65,31 +67,11 @@ def test_the_metrics(tmp_path, metrics):
     assert calls in ([True] * 3, [])
 
 
-@pytest.mark.parametrize("event", ["on_substep_end", "on_pre_optimizer_step"])
-@pytest.mark.parametrize("method", ["evaluate", "predict"])
-def test_between_two_micro_batches(tmp_path, event, method):
-    """Gradients that are still added up and progress are as they were; the mode is that of an evaluation."""
-    seen = []
-
-    def act(of, state, control):
-        run = of._run.lightning_trainer
-        before = snapshot(of, run)
-        assert of.model.dropout.training
-        getattr(of, method)(points(6, seed=2))
-        assert not of.model.dropout.training
-        assert all(same(left, right) for left, right in zip(before, snapshot(of, run), strict=True))
-        assert any(gradient is not None and gradient.abs().sum() > 0 for gradient in before[0])
-        seen.append(state.global_step)
-
-    def snapshot(of, run):
-        gradients = [None if p.grad is None else p.grad.clone() for p in of.model.parameters()]
-        progress = run.fit_loop.epoch_loop.batch_progress.state_dict()
-        limits = (run.limit_val_batches, run.training, run.validating, run.state.fn, run.state.stage)
-        return gradients, [progress, limits, run.fit_loop.epoch_loop.val_loop]
-
-    def same(left, right):
-        pairs = zip(left, right, strict=True)
-        return all(torch.equal(*both) if isinstance(both[0], torch.Tensor) else both[0] == both[1] for both in pairs)
-
-    trained(tmp_path, callbacks=[At(event, act)], gradient_accumulation_steps=2)
-    assert len(seen) == 2
+def test_the_model_stays_on_its_device():
+    """Only the module refuses, the model inside moves."""
+    module = EvaluationModule(torch.nn.Linear(1, 1, device="meta"))
+    assert module.cpu() is module
+    assert {parameter.device.type for parameter in module.parameters()} == {"meta"}
+    assert module.device.type == "meta"
+    with pytest.raises(NotImplementedError, match="meta"):
+        module.model.cpu()

@@ -100,14 +100,6 @@ def test_each_dataset_by_itself(tmp_path):
     assert made.compute_metrics.rows == 0
 
 
-def test_an_evaluation_that_fails_leaves_nothing(tmp_path):
-    broken = [*points(6, seed=2), {"x": torch.zeros(9), "labels": torch.tensor(0)}]
-    made = trainer(tmp_path, compute_metrics=Counting([]), per_device_eval_batch_size=1)
-    with pytest.raises(RuntimeError):
-        made.evaluate(broken)
-    assert made.evaluate()["eval_Counting"] == 6
-
-
 class Watched(nn.Module):
     """Remembers its logits, as long as they are referenced elsewhere."""
 
@@ -218,21 +210,6 @@ def test_the_loss_for_each_token_of_a_language_model(tmp_path):
     assert abs(found["eval_loss"] - expected) > 1e-3, "negative control: batches of few tokens count as much as others"
     other = trainer(tmp_path, model=model, compute_metrics=BatchMetrics(TokenLoss(), shift=False), data_collator=pad)
     assert abs(other.evaluate(sentences())["eval_TokenLoss"] - expected) > 1e-3
-
-
-def test_nested_evaluations_count_for_themselves(tmp_path):
-    """A callback that evaluates other data between two evaluations of the training."""
-    log = []
-    nested = []
-
-    def act(of, state, control):
-        nested.append(of.evaluate(points(3, seed=9), metric_key_prefix="inner")["inner_Counting"])
-
-    options = {"gradient_accumulation_steps": 2, "eval_strategy": "steps", "eval_steps": 1}
-    made = trainer(tmp_path, compute_metrics=Counting(log), callbacks=[At("on_substep_end", act)], **options)
-    told(made).train()
-    assert nested == [3, 3]
-    assert [e["eval_Counting"] for e in made.state.log_history if "eval_Counting" in e] == [6, 6]
 
 
 METRICS_AND_ARGUMENTS = [

@@ -32,20 +32,12 @@ def test_each_set_has_its_own_metrics(tmp_path):
     assert made.compute_metrics is metrics
 
 
-def test_metrics_are_back_after_an_evaluation_that_fails(tmp_path):
-    metrics = {"a": lambda prediction: 1 / 0}
-    made = trainer(tmp_path, eval_dataset=SETS, compute_metrics=metrics)
-    with pytest.raises(ZeroDivisionError):
-        made.evaluate()
-    assert made.compute_metrics is metrics
-
-
 def test_a_dict_without_names_of_sets_is_of_metrics(tmp_path):
     made = trainer(tmp_path, eval_dataset=SETS, compute_metrics={"accuracy": MulticlassAccuracy(3)})
     assert {f"eval_{name}_accuracy" for name in SETS} <= made.evaluate().keys()
 
 
-@pytest.mark.parametrize(("kind", "function"), [("mean", np.mean), ("median", np.median), ("min", min), ("max", max)])
+@pytest.mark.parametrize(("kind", "function"), [("mean", np.mean), ("median", np.median), ("max", max)])
 def test_the_aggregate_is_over_what_all_sets_have(tmp_path, kind, function):
     made = trainer(tmp_path, eval_dataset=SETS, compute_metrics={"a": first}, eval_aggregate=kind)
     found = made.evaluate()
@@ -89,12 +81,10 @@ def test_a_search_is_judged_by_it(tmp_path):
 
 BAD = {
     "a name that is no set": ({"compute_metrics": {"a": first, "d": first}}, "d, which is no set .*: a, b, c"),
-    "a misspelt name": ({"compute_metrics": {"aa": first}}, r"aa, which is no set .* \(predictions, labels\)"),
     "a bad metric of one set": ({"compute_metrics": {"a": 3}}, "compute_metrics must be callable.* int"),
     "no sets": ({"eval_dataset": points(4), "eval_aggregate": "mean"}, "eval_dataset is a list. Pass"),
     "a set of that name": ({"eval_dataset": {"mean": points(4)}, "eval_aggregate": "mean"}, "none of them called"),
     "an unknown aggregate": ({"eval_aggregate": "meen"}, "Did you mean 'mean'"),
-    "no collator": ({"eval_data_collator": 3}, "eval_data_collator must be callable"),
 }
 
 
@@ -104,13 +94,6 @@ def test_bad_input_is_refused_before_anything_is_written(tmp_path, name):
     with pytest.raises((ValueError, TypeError), match=message):
         trainer(tmp_path / "new", **{"eval_dataset": SETS, **changes})
     assert not (tmp_path / "new").exists()
-
-
-def test_a_metric_that_one_set_lacks_has_no_aggregate(tmp_path):
-    best = {"eval_aggregate": "mean", "metric_for_best_model": "mean_count", "eval_strategy": "epoch"}
-    made = trainer(tmp_path, eval_dataset=SETS, compute_metrics={"a": first}, **best)
-    with pytest.raises(KeyError, match=r"each metric that all of them \(a, b, c\) have"):
-        made.train()
 
 
 class Noise:

@@ -35,15 +35,6 @@ def test_they_hold_after_each_step(tmp_path, own):
     assert np.linalg.norm(weights(model)[0], axis=0).max() > 0.4
 
 
-def test_they_hold_where_steps_are_taken_by_hand(tmp_path):
-    model = constrained()
-    made = trainer(tmp_path, model=model, learning_rate=0.1)
-    made.create_optimizer_and_scheduler(8)
-    x, y = (np.stack(part) for part in zip(*points(4), strict=True))
-    made.distributed_training_steps((torch.as_tensor(x), torch.as_tensor(y)))
-    assert norms(model).max() <= 0.3 + 1e-6
-
-
 def test_they_are_those_of_keras_by_hand(tmp_path):
     """Over the first epoch, in the order of the samples."""
     ours, theirs = constrained(), constrained()

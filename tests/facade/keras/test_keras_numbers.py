@@ -91,20 +91,6 @@ def test_values_of_gradients_are_clipped_only_where_they_are_accumulated(tmp_pat
 
 
 @in_torch_only
-def test_a_log_has_the_norm_of_the_gradients_of_its_step(tmp_path):
-    def norms(**changes):
-        made = trainer(tmp_path, model=network(), train_sampling_strategy="sequential", max_steps=4, **changes)
-        made.train()
-        return {entry["step"]: entry["grad_norm"] for entry in made.state.log_history if "grad_norm" in entry}
-
-    each = norms(logging_steps=1)
-    assert len(set(each.values())) == 4
-    assert norms(logging_steps=2) == {step: each[step] for step in (2, 4)}
-    assert norms(logging_steps=3, logging_first_step=True) == {step: each[step] for step in (1, 3)}
-    assert norms(logging_strategy="epoch")[4] == each[4]
-
-
-@in_torch_only
 def test_labels_of_minus_100_do_not_count(tmp_path):
     """Neither in the loss nor in what it is divided by, also where micro-batches have different numbers of them."""
 

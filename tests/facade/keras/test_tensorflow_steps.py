@@ -49,14 +49,3 @@ def test_a_step_in_a_tape_is_that_of_the_trainer(tmp_path, parts):
     assert furthest(weights(ours), weights(theirs)) < 2e-6
     assert furthest(weights(ours), weights(network())) > 1e-2
     assert one.evaluate()["eval_loss"] == pytest.approx(two.evaluate()["eval_loss"], abs=1e-6)
-
-
-def test_a_precision_that_the_model_was_not_made_in_is_warned_of(tmp_path, caplog):
-    trainer(tmp_path, model=network(), train_dataset=DATA, bf16=True, max_steps=1, log_level="warning").train()
-    assert "bf16=True has no effect" in caplog.text
-    caplog.clear()
-    args = trainer(tmp_path, model=network(), train_dataset=DATA, bf16=True, max_steps=1, log_level="warning").args
-    with args.strategy.scope():
-        model = network()
-    trainer(tmp_path, model=model, train_dataset=DATA, bf16=True, max_steps=1, log_level="warning").train()
-    assert "no effect" not in caplog.text
