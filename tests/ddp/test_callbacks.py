@@ -1,4 +1,4 @@
-"""Callbacks in two processes: one whose time is up stops both; measurements and the average are those of both."""
+"""Callbacks in two processes do the same in both: time limits, averages, measurements, spikes, the best of two sets."""
 
 import json
 import math
@@ -7,32 +7,26 @@ from pathlib import Path
 import pytest
 from starting import finished_ranks
 
-SCRIPT = Path(__file__).with_name("time_limit_script.py")
-SECONDS = 120  # a run takes about ten
-
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("time_limit")
-    said = finished_ranks(SCRIPT, str(folder), log=folder / "log.txt", seconds=SECONDS)
+    folder, script = tmp_path_factory.mktemp("callbacks"), Path(__file__).with_name("callback_script.py")
+    said = finished_ranks(script, str(folder), log=folder / "log.txt", seconds=120)
     return folder, [json.loads((folder / f"rank{rank}.json").read_text()) for rank in (0, 1)], said
 
 
 def test_both_stop_at_the_same_step_though_only_one_clock_says_so(run):
-    folder, ranks, said = run
-    steps = {rank["step"] for rank in ranks}
-    assert len(steps) == 1
-    (step,) = steps
-    assert 0 < step < ranks[0]["max_steps"]
-    assert all(rank["stopped"] for rank in ranks)
-    assert [path.name for path in (folder / "stopped").glob("checkpoint-*")] == [f"checkpoint-{step}"]
+    folder, (first, second), said = run
+    assert 0 < first["step"] == second["step"] < first["max_steps"]
+    assert first["stopped"]
+    assert second["stopped"]
+    assert [path.name for path in (folder / "stopped").glob("checkpoint-*")] == [f"checkpoint-{first['step']}"]
     assert said.count("The time limit of") == 1  # said once, by the first process
 
 
 def test_the_average_is_the_same_in_both_and_goes_on_exactly(run):
-    _, ranks, _ = run
-    assert ranks[0]["average"] == ranks[1]["average"] == ranks[0]["whole_average"]
-    assert ranks[0]["weights"] == ranks[0]["average"]
+    _, (first, second), _ = run
+    assert first["average"] == second["average"] == first["whole_average"] == first["weights"]
 
 
 def test_measurements_are_those_of_all_processes(run):
@@ -46,3 +40,16 @@ def test_measurements_are_those_of_all_processes(run):
             operations = 2 * 2 * 8 * 16 + 3 * 2 * 16 * 3  # the gradient with regard to the inputs is not needed
             assert entry["flops_per_second"] == pytest.approx(operations * entry["samples_per_second"], rel=1e-2)
     assert (folder / "whole" / "report.html").exists()
+
+
+def test_both_choose_the_same_best_model_of_two_sets_and_leave_out_the_same_step(run):
+    _, (first, second), _ = run
+    assert first["skipped"] == second["skipped"] == [5]
+    found = first["sets"]
+    assert found == second["sets"]
+    a, b, means = (
+        [entry[name] for entry in found["logs"] if name in entry]
+        for name in ("eval_a_accuracy", "eval_b_accuracy", "eval_mean_accuracy")
+    )
+    assert means == pytest.approx([(left + right) / 2 for left, right in zip(a, b, strict=True)])
+    assert (found["best"], found["step"]) == (max(means), means.index(max(means)) + 1)
