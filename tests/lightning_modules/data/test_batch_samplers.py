@@ -5,7 +5,7 @@ import itertools
 import accelerate.data_loader as reference
 import pytest
 import torch
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, TensorDataset
 
 from lightrainer.lightning_modules.data.batch_samplers import GivenBatchSampler
 from lightrainer.lightning_modules.data.epoch_loader import NOTHING
@@ -90,11 +90,6 @@ def test_one_process_gets_all_batches():
     assert list(GivenBatchSampler(given, rank=None, world_size=2)) == [[0, 1], [2, 3], [4, 0], [1, 2]]
 
 
-def test_what_cannot_be_split_is_refused():
-    with pytest.raises(ValueError, match="split_batches=True needs a batch_size, which Lengths"):
-        GivenBatchSampler(Lengths([[1]]), rank=0, world_size=2, split_batches=True)
-
-
 DATA = TensorDataset(torch.arange(23))
 LOADERS = {
     "shuffled": lambda: DataLoader(DATA, batch_size=4, shuffle=True),
@@ -167,13 +162,3 @@ def test_a_position_is_found_again(name, seen):
     assert expected
     assert state["handed_out"] == seen
     assert state.get("ahead") is not NOTHING
-
-
-class Stream(IterableDataset):
-    def __iter__(self):
-        return iter(torch.arange(7))
-
-
-def test_streams_are_sharded_too():
-    loaders = (rebuild_loader(DataLoader(Stream(), 2), rank=rank, world_size=2) for rank in (0, 1))
-    assert [list(map(list, loader)) for loader in loaders] == [[[0, 1], [4, 5]], [[2, 3], [6, 0]]]

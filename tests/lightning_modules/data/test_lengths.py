@@ -8,7 +8,7 @@ from transformers.trainer_pt_utils import LengthGroupedSampler as ReferenceSampl
 from transformers.trainer_pt_utils import get_length_grouped_indices as reference_indices
 
 from lightrainer.lightning_modules.data.length_grouping import LengthGroupedSampler, get_length_grouped_indices
-from lightrainer.lightning_modules.data.lengths import LengthCache, column_lengths, sample_lengths
+from lightrainer.lightning_modules.data.lengths import column_lengths, sample_lengths
 
 
 def generator(seed=7):
@@ -28,13 +28,6 @@ def test_order_equals_reference(count, batch_size, multiple):
     expected = reference_indices(lengths, batch_size, multiple, generator())
     assert get_length_grouped_indices(lengths, batch_size, multiple, generator()) == expected
     assert sorted(expected) == list(range(count))
-
-
-def test_comparison_can_fail():
-    """Negative control: another seed is seen."""
-    lengths = random_lengths(100)
-    expected = reference_indices(lengths, 4, generator=generator())
-    assert get_length_grouped_indices(lengths, 4, generator=generator(8)) != expected
 
 
 @pytest.mark.parametrize("convert", [torch.tensor, np.array, lambda x: np.array(x, np.uint8), tuple])
@@ -105,37 +98,12 @@ def test_tables_are_measured_as_by_the_reference(dataset):
     assert lengths.tolist() == ReferenceSampler(2, dataset=dataset).lengths
 
 
-def test_tables_are_not_read_sample_by_sample(monkeypatch):
-    """Their column is read, and not every sample, as the reference does."""
-    table, reads = datasets.Dataset.from_dict({"input_ids": [[0] * 5] * 300}), []
-    take, go_through = datasets.Dataset._getitem, datasets.Dataset.__iter__
-    monkeypatch.setattr(datasets.Dataset, "_getitem", lambda *words, **how: reads.append(1) or take(*words, **how))
-    counted = lambda self: (reads.append(1) or sample for sample in go_through(self))
-    monkeypatch.setattr(datasets.Dataset, "__iter__", counted)
-    lengths = sample_lengths(table, "input_ids")
-    assert len(reads) < 10
-    assert ReferenceSampler(2, dataset=table).lengths == lengths.tolist()
-    assert len(reads) >= 300, "negative control: this is what a read is"
-
-
 @pytest.mark.parametrize(
     ("samples", "seen"), [([(1, 2)], "the type tuple"), ([{"ids": [1]}], r"the columns \['ids'\]")]
 )
 def test_samples_that_cannot_be_measured(samples, seen):
     with pytest.raises(ValueError, match=f"'input_ids'.*length_column_name.*{seen}"):
         LengthGroupedSampler(2, dataset=samples)
-
-
-def test_lengths_are_measured_anew_where_a_dataset_grows():
-    """And of datasets only the last few are kept."""
-    cache, data = LengthCache(), [1]
-    assert (cache.get(data, "a", lambda: "a"), cache.get(data, "b", lambda: "b")) == ("a", "b")
-    assert cache.get(data, "a", lambda: "new") == "a"
-    data.append(2)
-    assert cache.get(data, "a", lambda: "longer") == "longer"
-    for number in range(4):
-        cache.get([number], "a", lambda: None)
-    assert cache.get(data, "a", lambda: "measured again") == "measured again"
 
 
 @pytest.mark.parametrize("form", ["plain", "torch", "selected", "transformed"])

@@ -1,14 +1,11 @@
 """The order of an epoch: the numbers of torch.randperm, drawn as far as they are read, in 4 bytes a sample."""
 
 import tracemalloc
-import weakref
 
 import pytest
 import torch
-from torch.utils.data import BatchSampler, RandomSampler
+from torch.utils.data import RandomSampler
 
-from lightrainer.lightning_modules.data import batch_samplers
-from lightrainer.lightning_modules.data import order as order_module
 from lightrainer.lightning_modules.data.batch_samplers import ShardedBatchSampler
 from lightrainer.lightning_modules.data.length_grouping import LengthGroupedSampler
 from lightrainer.lightning_modules.data.order import CHUNK, order_of, random_order
@@ -27,18 +24,6 @@ def test_random_order_equals_randperm(count):
     order = random_order(count, generator)
     assert torch.equal(generator.get_state(), seeded().get_state())
     assert list(order.in_sequence()) == torch.randperm(count, generator=seeded()).tolist()
-
-
-def test_comparison_of_orders_can_fail():
-    """Negative control: a number of draws more, and the numbers that are not final yet."""
-    generator = seeded()
-    torch.empty(1, dtype=torch.int32).random_(generator=generator)
-    expected = torch.randperm(MILLION, generator=seeded()).tolist()
-    assert list(random_order(MILLION, generator).in_sequence()) != expected
-    values, draw = random_order(MILLION, seeded())
-    draw(1)
-    assert values[:CHUNK].tolist() == expected[:CHUNK]
-    assert values[CHUNK : 2 * CHUNK].tolist() != expected[CHUNK : 2 * CHUNK]
 
 
 def test_plain_random_sampler_draws_its_seed_from_the_global_generator():
@@ -61,11 +46,6 @@ def test_epochs_of_a_plain_random_sampler_equal_torch(count):
 class Reversed(SeedableRandomSampler):
     def __iter__(self):
         return reversed(range(len(self)))
-
-
-@pytest.mark.parametrize("sampler", [range(3), Reversed(range(3), seed=1), RandomSampler(range(3), num_samples=5)])
-def test_other_samplers_are_read_sample_by_sample(sampler):
-    assert order_of(sampler) is None
 
 
 def test_an_override_of_a_sampler_gives_the_order():
@@ -104,26 +84,3 @@ def test_memory_of_an_order(kind, world_size):
         return batches
 
     assert peak_of(make) < 10 * MILLION
-
-
-def test_a_list_takes_more_memory():
-    """Negative control: torch's own way to read the same order."""
-    assert peak_of(lambda: BatchSampler(RandomSampler(range(MILLION)), 8, False)) > 30 * MILLION
-
-
-def test_a_process_keeps_its_own_part_of_an_order_that_is_drawn_at_once(monkeypatch):
-    drawn = []
-
-    def noted(sampler):
-        order = order_of(sampler)
-        drawn.append(weakref.ref(order.values))
-        return order
-
-    monkeypatch.setattr(order_module, "DRAWN_AT_ONCE", 1)
-    monkeypatch.setattr(batch_samplers, "order_of", noted)
-    shard = lambda: ShardedBatchSampler(SeedableRandomSampler(range(1000), seed=0), 3, False, rank=1, world_size=2)
-    batches = iter(shard())
-    first = next(batches)
-    assert drawn[0]() is None
-    monkeypatch.undo()
-    assert [first, *batches] == list(shard())

@@ -1,7 +1,6 @@
 """Batches that cost the same; `tests/parity/test_added_later.py` compares them with the reference."""
 
 import pytest
-from torch.utils.data import DataLoader
 
 from lightrainer.lightning_modules.data.loaders import build_loader
 from lightrainer.lightning_modules.data.rebalancing import BatchRebalanceSampler
@@ -55,11 +54,6 @@ def test_a_loader_deals_nothing_out_a_second_time():
     loader.set_epoch(0)
     loader.skip(3)
     assert list(loader) == [[LENGTHS[i] for i in batch] for batch in SEEN[0, 1][3:]]
-
-
-def test_a_loader_of_torch_takes_it():
-    plain = DataLoader(LENGTHS, batch_sampler=sampler(), collate_fn=list)
-    assert list(plain) == [[LENGTHS[i] for i in batch] for batch in SEEN[0, 0]]
 
 
 @pytest.mark.parametrize(

@@ -1,26 +1,6 @@
 """Streams that can resume from their position."""
 
-import pytest
-
 from lightrainer.lightning_modules.data.worker_state import is_resumable
-
-
-class Both:
-    def state_dict(self):
-        return {}
-
-    def load_state_dict(self, state):
-        pass
-
-
-class Half:
-    def state_dict(self):
-        return {}
-
-
-@pytest.mark.parametrize(("dataset", "expected"), [(Both(), True), (Half(), False), ([], False)])
-def test_it_takes_both_methods(dataset, expected):
-    assert is_resumable(dataset) == expected
 
 
 def test_a_stream_of_rows_unless_it_shuffles():

@@ -64,11 +64,6 @@ def test_an_epoch_can_begin_in_the_middle_once(skipped):
     assert list(sampler) == batches()
 
 
-def test_no_samples_are_no_batches_and_empty_ones_count_as_a_token():
-    assert list(TokenBudgetSampler([], 4)) == []
-    assert list(map(len, TokenBudgetSampler([0] * 8, 4))) == [4, 4]
-
-
 def test_samples_that_do_not_fit_are_named():
     said = r"max_tokens_per_batch=8, but sample 1 has 9 tokens, and so do not fit 2 of 4 samples; the longest has 30"
     with pytest.raises(ValueError, match=said):

