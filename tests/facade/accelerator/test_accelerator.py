@@ -6,7 +6,6 @@ from tiny import arguments, tiny
 from torch import nn
 
 from lightrainer.facade.accelerator.accelerator import Accelerator
-from lightrainer.facade.distributed.collectives import share_of_inputs
 
 
 # What scripts and libraries reach through `trainer.accelerator`.
@@ -83,17 +82,3 @@ def test_preparing_gives_back_what_it_was_given(accelerator):
     assert [batch.tolist() for batch in prepared] == [[1], [2]]
     assert accelerator.prepare(prepared) is prepared
     assert accelerator.prepare_model(model, evaluation_mode=True) is model
-
-
-@pytest.mark.parametrize("processes", [2, 3, 5])
-@pytest.mark.parametrize("inputs", [[7], tuple(range(5)), torch.arange(6), list(range(13))], ids=len)
-def test_shares_are_contiguous_complete_and_even(processes, inputs):
-    """Padding repeats the last item up to the length of the longest share, so that shares can be gathered."""
-    plain, padded = ([share_of_inputs(inputs, at, processes, pad) for at in range(processes)] for pad in (False, True))
-    assert [one for share in plain for one in share] == list(inputs)
-    sizes = [len(share) for share in plain]
-    assert sizes == sorted(sizes, reverse=True)
-    assert sizes[0] - sizes[-1] <= 1
-    for share, without in zip(padded, plain, strict=True):
-        assert type(share) is type(inputs)
-        assert list(share) == [*without, *inputs[-1:]][: sizes[0]]

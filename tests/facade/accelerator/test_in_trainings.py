@@ -1,7 +1,5 @@
 """The accelerator in the middle of trainings: under DDP, and both versions of FSDP, as in one process."""
 
-import json
-
 import pytest
 import torch
 from accelerator_ranks_script import WAYS, Model, batch_of, in_a_training
@@ -81,12 +79,6 @@ def test_processes_with_fewer_batches_go_along(two_ranks):
     assert (first["read"], second["read"]) == ([2, 2, 1], [2, 2])
     assert first["read afterwards"] == second["read afterwards"] == [2, 2, 2]
     assert all(rank["ended"] for rank in two_ranks[1])
-
-
-def test_in_one_process_too(single):
-    assert single["own model"] == "Model"
-    assert single["type"] == ["NO", False, False]
-    assert json.dumps(single)
 
 
 def test_after_a_training_own_loops_go_on(tmp_path):

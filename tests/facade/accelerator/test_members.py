@@ -5,12 +5,11 @@ import re
 from pathlib import Path
 
 import pytest
-from tiny import At, arguments, trainer
+from tiny import arguments
 
 from lightrainer.facade.accelerator.accelerator import Accelerator
 from lightrainer.facade.accelerator.refusals import REFUSED
 from lightrainer.facade.arguments.parallelism import ParallelismConfig
-from lightrainer.facade.strategies.deepspeed import DeepSpeed
 
 accelerate = pytest.importorskip("accelerate")
 PAGE = Path(__file__).parents[3] / "docs" / "user" / "accelerator.md"
@@ -76,13 +75,6 @@ def test_refusals_say_why_and_what_to_do(ours, name):
             setattr(ours, name, 1)
 
 
-def test_attributes_of_ones_own_can_be_set(ours):
-    ours.anything = 3
-    assert ours.anything == 3
-    with pytest.raises(AttributeError, match=r"has no setter|can't set"):
-        ours.num_processes = 4
-
-
 def test_places_in_a_grid(tmp_path, monkeypatch):
     """Consecutive processes split layers, then come those that shard, then the copies."""
     args = arguments(tmp_path)
@@ -95,30 +87,6 @@ def test_places_in_a_grid(tmp_path, monkeypatch):
         grid = Accelerator(args)
         found.append((grid.data_parallel_rank, grid.data_parallel_shard_rank, grid.tensor_parallel_rank))
     assert found == [(copy, shard, layer) for copy in (0, 1) for shard in (0, 1) for layer in (0, 1)]
-
-
-def test_an_engine_of_deepspeed_clips_in_its_step(tmp_path):
-    """As in the reference there is only the norm of its last step to be had."""
-
-    class OfAnEngine(DeepSpeed):
-        clips_in_step = True
-
-        def norm_of_last_step(self):
-            return 2.5
-
-    made = trainer(tmp_path)
-    seen = []
-
-    def step(trainer, *_):
-        own, trainer.accelerator.strategy = trainer.accelerator.strategy, OfAnEngine("", {"config": {}})
-        seen.append(trainer.accelerator.clip_grad_norm_(trainer.model.parameters(), 1.0).item())
-        trainer.accelerator.strategy = own
-
-    watcher = At("on_step_end", step, step=1)
-    watcher.trainer = made
-    made.add_callback(watcher)
-    made.train()
-    assert seen == [2.5]
 
 
 def rows(heading):

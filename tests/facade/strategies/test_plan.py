@@ -6,7 +6,7 @@ import datetime
 import pytest
 import torch
 from lightning.pytorch.strategies import DDPStrategy
-from tiny import arguments, trainer
+from tiny import At, arguments, told, trainer
 
 from lightrainer import RunPlan, TrainingArguments
 from lightrainer.facade.distributed.process import ProcessEnvironment
@@ -96,6 +96,25 @@ def test_a_trainer_makes_its_plan_from_the_arguments_as_they_are_now(tmp_path):
     made.args.max_steps = 3
     assert ", 3" in {row[0]: row[2] for row in made.plan.rows()}["num_train_epochs, max_steps"]
     assert not hasattr(made, "_lightning_trainer")
+
+
+def test_plan_and_strategy_are_made_once_a_run(tmp_path):
+    """Whatever becomes of the arguments meanwhile."""
+    seen = []
+
+    def look(of, state, control):
+        seen.append((of.plan, of.accelerator.strategy, of.accelerator.strategy.runs))
+        of.args.bf16 = not of.args.bf16
+
+    made = told(trainer(tmp_path, max_steps=3, callbacks=[At("on_step_end", look)]))
+    for _ in range(2):
+        made.train()
+        made.args.bf16 = False
+    plans, used, running = zip(*seen, strict=True)
+    assert len({id(plan) for plan in plans}) == len({id(strategy) for strategy in used}) == 2
+    assert {plan.precision for plan in plans} == {"32-true"}
+    assert all(running)
+    assert not used[-1].runs
 
 
 def test_models_that_checkpoint_their_activations_have_no_unused_parameters(tmp_path):

@@ -56,18 +56,6 @@ def test_models_that_can_be_split_pass(tmp_path, model):
     translate(args, model=model).strategy.check(args, model)
 
 
-def test_a_method_of_the_model_goes_before_a_plan():
-    model = Layers(None)
-    model.parallelize = lambda mesh: None
-    assert split_faults(model, 2) == []
-
-
-def test_styles_of_torch_are_taken_as_they_are():
-    from torch.distributed.tensor.parallel import ColwiseParallel
-
-    assert split_faults(Layers({"layers.*.up": ColwiseParallel()}), 2) == []
-
-
 def test_what_is_split_alike_is_found_for_tied_weights():
     model = Layers({"head": "colwise_gather_output"})
     model.head = nn.Linear(4, 7, bias=False)

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from lightrainer import Trainer, TrainingArguments
+from lightrainer import TrainingArguments
 from lightrainer.facade.arguments.enums import ParallelMode
 from lightrainer.facade.distributed import process
-from lightrainer.facade.distributed.xla_device import print_metrics, several_xla_processes, xla_is_chosen
+from lightrainer.facade.distributed.xla_device import several_xla_processes, xla_is_chosen
 from lightrainer.facade.strategies.plan import translate
 from lightrainer.lightning_modules.models.inspection import move
 
@@ -88,29 +88,6 @@ def test_what_does_not_run_is_refused_by_name(changes, processes, error, message
     args = arguments(tmp_path, **changes)
     with pytest.raises(error, match=message):
         translate(args).strategy.check(args, torch.nn.Linear(1, 1))
-
-
-def test_metrics_are_printed_at_the_end_of_epochs_and_of_evaluations(tmp_path, monkeypatch, capsys):
-    """With a module of that name in its place: the report is torch_xla's."""
-    report = type("Metrics", (), {"metrics_report": staticmethod(lambda: "Metric: CompileTime")})
-    for name in ("torch_xla", "torch_xla.debug"):
-        monkeypatch.setitem(sys.modules, name, type(sys)(name))
-    monkeypatch.setitem(sys.modules, "torch_xla.debug.metrics", report)
-    monkeypatch.setattr(sys.modules["torch_xla.debug"], "metrics", report, raising=False)
-    print_metrics()
-    assert capsys.readouterr().out == "Metric: CompileTime\n"
-    model = torch.nn.Linear(1, 1)
-    model.forward = lambda x: {"loss": model.weight.sum() * x.sum()}
-    samples = [{"x": torch.ones(1)}] * 4
-    args = arguments(tmp_path, use_cpu=True, num_train_epochs=2, save_strategy="no", remove_unused_columns=False)
-    made = Trainer(model, args, train_dataset=samples, eval_dataset=samples)
-    monkeypatch.setattr("lightrainer.facade.trainer.construction.raise_for_unsupported", lambda *_: None)
-    monkeypatch.setattr("lightrainer.facade.arguments.support._watching", lambda _: None)
-    made.args.debug = ["tpu_metrics_debug"]
-    made.train()
-    assert capsys.readouterr().out.count("Metric: CompileTime") == 2
-    made.evaluate()
-    assert capsys.readouterr().out.count("Metric: CompileTime") == 1
 
 
 def test_moving_a_model_keeps_what_is_shared():
