@@ -12,11 +12,9 @@ import warnings
 from pathlib import Path
 
 import optuna
-import torch
 from ranks import QUIET, Classifier, points
 
 from lightrainer import Trainer, TrainingArguments
-from lightrainer.lightning_modules import optimize_together
 
 RANK = int(os.environ["RANK"])
 
@@ -44,12 +42,12 @@ def model_of(trial):
     return Classifier(width)
 
 
-def trainer(folder, **changes):
+def trainer(folder, cls=Trainer):
     options = {"per_device_train_batch_size": 4, "num_train_epochs": 1, "learning_rate": 1e-2, "eval_strategy": "steps"}
     options |= {"eval_steps": 1, "save_strategy": "steps", "save_steps": 1, "ddp_timeout": 60, **QUIET}
     arguments = TrainingArguments(str(folder), **options)
     data = {"train_dataset": points(24, 1), "eval_dataset": points(8, 2)}
-    return Trainer(args=arguments, **{"model_init": model_of, **data, **changes})
+    return cls(model_init=model_of, args=arguments, **data)
 
 
 class Fragile(Trainer):
@@ -93,42 +91,21 @@ def stopped(folder):
     """The time is up after the first trial; then errors: caught ones, and one that ends the search in both."""
     one = trainer(folder / "late")
     best = one.hyperparameter_search(space, n_trials=50, timeout=0.01)
-    fragile = Fragile(model_init=model_of, args=one.args, train_dataset=points(8, 1), eval_dataset=points(8, 2))
+    fragile = trainer(folder / "fragile", cls=Fragile)
     sampler = optuna.samplers.RandomSampler(seed=3)
     caught = fragile.hyperparameter_search(second_is_best, n_trials=3, catch=ArithmeticError, sampler=sampler)
-    held = parameters(fragile.model)
-    states = None if fragile.study is None else [trial.state.name for trial in fragile.study.trials]
-    error = error_of(fragile, n_trials=3)
-    unreachable = error_of(trainer(folder / "nowhere"), n_trials=2, storage="sqlite:////nowhere/at/all.db")
-    said = {"error": error, "unreachable": unreachable}
-    return {"late": best, "caught": caught, "held": held, "states": states, **said}
-
-
-def error_of(one, **options):
+    found = {"late": best, "caught": caught, "held": parameters(fragile.model)}
+    if fragile.study is not None:
+        found["states"] = [trial.state.name for trial in fragile.study.trials]
     try:
-        one.hyperparameter_search(space, **options)
+        fragile.hyperparameter_search(space, n_trials=3)
     except Exception as raised:
-        return f"{type(raised).__name__}: {raised}"
-
-
-def by_hand():
-    """The function itself, around anything that all processes do."""
-
-    def objective(trial):
-        value = torch.tensor([trial.suggest_int("n", 1, 100) * (RANK + 1.0)])
-        torch.distributed.all_reduce(value)
-        trial.report(value.item(), 1)
-        if trial.should_prune():
-            raise optuna.TrialPruned
-        return value.item()
-
-    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=1)) if RANK == 0 else None
-    return optimize_together(study, objective, n_trials=4, result=lambda study: [study.best_value, study.best_params])
+        return {**found, "error": f"{type(raised).__name__}: {raised}"}
 
 
 def main(folder: Path) -> None:
     warnings.filterwarnings("ignore")
-    seen = {"halves": halves(folder), "stopped": stopped(folder), "by_hand": by_hand()}
+    seen = {"halves": halves(folder), "stopped": stopped(folder)}
     (folder / f"rank{RANK}.json").write_text(json.dumps(seen))
 
 

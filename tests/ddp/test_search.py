@@ -55,18 +55,6 @@ def test_a_failure_in_one_process_is_one_of_the_trial(run):
     assert second["error"] == "ArithmeticError: one process only"
 
 
-def test_a_storage_that_cannot_be_reached_is_said_in_both(run):
-    first, second = (rank["stopped"]["unreachable"] for rank in run)
-    assert first.startswith("StorageError: storage='sqlite:////nowhere/at/all.db' cannot be reached")
-    assert second.startswith("OtherProcessError: In process 0: StorageError: ")
-
-
-def test_the_function_by_itself_shares_a_study(run):
-    assert run[0]["by_hand"] == run[1]["by_hand"]
-    value, parameters = run[0]["by_hand"]
-    assert value == 3 * parameters["n"] > 0
-
-
 def test_one_that_fails_while_the_other_waits_for_it_ends_both(tmp_path):
     """There is no going on, as the other cannot be called back from its exchange of gradients."""
     script = SCRIPT.with_name("search_alone_script.py")

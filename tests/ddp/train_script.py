@@ -6,7 +6,6 @@ Every rank writes its record to `OUTPUT_FOLDER/SCENARIO-rank<rank>.json`.
 """
 
 import atexit
-import hashlib
 import importlib
 import json
 import os
@@ -79,45 +78,6 @@ def tokens(count: int, seed: int) -> list[dict[str, torch.Tensor]]:
     return made
 
 
-def watch_writing(folder: Path) -> list[str]:
-    """From now on, note the name of each file under `folder` that this process opens for writing.
-
-    An audit hook sees what Python opens; what torch and safetensors write from C++ and Rust is noted at their door.
-    """
-    import safetensors.torch
-
-    written: list[str] = []
-
-    def note(path: Any) -> None:
-        if isinstance(path, (str, os.PathLike)) and str(folder) in os.path.abspath(path):
-            written.append(os.path.basename(path))
-
-    def hook(event: str, arguments: tuple) -> None:
-        if event == "open" and arguments[2] is not None and arguments[2] & (os.O_WRONLY | os.O_RDWR):
-            note(arguments[0])
-
-    def noted(function: Any, position: int) -> Any:
-        def wrapper(*positional, **keywords):
-            note(positional[position] if len(positional) > position else keywords.get("filename", keywords.get("f")))
-            return function(*positional, **keywords)
-
-        return wrapper
-
-    sys.addaudithook(hook)
-    torch.save = noted(torch.save, 1)
-    safetensors.torch.save_file = noted(safetensors.torch.save_file, 1)
-    safetensors.torch.save_model = noted(safetensors.torch.save_model, 1)
-    return written
-
-
-def fingerprint(model: nn.Module) -> str:
-    """A hash of every bit of the weights."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
-        digest.update(name.encode() + tensor.numpy().tobytes())
-    return digest.hexdigest()
-
-
 def trainer_of(api: Any, scenario: str, folder: Path) -> Any:
     """A trainer whose numbers do not divide.
 
@@ -126,7 +86,6 @@ def trainer_of(api: Any, scenario: str, folder: Path) -> Any:
     """
     kind = "tokens" if scenario == "tokens" else "points"
     make = {"tokens": tokens, "points": points}[kind]
-
     batch, accumulation = (3, 3) if kind == "points" else (2, 4)
     options = {"per_device_train_batch_size": batch, "gradient_accumulation_steps": accumulation, "learning_rate": 1e-2}
     options |= {"per_device_eval_batch_size": 2, "num_train_epochs": 3, "logging_steps": 1, "eval_strategy": "epoch"}
@@ -154,35 +113,28 @@ def trainer_of(api: Any, scenario: str, folder: Path) -> Any:
 
 def main(library: str, scenarios: str, folder: Path) -> None:
     warnings.filterwarnings("ignore")
-    written = watch_writing(folder)
     if library == "transformers":
         # Imported later, by DDP, it would hold the process group as a default argument, so that it never ends.
         importlib.import_module("torch.distributed.nn.functional")
     api = importlib.import_module(library)
     for scenario in scenarios.split(","):
-        written.clear()
-        run(api, scenario, folder, written)
+        run(api, scenario, folder)
     # To close it while the wrapped model is alive may end in a deadlock. Ours must do without such care, and without
     # the import above.
     leave_group(library)
 
 
-def run(api: Any, scenario: str, folder: Path, written: list[str]) -> None:
+def run(api: Any, scenario: str, folder: Path) -> None:
     """Train, and write the record of this rank."""
     trainer = trainer_of(api, scenario, folder)
     output = trainer.train()
     rank = int(os.environ["RANK"])
     seen = {
-        "rank": rank,
-        "world": int(os.environ["WORLD_SIZE"]),
         "global_step": output.global_step,
-        "training_loss": output.training_loss,
         "history": trainer.state.log_history,
-        "weights": fingerprint(trainer.model),
+        "weights": {name: tensor.tolist() for name, tensor in trainer.model.state_dict().items()},
         "sums": {name: float(tensor.double().sum()) for name, tensor in trainer.model.state_dict().items()},
         "scaler": scaler.state_dict() if (scaler := getattr(trainer.accelerator, "scaler", None)) else None,
-        "is_zero": trainer.is_world_process_zero(),
-        "written": sorted(set(written)),
     }
     (folder / f"{scenario}-rank{rank}.json").write_text(json.dumps(seen))
 
