@@ -18,7 +18,7 @@ from ranks import QUIET, points, timeless
 from torch import nn
 from torch.nn import functional
 
-from lightrainer import NaNGuardCallback, Trainer, TrainingArguments
+from lightrainer import Trainer, TrainingArguments
 
 RANK = int(os.environ["RANK"])
 
@@ -41,24 +41,18 @@ class Model(nn.Module):
     Where and when this process runs out of memory, or is asked to end, is a matter of the rank.
     """
 
-    def __init__(
-        self,
-        memory: str = "",
-        limit: int = 99,
-        asked_in: int = 0,
-        number: int = signal.SIGTERM,
-        training_counts: bool = True,
-        tells: bool = False,
-    ):
+    memory, limit, tells = "", 99, False
+    asked_in, number, training_counts = 0, signal.SIGTERM, True
+
+    def __init__(self, **changes: Any):
         super().__init__()
         self.first = nn.Linear(8, 16)
         self.norm = nn.BatchNorm1d(16)
         self.dropout = nn.Dropout(0.2)
         self.second = nn.Linear(16, 3)
         self.sometimes = nn.Parameter(torch.ones(3))
-        self.memory, self.limit, self.asked_in, self.number = memory, limit, asked_in, number
-        self.training_counts, self.tells = training_counts, tells
         self.passes = self.evaluated = 0
+        vars(self).update(changes)
 
     def forward(self, x, labels=None):
         self.evaluated += not self.training
@@ -97,36 +91,8 @@ def trained(folder: Path, model: dict[str, Any], resume: bool = False, **changes
     }
 
 
-class Bad(nn.Module):
-    """In its second pass rank 1 has a NaN in the loss alone; in its third, in the gradients too."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(8, 1)
-        self.passes = 0
-
-    def forward(self, x, labels=None):
-        self.passes += 1
-        loss, nan = self.layer(x).square().mean(), torch.tensor(float("nan"))
-        if RANK == 1 and self.passes in (2, 3):
-            loss = loss + nan if self.passes == 2 else loss * nan
-        return {"loss": loss}
-
-
-def guarded(folder: Path) -> dict[str, Any]:
-    """Rank 1 alone meets a NaN."""
-    guard = NaNGuardCallback("skip")
-    options = {"per_device_train_batch_size": 2, "num_train_epochs": 1, "save_strategy": "no"}
-    arguments = TrainingArguments(str(folder / "guarded"), **options, **QUIET)
-    torch.manual_seed(7)
-    trainer = Trainer(Bad(), arguments, train_dataset=points(16, 1), callbacks=[guard])
-    trainer.train()
-    weight = trainer.model.layer.weight
-    return {"skipped": guard.skipped, "steps": trainer.state.global_step, "weight": weight.tolist()}
-
-
 def faults(folder: Path) -> dict[str, Any]:
-    """Rank 1 alone cannot take more than two samples from some step on, or meets a NaN."""
+    """Rank 1 alone cannot take more than two samples from some step on."""
     half = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
     smaller = trained(folder / "smaller", {"memory": "forward", "limit": 2}, auto_find_batch_size=True)
     Trainer.keep_effective_batch_size = True
@@ -135,35 +101,18 @@ def faults(folder: Path) -> dict[str, Any]:
         "forward": tried("forward"),
         "backward": tried("backward"),
         "given": trained(folder / "given", {}, **half),
-        "large": trained(folder / "large", {}),
         "smaller": smaller,
         "small": trained(folder / "small", {}, per_device_train_batch_size=2),
-        "guarded": guarded(folder),
     }
 
 
 SAVING = {"save_strategy": "steps", "save_steps": 1000}
-
-
-def stopped(folder: Path) -> dict[str, Any]:
-    """Rank 1 alone is asked to end, in its fourth step."""
-    return {"stopped": trained(folder / "stopped", {"asked_in": 4}, **SAVING)}
-
-
-def interrupted(folder: Path) -> dict[str, Any]:
-    """Rank 1 alone gets a Ctrl-C, in its fourth step."""
-    return {"interrupted": trained(folder / "interrupted", {"asked_in": 4, "number": signal.SIGINT}, **SAVING)}
-
-
-def evaluated(folder: Path) -> dict[str, Any]:
-    """Rank 1 alone gets a Ctrl-C, in the first batch of its first evaluation."""
-    model = {"asked_in": 1, "number": signal.SIGINT, "training_counts": False}
-    return {"evaluated": trained(folder / "evaluated", model, **SAVING)}
-
-
-def endless(folder: Path) -> dict[str, Any]:
-    """Trains until torchrun ends it, which gets the signal NUMBER."""
-    return {"endless": trained(folder / "endless", {"tells": True}, **SAVING, num_train_epochs=10000, eval_steps=10**6)}
+ENDED: dict[str, dict[str, Any]] = {
+    "stopped": {"asked_in": 4},  # in this step rank 1 alone is asked to end
+    "interrupted": {"asked_in": 4, "number": signal.SIGINT},
+    "evaluated": {"asked_in": 1, "number": signal.SIGINT, "training_counts": False},  # in its first evaluation
+    "endless": {"tells": True},  # until torchrun ends it, which gets the signal NUMBER
+}
 
 
 def resumed(folder: Path) -> dict[str, Any]:
@@ -175,7 +124,11 @@ def resumed(folder: Path) -> dict[str, Any]:
 
 def main(scenario: str, folder: Path) -> None:
     warnings.filterwarnings("ignore")
-    seen = globals()[scenario](folder)
+    if scenario in ENDED:
+        long = {"num_train_epochs": 10000, "eval_steps": 10**6} if scenario == "endless" else {}
+        seen = trained(folder / scenario, ENDED[scenario], **SAVING, **long)
+    else:
+        seen = {"faults": faults, "resumed": resumed}[scenario](folder)
     (folder / f"{scenario}-rank{RANK}.json").write_text(json.dumps(seen))
 
 
