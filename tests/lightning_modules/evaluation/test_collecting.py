@@ -82,18 +82,6 @@ def moved(monkeypatch):
     return seen
 
 
-@pytest.mark.parametrize("to_host_after", [(), (0, 2), range(5)])
-def test_a_batch_goes_to_the_host_once(moved, to_host_after):
-    batches = batches_of("2-d")
-    collector = BatchCollector()
-    for index, batch in enumerate(batches):
-        collector.add(batch)
-        if index in to_host_after:
-            collector.to_host()
-    collector.result()
-    assert [id(batch) for batch in moved] == [id(batch) for batch in batches]
-
-
 @pytest.mark.parametrize(
     "value",
     [
@@ -185,12 +173,3 @@ def collected_losses(name, concatenate, last, to_host_after):
     result = ours.result()
     assert ours.result() is None, "it can be used again"
     return result, theirs.get_arrays()
-
-
-def test_many_losses_take_the_room_of_numbers():
-    """Tensors of one number each would take a hundred times as much."""
-    collector = LossCollector()
-    for index in range(3000):
-        collector.add(torch.tensor(float(index)), 2)
-    assert len(collector._waiting) + len(collector._parts) < 600
-    assert collector.result().tolist() == [float(index) for index in range(3000) for _ in range(2)]

@@ -7,7 +7,7 @@ from torch.nn import functional
 from torchmetrics import classification, regression, retrieval, segmentation, text
 from torchmetrics.wrappers import ClasswiseWrapper
 
-from lightrainer.lightning_modules.evaluation.metric_inputs import InputKind, input_kind, metric_inputs, shifted
+from lightrainer.lightning_modules.evaluation.metric_inputs import InputKind, input_kind, metric_inputs
 from lightrainer.lightning_modules.evaluation.metrics import TokenLoss
 
 CLASSES = 4
@@ -42,13 +42,6 @@ def test_tokens_without_a_label_are_left_out():
     predictions, targets = given(metric, logits, labels)
     assert torch.equal(predictions, logits[counts])
     assert torch.equal(targets, labels[counts])
-
-
-def test_nothing_is_copied_where_all_labels_count():
-    logits, labels = torch.randn(6, CLASSES), torch.arange(6) % CLASSES
-    predictions, targets = given(classification.MulticlassAccuracy(CLASSES), logits, labels)
-    assert predictions.data_ptr() == logits.data_ptr()
-    assert targets.data_ptr() == labels.data_ptr()
 
 
 def test_classes_in_the_second_dimension():
@@ -129,13 +122,6 @@ def test_the_first_of_several_predictions():
     logits, labels = tokens()
     for predictions in ((logits, torch.ones(3)), {"logits": logits, "more": (torch.ones(1),)}, [(logits,)]):
         assert torch.equal(given(TokenLoss(), predictions, (labels,))[0], given(TokenLoss(), logits, labels)[0])
-
-
-def test_the_next_token():
-    logits, labels = tokens()
-    predictions, targets = shifted((logits, "more"), labels)
-    assert torch.equal(predictions, logits[:, :-1])
-    assert torch.equal(targets, labels[:, 1:])
 
 
 @pytest.mark.parametrize(

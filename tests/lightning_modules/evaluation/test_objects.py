@@ -44,11 +44,6 @@ def test_rows_of_different_lengths_are_filled_up(convert):
     assert type(joined) is type(convert([1]))
 
 
-def test_single_values_become_a_list_or_a_tensor():
-    assert join_objects([1.5, "a", None]) == [1.5, "a", None]
-    assert join_objects([torch.tensor(1), torch.tensor(2)]).tolist() == [1, 2]
-
-
 def test_the_first_samples_are_cut_out_of_all_parts():
     assert plain(cut_objects(part(1, 2, 3), 2)) == plain(part(1, 2))
     assert cut_objects((torch.arange(3), [1, 2, 3]), 1)[1] == [1]

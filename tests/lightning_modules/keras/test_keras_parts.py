@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from lightrainer.lightning_modules.common.nested import find_batch_size
 from lightrainer.lightning_modules.keras.adam import KerasAdam
 from lightrainer.lightning_modules.keras.names import stable_names
-from lightrainer.lightning_modules.keras.pairs import count_instances, summed_loss
-from lightrainer.lightning_modules.keras.tensorflow_data import BatchLoader, EvaluationStream, StepStream, rebatched
+from lightrainer.lightning_modules.keras.tensorflow_data import EvaluationStream, StepStream
 
 
 def test_names_do_not_depend_on_how_many_models_there_were():
@@ -87,30 +85,6 @@ def test_an_evaluation_reads_each_sample_once_in_batches_of_one_size(sizes):
     assert rows(EvaluationStream(batches(2, 2, 2), batches=2, size=4)) == [[0, 1, 2, 3]]
 
 
-def test_loaders_know_how_much_there_is():
-    stream = EvaluationStream(batches(7), batches=None, size=4)
-    loader = BatchLoader(stream, examples=7, batches=2, samples_per_round=4)
-    assert (len(loader), len(loader.whole_dataset)) == (2, 7)
-    assert [(find_batch_size(batch), loader.end_of_loader, loader.remainder) for batch in loader] == [
-        (4, False, -1),
-        (3, True, 3),
-    ]
-    unknown = BatchLoader(stream, examples=None, batches=None, samples_per_round=4)
-    with pytest.raises(TypeError, match="number of batches"):
-        len(unknown)
-    assert len([*rebatched([], 3)]) == 0
-
-
-def test_losses_are_weighed_by_what_counts():
-    labels = torch.tensor([[1, -100], [2, 3]])
-    assert count_instances(labels) == 3
-    assert count_instances({"labels": labels, "other": labels}) == 3
-    assert count_instances({"start": torch.zeros(5), "end": torch.zeros(5)}) == 5
-    assert summed_loss(torch.tensor([[1.0, 0.0], [2.0, 3.0]]), labels) == 6
-    assert summed_loss(torch.tensor(2.0), labels) == 6, "a mean"
-    assert summed_loss(torch.tensor([1.0, 3.0]), torch.eye(2)) == 8, "one for each sample of several labels"
-
-
 def test_a_parameter_without_a_gradient_goes_on_as_with_zeros():
     """And the rate that a schedule has set stays set."""
     parameters = [torch.nn.Parameter(torch.ones(2)) for _ in range(2)]
@@ -122,21 +96,3 @@ def test_a_parameter_without_a_gradient_goes_on_as_with_zeros():
             optimizer.step()
     assert torch.equal(*parameters)
     assert [optimizer.param_groups[0]["lr"] for optimizer in optimizers] == [0.1, 0.1]
-
-
-def test_the_steps_of_the_optimizer_are_in_its_state():
-    def steps(optimizer, parameter, count):
-        for number in range(count):
-            parameter.grad = torch.full((2,), 0.3 - 0.1 * number)
-            optimizer.step()
-
-    whole, first = (torch.nn.Parameter(torch.ones(2)) for _ in range(2))
-    steps(KerasAdam([whole], lr=0.1), whole, 4)
-    before = KerasAdam([first], lr=0.1)
-    steps(before, first, 2)
-    after = KerasAdam([first], lr=0.1)
-    after.load_state_dict(before.state_dict())
-    for number in (2, 3):
-        first.grad = torch.full((2,), 0.3 - 0.1 * number)
-        after.step()
-    assert torch.equal(whole, first)

@@ -26,18 +26,6 @@ def saved(tmp_path):
     return tmp_path
 
 
-def test_an_object_is_copied():
-    given = GenerationConfig(max_length=7)
-    config = Seq2SeqTrainer.load_generation_config(given)
-    assert config is not given
-    assert config == given == Reference.load_generation_config(given)
-
-
-def test_a_file_of_any_name_is_read(saved):
-    (saved / "generation_config.json").rename(saved / "other.json")
-    assert Seq2SeqTrainer.load_generation_config(saved / "other.json").max_length == 7
-
-
 def test_without_transformers_a_file_is_a_dict(saved, monkeypatch):
     monkeypatch.delitem(sys.modules, "transformers.generation.configuration_utils")
     config = Seq2SeqTrainer.load_generation_config(saved)

@@ -24,26 +24,6 @@ def test_wrappers_are_taken_off():
     assert all(inspection.unwrap_model(each) is model for each in wrapped)
 
 
-def test_a_model_of_the_user_that_holds_a_module_is_no_wrapper():
-    class Holder(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.module = Net()
-
-    holder = Holder()
-    assert inspection.unwrap_model(holder) is holder
-
-
-def test_models_of_the_other_library(monkeypatch):
-    transformers = pytest.importorskip("transformers")
-    model = transformers.GPT2Model(transformers.GPT2Config(n_embd=8, n_layer=1, n_head=1, vocab_size=11))
-    assert inspection.is_pretrained(model)
-    assert not inspection.is_pretrained(Net())
-    monkeypatch.delitem(sys.modules, "transformers.modeling_utils")
-    assert not inspection.is_pretrained(Net())
-    assert "transformers.modeling_utils" not in sys.modules
-
-
 def test_the_model_under_an_adapter(monkeypatch):
     base = Net()
     peft = types.ModuleType("peft")

@@ -55,24 +55,6 @@ def test_it_is_asked_as_the_reference_asks(tmp_path, liger, monkeypatch, config)
     assert asked[0] == asked[1] == [{"model": True, **(config or {})}]
 
 
-def test_it_is_asked_before_anything_looks_at_the_forward_pass(tmp_path, liger, monkeypatch):
-    """Columns are chosen by the new one."""
-    seen = []
-    monkeypatch.setattr(Trainer, "get_train_dataloader", lambda self: seen.append(len(liger)) or 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        trainer(tmp_path, model=gpt2(), use_liger_kernel=True, train_dataset=tokens()).train()
-    assert seen == [1]
-
-
-def test_an_adapter_is_looked_under(liger, monkeypatch):
-    peft, base = ModuleType("peft"), gpt2()
-    peft.PeftModel = type("PeftModel", (torch.nn.Module,), {"get_base_model": lambda self: base})
-    peft.PeftMixedModel = type("PeftMixedModel", (), {})
-    monkeypatch.setitem(sys.modules, "peft", peft)
-    apply_liger_kernels(peft.PeftModel(), None)
-    assert liger == [{"model": base}]
-
-
 def test_other_models_are_left_alone_with_a_warning(tmp_path, liger, caplog):
     caplog.set_level(logging.WARNING, logger="lightrainer")
     trainer(tmp_path, use_liger_kernel=True).train()

@@ -80,19 +80,6 @@ def test_fields_are_fixed(use):
             del made["first"]
 
 
-def test_classes_that_are_none():
-    """No dataclass, no fields, or more than one without a default."""
-    for base in (ModelOutput, Reference):
-        plain = type("Plain", (base,), {})
-        with pytest.raises(TypeError, match="dataclass"):
-            plain()
-        with pytest.raises(ValueError, match="no fields"):
-            dataclass(type("Empty", (base,), {}))()
-        with pytest.raises(ValueError, match=r"default|required"):
-            dataclass(type("Two", (base,), {"__annotations__": {"a": Any, "b": Any}}))(1, 2)
-        assert dict(base(a=1)) == {"a": 1}
-
-
 @dataclass
 class WithMore(Ours):
     fourth: Any = field(default=None)

@@ -61,8 +61,3 @@ def test_handle_ends_the_noise():
         assert not torch.equal(model(TOKENS), plain)
     assert torch.equal(model(TOKENS), plain)
     assert set(vars(model.table)) == attributes
-
-
-def test_negative_strength():
-    with pytest.raises(ValueError, match="-1"):
-        neftune_hook(Plain(), -1)

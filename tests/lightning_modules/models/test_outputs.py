@@ -67,13 +67,6 @@ def test_a_vector_starts_with_the_loss_where_that_is_asked_for():
             read_loss(outputs, first_of_vector=first)
 
 
-def test_loss_of_several_devices_is_read_as_it_is():
-    """One for each device, as `nn.DataParallel` gives it: the caller takes the mean."""
-    losses = torch.ones(2)
-    assert read_loss({"loss": losses}) is losses
-    assert read_loss((losses, LOGITS)) is losses
-
-
 @pytest.mark.parametrize("outputs", WITHOUT_LOSS.values(), ids=WITHOUT_LOSS)
 def test_predictions_of_a_model_without_labels(outputs):
     assert identical(split_outputs(outputs, [], has_loss=False), (LOGITS, HIDDEN))

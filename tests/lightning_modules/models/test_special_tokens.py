@@ -76,12 +76,6 @@ def test_tokens_of_a_composed_model_are_those_of_its_text():
     assert getattr(given.config, "bos_token_id", None) is None
 
 
-def test_a_new_token_is_said(caplog):
-    changed = align_special_tokens(model(), tokenizer(eos_token="y", bos_token="x", pad_token="<c>"))
-    assert changed == {"pad_token_id": 2}
-    assert "pad_token_id" in caplog.text
-
-
 @pytest.mark.parametrize("processing_class", [None, object()])
 def test_without_a_tokenizer_nothing_changes(processing_class):
     untouched = model()

@@ -85,33 +85,6 @@ def test_what_goes_in_is_looked_at_too(where, bad):
     assert where in str(error.value)
 
 
-class Takes(nn.Module):
-    """Hands on whatever it is given."""
-
-    def forward(self, *args, **kwargs):
-        return args[0] if args else kwargs
-
-
-def ranges_of(*args, **kwargs):
-    model = Takes()
-    watch = DebugUnderflowOverflow(model)
-    model(*args, **kwargs)
-    return watch.frames[-1].ranges
-
-
-def test_all_kinds_of_values():
-    nested = (torch.tensor([3, -7]), [torch.tensor([True, False]), None], {"a": "text", "b": torch.tensor(3 + 4j)})
-    assert {name: found for name, found in ranges_of(nested).items() if name.startswith("output")} == {
-        "output[0]": (3.0, 7.0),
-        "output[1][0]": (0.0, 1.0),
-        "output[2].b": (5.0, 5.0),
-    }
-    for empty in (torch.zeros(0), torch.eye(2).to_sparse()):
-        assert ranges_of(empty) == {}
-    assert ranges_of(torch.tensor([1e300, 1e-300], dtype=torch.float64))["output"] == (1e-300, 1e300)
-    assert ranges_of(torch.tensor([2.0, 4.0]).to(torch.float8_e4m3fn))["output"] == (2.0, 4.0)
-
-
 def test_masks_may_be_infinite():
     """Inputs by keyword are shown, and are no reason to end; what comes out is."""
     mask = torch.tensor([0.0, -math.inf])
@@ -120,8 +93,9 @@ def test_masks_may_be_infinite():
     watch = DebugUnderflowOverflow(model)
     model(X, mask=mask)
     assert watch.frames[-1].ranges["input.mask"] == (0.0, math.inf)
+    model.forward = lambda x, mask: {"mask": mask}
     with pytest.raises(ValueError, match=r"output\.mask"):
-        ranges_of(mask=mask)
+        model(X, mask=mask)
 
 
 def test_batches_are_traced(log):
@@ -142,16 +116,10 @@ def test_batches_are_traced(log):
         model(X)
 
 
-@pytest.mark.parametrize("how", ["remove", "with"])
-def test_it_can_be_taken_off(how):
+def test_it_can_be_taken_off():
     model = Model(Logarithm())
-    if how == "with":
-        with DebugUnderflowOverflow(model) as watch:
-            pass
-    else:
-        watch = DebugUnderflowOverflow(model)
-        watch.remove()
-    watch.remove()
+    with DebugUnderflowOverflow(model) as watch:
+        pass
     assert not any(module._forward_hooks for module in model.modules())
     assert model(X)["logits"].isnan().any()
     assert not watch.frames

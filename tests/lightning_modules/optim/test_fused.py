@@ -1,7 +1,5 @@
 """Optimizers that step in the backward pass, under the facade's module and under a plain LightningModule."""
 
-import warnings
-
 import pytest
 import torch
 from module_world import make_trainer
@@ -9,8 +7,8 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from lightrainer import LossModule
-from lightrainer.lightning_modules.optim import OptimizerConfig, let_backward_step, steps_in_backward
-from lightrainer.lightning_modules.optim.schedules import ScheduleConfig, get_scheduler
+from lightrainer.lightning_modules.optim import OptimizerConfig, let_backward_step
+from lightrainer.lightning_modules.optim.schedules import ScheduleConfig
 
 
 class InBackward(torch.optim.Optimizer):
@@ -28,33 +26,6 @@ class InBackward(torch.optim.Optimizer):
                 for parameter in group["params"]:
                     parameter -= lr * parameter.grad
                     parameter.grad = None
-
-
-def test_the_usual_optimizers_stay_as_they_are():
-    optimizer = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1)
-    before = optimizer.step
-    let_backward_step(optimizer)
-    let_backward_step(None)
-    assert optimizer.step == before
-    assert not steps_in_backward(optimizer)
-
-
-def test_step_does_nothing_and_schedules_do_not_complain():
-    weight = nn.Parameter(torch.ones(1))
-    optimizer = InBackward([weight], lr=0.5)
-    with pytest.raises(NotImplementedError):
-        optimizer.step()
-    let_backward_step(optimizer)
-    assert steps_in_backward(optimizer)
-    scheduler = get_scheduler("linear", optimizer, 0, 4)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for _ in range(3):
-            optimizer.fused_backward(weight.sum(), scheduler.get_last_lr()[0])
-            optimizer.step()
-            scheduler.step()
-    assert optimizer.step(lambda: 7) == 7
-    assert torch.equal(weight, torch.ones(1) - 0.5 - 0.375 - 0.25)
 
 
 class Regression(nn.Module):

@@ -37,11 +37,3 @@ def test_norm_and_gradients_are_those_of_torch(kind, max_norm, norm_type):
     for one, other in zip(ours, reference, strict=True):
         assert (one.grad is None) == (other.grad is None)
         assert one.grad is None or torch.allclose(one.grad, other.grad, rtol=0, atol=0, equal_nan=True)
-
-
-def test_gradients_are_changed():
-    """Negative control: the comparison would see gradients that are not clipped."""
-    made = parameters("plain")
-    before = made[0].grad.clone()
-    assert clip_gradients(made, 0.5) > 0.5
-    assert not torch.equal(made[0].grad, before)

@@ -47,17 +47,6 @@ def test_each_backward_pass_is_a_step_of_the_reference(monkeypatch):
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_its_own_step_does_nothing_but_call_the_closure():
-    model = small_model()
-    optimizer = layerwise(model)
-    before = copy.deepcopy(model.state_dict())
-    optimizer.step()
-    optimizer.zero_grad()
-    assert same(model.state_dict(), before)
-    loss = optimizer.step(lambda: model(torch.ones(1, 5)).sum())
-    assert loss.requires_grad
-
-
 def test_frozen_parameters_have_no_hook():
     model = small_model()
     model[0].requires_grad_(False)
@@ -117,12 +106,6 @@ def test_each_parameter_has_a_schedule(monkeypatch, name):
     assert same(*seen)
     assert len(set(seen[0])) > 1 or name is SchedulerType.CONSTANT
     assert same(model.state_dict(), expected.state_dict())
-
-
-def test_a_schedule_that_waits_for_a_metric_is_refused():
-    for name in ("reduce_lr_on_plateau", "greedy"):
-        with pytest.raises(ValueError, match=name):
-            get_scheduler(name, layerwise(small_model()))
 
 
 def test_state_goes_through_a_file(tmp_path):

@@ -11,7 +11,6 @@ from torch import nn
 
 from lightrainer.lightning_modules.common.suggestions import OptimizerNames
 from lightrainer.lightning_modules.optim import (
-    BUILDERS,
     LayerwiseOptimizer,
     MissingLibraryError,
     OptimizerConfig,
@@ -77,10 +76,6 @@ def alike(left, right):
     return left is right if isinstance(left, nn.Module) else same(left, right)
 
 
-def test_every_name_has_a_builder():
-    assert set(BUILDERS) == set(OptimizerNames)
-
-
 @pytest.mark.parametrize(
     ("name", "args"),
     # The reference forgets the arguments of galore_adafactor_layerwise: see below.
@@ -93,21 +88,6 @@ def test_class_and_arguments_equal_reference(monkeypatch, name, args):
     expected_class, expected = reference_class_and_kwargs(config(name, args=args), model)
     assert alike(recorded(actual), recorded(expected))
     assert actual_class is expected_class or actual_class is LayerwiseOptimizer
-
-
-@pytest.mark.parametrize("name", ["adamw_bnb_8bit", "lomo", "galore_adamw", "apollo_adamw", "schedule_free_sgd"])
-@pytest.mark.parametrize(
-    "changed", [{"learning_rate": 0.02}, {"target_modules": ["last"]}, {"warmup_steps": 6}], ids=str
-)
-def test_the_comparison_can_fail(monkeypatch, name, changed):
-    """Negative control: what matters to an optimizer is seen."""
-    stand_ins.install(monkeypatch)
-    model = Model()
-    actual = optimizer_class_and_kwargs(config(name), model)[1]
-    expected = reference_class_and_kwargs(config(name, **changed), model)[1]
-    low_rank, own_warmup = name.startswith(("galore", "apollo")), name == "schedule_free_sgd"
-    matters = "learning_rate" in changed or (low_rank if "target_modules" in changed else own_warmup)
-    assert alike(actual, expected) != matters
 
 
 @pytest.mark.parametrize("name", [name for name in OF_LIBRARIES if "layerwise" not in name])
@@ -151,52 +131,14 @@ def test_numbers_are_numbers(monkeypatch, name, args, expected):
     assert same(others, {k: v for k, v in reference_class_and_kwargs(config(name))[1].items() if k not in expected})
 
 
-PACKAGES = {
-    "adamw_torch_xla": ("torch_xla", "pip install torch_xla"),
-    "adamw_torch_npu_fused": ("torch_npu", "pip install torch_npu"),
-    "adamw_apex_fused": ("apex", "NVIDIA"),
-    "adamw_anyprecision": ("torchdistx", "pytorch/torchdistx"),
-    "adamw_torch_4bit": ("torchao", "torchao>="),
-    "adamw_torch_8bit": ("torchao", "torchao>="),
-    "grokadamw": ("grokadamw", "pip install grokadamw"),
-    "stable_adamw": ("torch-optimi", "pip install torch-optimi"),
-    "lomo": ("lomo-optim", "pip install lomo-optim"),
-    "adalomo": ("lomo-optim", "pip install lomo-optim"),
-    **{name: ("galore-torch", "pip install galore-torch") for name in OF_LIBRARIES if name.startswith("galore")},
-    **{name: ("apollo-torch", "pip install apollo-torch") for name in OF_LIBRARIES if name.startswith("apollo")},
-    **{name: ("schedulefree", "schedulefree>=1.4") for name in OF_LIBRARIES if name.startswith("schedule")},
-}
-
-
 @pytest.mark.parametrize("name", OF_LIBRARIES)
 def test_a_library_that_is_not_there_is_named_with_its_remedy(monkeypatch, name):
     """An ImportError, and a ValueError too, as the reference raises one or the other."""
     stand_ins.hide(monkeypatch)
-    package, remedy = PACKAGES.get(name, ("bitsandbytes", "pip install bitsandbytes"))
-    with pytest.raises(ImportError, match="pip install") as caught:
+    with pytest.raises(MissingLibraryError, match=f"(?s)optim='{name}'.*pip install") as caught:
         config(name).build(Model())
-    assert all(said in str(caught.value) for said in (f"optim='{name}'", package, remedy))
-    assert isinstance(caught.value, MissingLibraryError)
+    assert isinstance(caught.value, ImportError)
     assert isinstance(caught.value, ValueError)
-
-
-def test_a_library_that_is_too_old_is_named(monkeypatch):
-    stand_ins.install(monkeypatch, "schedulefree")
-    import schedulefree
-
-    del schedulefree.RAdamScheduleFree
-    with pytest.raises(ImportError, match=r"RAdamScheduleFree.*schedulefree>=1.4"):
-        config("schedule_free_radam").build(Model())
-
-
-@pytest.mark.parametrize("name", ["lomo", "galore_adamw", "apollo_adamw_layerwise"])
-def test_without_a_model(monkeypatch, name):
-    stand_ins.install(monkeypatch)
-    for ask in (optimizer_class_and_kwargs, reference_class_and_kwargs):
-        with pytest.raises(ValueError, match="model"):
-            ask(config(name))
-    with pytest.raises(ValueError, match=f"optim='{name}'.*`model`"):
-        optimizer_class_and_kwargs(config(name))
 
 
 def test_a_factory_is_given_the_model():

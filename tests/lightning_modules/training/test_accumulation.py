@@ -75,17 +75,6 @@ def test_position_is_reached_after_the_first_window_in_mid_epoch():
     assert len(moments) == 1
 
 
-def test_position_after_the_last_window_is_reached_before_the_events_at_the_end_of_the_epoch():
-    loader, moments = Recorded(6), []
-    windows = make(loader)
-    windows.start_at(0, 2, on_positioned=lambda: moments.append(windows.epoch))
-    assert list(windows) == []
-    assert moments == [0]
-    windows.end_epoch()
-    assert list(windows) == [[10, 11, 12], [13, 14, 15]]
-    assert moments == [0]
-
-
 @pytest.mark.parametrize("count", [6, 7, 2, 0])
 def test_stream_that_ends_in_mid_window_takes_no_step(count):
     windows = make(Recorded(count), sized=False, windows=100)
@@ -118,24 +107,3 @@ def test_a_state_of_another_kind_of_loader_is_not_used():
         windows = make(Recorded(10))
         windows.start_at(0, 1, loader_state=state)
         assert list(windows) == [[3, 4, 5], [6, 7, 8], [9]]
-
-
-def test_an_epoch_that_is_stopped_is_cut_short():
-    """Unless there was no more to read."""
-    windows = make(Recorded(6))
-    seen = []
-    for window in windows:
-        assert not windows.is_cut_short
-        seen += window
-        windows.stop()
-    assert (seen, windows.done, windows.is_cut_short, windows.is_at_end) == ([0, 1, 2], 1, True, False)
-    windows = make(Recorded(6))
-    for _ in windows:
-        if windows.done == 2:
-            windows.stop()
-    assert (windows.is_cut_short, windows.is_at_end) == (False, True)
-    stream = make(Recorded(4), sized=False, windows=9)
-    for _ in stream:
-        if stream.done == 2:
-            stream.stop()
-    assert (stream.is_cut_short, stream.exhausted, stream.is_at_end) == (False, True, False)

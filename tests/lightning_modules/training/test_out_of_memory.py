@@ -8,10 +8,7 @@ from torch import nn
 from lightrainer.lightning_modules.training.out_of_memory import (
     OutOfMemoryConsensus,
     OutOfMemoryElsewhereError,
-    add_note,
-    explain,
     is_out_of_memory,
-    shapes_of,
 )
 
 
@@ -23,46 +20,11 @@ def _alone(tmp_path):
     dist.destroy_process_group()
 
 
-def notes(error):
-    """On Python 3.10 they are lines of the message."""
-    return getattr(error, "__notes__", str(error).splitlines()[1:])
-
-
 def test_real_errors_of_memory_are_recognised():
     """The CPU has a limit too."""
     with pytest.raises(RuntimeError) as error:
         torch.empty(2**56)
     assert is_out_of_memory(error.value)
-
-
-def test_the_innermost_explanation_stays_the_only_one():
-    error = torch.OutOfMemoryError("")
-    explain(error, lambda: "inner")
-    explain(error, lambda: "outer")
-    assert notes(error) == ["inner"]
-
-
-def test_a_note_in_python_3_10(monkeypatch):
-    """It becomes a part of the message, and the error stays recognisable."""
-    monkeypatch.setattr("sys.version_info", (3, 10, 0))
-    error = RuntimeError("CUDA out of memory. Tried")
-    add_note(error, "a note")
-    assert str(error) == "CUDA out of memory. Tried\na note"
-    assert is_out_of_memory(error)
-
-
-@pytest.mark.parametrize(
-    ("inputs", "shown"),
-    [
-        ({"x": torch.zeros(4, 8), "labels": torch.tensor(1), "text": "no tensor"}, "x 4 x 8, labels a number"),
-        ((torch.zeros(2), torch.zeros(3, 1)), "0 2, 1 3 x 1"),
-        (torch.zeros(5), "0 5"),
-        ({}, "unknown"),
-    ],
-    ids=str,
-)
-def test_shapes(inputs, shown):
-    assert shapes_of(inputs) == shown
 
 
 @pytest.mark.usefixtures("_alone")
