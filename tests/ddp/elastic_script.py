@@ -92,8 +92,6 @@ RESUMED: dict[str, list[tuple[int, int, dict[str, int]]]] = {
         (1, 4, {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1}),
         (4, 4, {"per_device_train_batch_size": 1}),
         (2, 4, {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 1}),
-        (3, 3, {}),
-        (2, 3, {"per_device_train_batch_size": 8}),
         (1, 12, {}),
     ],
     "one batch a step": [(1, 3, {}), (4, 3, {})],
@@ -105,6 +103,8 @@ RESUMED: dict[str, list[tuple[int, int, dict[str, int]]]] = {
     "dispatched": [(1, 3, {}), (4, 3, {})],
     "split": [(1, 3, {}), (4, 3, {})],
 }
+OTHER_STEPS: list[tuple[int, int, dict[str, int]]] = [(3, 3, {}), (2, 3, {"per_device_train_batch_size": 8})]
+"""Those after which a step takes other samples."""
 SAVED = {3, 4, 5, 6, 8, 12}
 """The steps from which some training goes on."""
 CHAIN = ((2, 3), (1, 5), (4, 8), (2, None))
@@ -158,6 +158,13 @@ def in_order(ranks: list[list[list[int]]]) -> list[int]:
     return [index for batches in zip(*ranks, strict=True) for batch in batches for index in batch]
 
 
+def resumed(folder: Path, out: Path, cases: list[Any], changes: dict[str, Any]) -> list[dict[str, Any]]:
+    return [
+        run(folder / str(n), folder / str(n) / "out", processes, out / f"checkpoint-{step}", **{**changes, **others})
+        for n, (processes, step, others) in enumerate(cases)
+    ]
+
+
 def main() -> None:
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
@@ -165,17 +172,13 @@ def main() -> None:
     for name, changes in CASES.items():
         place = folder / name
         processes = 1 if "from one" in name else 2
-        of = report[name] = {"whole": run(place / "whole", place / "out", processes, **changes), "resumed": []}
-        for number, (processes, step, others) in enumerate(RESUMED[name]):
-            again = place / str(number)
-            checkpoint = place / "out" / f"checkpoint-{step}"
-            of["resumed"].append(run(again, again / "out", processes, checkpoint, **{**changes, **others}))
-    for name in ("shuffled", "by length"):
-        place, before, parts = folder / "chain" / name, None, []
-        for number, (processes, stop) in enumerate(CHAIN):
-            parts.append(run(place / str(number), place / "out", processes, before, stop, **CASES[name]))
-            before = place / "out" / f"checkpoint-{stop}"
-        report[f"chain, {name}"] = parts
+        report[name] = {"whole": run(place / "whole", place / "out", processes, **changes)}
+        report[name]["resumed"] = resumed(place, place / "out", RESUMED[name], changes)
+    report["other steps"] = {"resumed": resumed(folder / "other", folder / "shuffled" / "out", OTHER_STEPS, {})}
+    place, before, report["chain"] = folder / "chain", None, []
+    for number, (processes, stop) in enumerate(CHAIN):
+        report["chain"].append(run(place / str(number), place / "out", processes, before, stop))
+        before = place / "out" / f"checkpoint-{stop}"
     print(json.dumps(report))
 
 
