@@ -2,7 +2,7 @@
 
     python semantics_script.py OUTPUT_FOLDER
 
-Each process writes what it saw to `OUTPUT_FOLDER/WHAT LIBRARY-rank<rank>.json`, the one alone to `alone.json`.
+Each process writes what it saw to a file `WHAT LOCAL LIBRARY-rank<rank>.json`, or `rank<rank>.json`, in a folder there.
 """
 
 import contextlib
@@ -152,10 +152,6 @@ def of_ddp(api: Any, folder: Path) -> dict[str, Any]:
     sizes = {"vocab_size": 32, "n_positions": 8, "n_embd": 8, "n_layer": 1, "n_head": 1}
     for name, changes in (("pretrained", {}), ("checkpointed", {"gradient_checkpointing": True})):
         found[name] = trained(api, folder, data, Gpt(transformers.GPT2Config(**sizes)), **changes)
-    try:
-        trained(api, folder, data, Seeing(unused=True), ddp_find_unused_parameters=False)
-    except RuntimeError as error:
-        found["refused"] = str(error)
     return found
 
 
@@ -189,20 +185,16 @@ def of_place(api: Any, folder: Path) -> dict[str, Any]:
 
 def pair(what: Any, library: str, folder: Path, local: int) -> None:
     warnings.filterwarnings("ignore")
-    rank = int(os.environ["RANK"])
     if local == 1:
         os.environ |= {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-    api = sys.modules[library]
-    found = what(api, folder)
-    name = f"{what.__name__} {local} {library}-rank{rank}.json"
-    (folder / name).write_text(json.dumps(found))
+    name = f"{what.__name__} {local} {library}-rank{os.environ['RANK']}.json"
+    (folder / name).write_text(json.dumps(what(sys.modules[library], folder)))
 
 
-def whole(folder: Path, processes: int) -> dict[str, Any]:
+def whole(folder: Path, processes: int) -> None:
     """Train and evaluate; the batch of a step is that of any number of processes."""
     warnings.filterwarnings("ignore")
     events = []
-    rank = int(os.environ.get("RANK", "0"))
     # All tokens have labels: a round of an evaluation is weighed by its tokens, as in the reference.
     labelled = [{**one, "labels": one["input_ids"]} for one in tokens(13, 11)]
 
@@ -236,8 +228,7 @@ def whole(folder: Path, processes: int) -> dict[str, Any]:
         "weights": {name: tensor.flatten().tolist() for name, tensor in model.state_dict().items()},
         "events": events,
     }
-    (folder / (f"four-rank{rank}.json" if processes > 1 else "alone.json")).write_text(json.dumps(found))
-    return found
+    (folder / f"rank{os.environ.get('RANK', '0')}.json").write_text(json.dumps(found))
 
 
 def main(folder: Path) -> None:
