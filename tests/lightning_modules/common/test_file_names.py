@@ -1,8 +1,5 @@
 """The file names are the reference's, so that both libraries find each other's files."""
 
-import subprocess
-import sys
-
 import pytest
 
 from lightrainer.lightning_modules.common import file_names
@@ -25,12 +22,3 @@ def test_trained_weights_have_the_name_of_accelerate():
 
     assert f"{FSDP_MODEL_NAME}.bin" == file_names.TRAINED_WEIGHTS_NAME
     assert f"{FSDP_MODEL_NAME}_0" == file_names.MODEL_PARTS_NAME
-
-
-def test_importing_the_format_imports_nothing_heavy_of_its_own():
-    code = (
-        "import sys, lightrainer.lightning_modules.checkpoints.folders\n"
-        "print([m for m in ('transformers', 'datasets', 'huggingface_hub', 'lightning') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

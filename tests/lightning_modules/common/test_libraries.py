@@ -3,24 +3,12 @@
 import ast
 import importlib
 import sys
-import warnings
-from functools import partial
-from importlib.machinery import PathFinder
-from importlib.util import module_from_spec
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 from starting import finished_ranks
-from tiny import Tiny, files, losses, split, trainer
+from tiny import split
 
-from lightrainer.callbacks import LossCurveCallback
-from lightrainer.callbacks.loggers.availability import TRACKERS
-from lightrainer.callbacks.memory import memory_in_use
 from lightrainer.facade.arguments import packages
-from lightrainer.facade.arguments.enums import OptimizerNames
-from lightrainer.facade.distributed import xla_device
-from lightrainer.interception.stand_in import availability
 from lightrainer.lightning_modules.common import libraries
 
 ROOT = Path(__file__).parents[3]
@@ -62,10 +50,6 @@ OPTIONAL = sorted(
 )
 
 
-def test_the_code_is_searched_for_optional_libraries():
-    assert {"peft", "transformers", "accelerate", "wandb", "keras", "deepspeed", "ray", "psutil"} <= set(OPTIONAL)
-
-
 def asks_python(node):
     """Tell if a call or comparison asks Python itself for a library that may be missing."""
     if isinstance(node, ast.Call) and ast.unparse(node.func) in ("find_spec", "importlib.util.find_spec"):
@@ -98,68 +82,6 @@ def test_what_counts_as_a_library(tmp_path, monkeypatch):
     assert not libraries.is_installed("a_folder")  # nor when it is loaded
     assert libraries.is_instance(library.Model(), "a_library", "Model")
     assert not libraries.is_instance(folder, "a_folder", "Model")
-
-
-def answers(folder):
-    """Output of a training, and the error where a library is missing."""
-    given: dict[str, Any] = {}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that there is no psutil is said
-        options = {"report_to": "all", "save_strategy": "epoch", "eval_strategy": "epoch", "skip_memory_metrics": False}
-        run = trainer(folder, model_init=lambda: Tiny(), **options)
-    run.train()
-    run.create_model_card()
-    given["losses"] = losses(run), run.evaluate()["eval_loss"]
-    given["callbacks"] = [type(one).__name__ for one in run.callback_handler.callbacks]
-    given["files"], given["card"] = files(folder), (folder / "README.md").read_text()
-    given["memory"] = sorted(memory_in_use())
-    given["stand-in"] = {
-        name: getattr(availability, name).__wrapped__()
-        for name in vars(availability)
-        if hasattr(getattr(availability, name), "cache_clear")
-    }
-    for optim in OptimizerNames:
-        args = SimpleNamespace(deepspeed=None, fsdp=None, use_liger_kernel=False, optim=optim)
-        given[optim.value] = refusal(packages.require_packages, args)
-    needing: dict[str, Any] = {
-        "deepspeed": packages.require_deepspeed,
-        "torch_xla": lambda: xla_device.require_xla("debug='tpu_metrics_debug'"),
-        "matplotlib": LossCurveCallback,
-        **{name: partial(trainer, folder, report_to=name) for name in TRACKERS},
-        "ray": partial(run.hyperparameter_search, backend="ray"),
-    }
-    return given | {name: refusal(call) for name, call in needing.items()}
-
-
-def refusal(call, *args):
-    try:
-        call(*args)
-    except (ImportError, RuntimeError) as error:
-        return type(error).__name__, str(error)
-    return None
-
-
-def test_a_folder_with_the_name_of_a_library_changes_nothing(tmp_path, monkeypatch):
-    """For all of them at once: without the library, and with a folder of its name that something has imported."""
-    given = {}
-    for kind in ("missing", "folders"):
-        xla_device.has_xla.cache_clear()
-        with monkeypatch.context() as patch:
-            patch.chdir(tmp_path)
-            for name in OPTIONAL:
-                patch.setitem(sys.modules, name, namespace(tmp_path, name) if kind == "folders" else None)
-            given[kind] = answers(tmp_path / kind / "run")
-    xla_device.has_xla.cache_clear()
-    refused = {name for name, said in given["missing"].items() if "pip install" in str(said)}
-    assert refused >= {"deepspeed", "torch_xla", "matplotlib", "ray", "schedule_free_adamw", *TRACKERS}
-    assert given["folders"] == given["missing"]
-
-
-def namespace(folder, name):
-    (folder / name).mkdir()
-    spec = PathFinder.find_spec(name, [str(folder)])
-    assert spec is not None
-    return module_from_spec(spec)
 
 
 def test_a_folder_that_is_there_before_lightning_is_none_either(tmp_path):

@@ -1,6 +1,5 @@
 """Only tensors and plain values are unpickled, and errors name the file."""
 
-import os
 import random
 import zipfile
 from pathlib import Path
@@ -53,19 +52,6 @@ def test_numpy_1_names_are_known(tmp_path: Path):
     assert load_torch(tmp_path / "y.pt").tolist() == [0, 1, 2]
 
 
-class Evil:
-    def __reduce__(self):
-        return os.mkdir, ("evil",)
-
-
-def test_other_objects_are_refused_not_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(tmp_path)
-    save_torch({"x": Evil()}, tmp_path / "optimizer.pt")
-    with pytest.raises(ValueError, match=r"optimizer\.pt refers to \w+\.mkdir"):
-        load_torch(tmp_path / "optimizer.pt")
-    assert not Path("evil").exists()
-
-
 @pytest.mark.parametrize("keep", [0, 1, 100, 0.5, -1])
 def test_truncated_file_is_named(tmp_path: Path, keep: float):
     path = tmp_path / "optimizer.pt"
@@ -74,14 +60,3 @@ def test_truncated_file_is_named(tmp_path: Path, keep: float):
     path.write_bytes(content[: int(len(content) * keep) if isinstance(keep, float) else keep])
     with pytest.raises(ValueError, match=r"optimizer\.pt"):
         load_torch(path)
-
-
-def test_failed_write_is_named(tmp_path: Path):
-    with pytest.raises(FileNotFoundError, match=r"optimizer\.pt"):
-        load_torch(tmp_path / "optimizer.pt")
-    with pytest.raises(OSError, match=r"optimizer\.pt"):
-        save_torch({}, tmp_path / "not-there" / "optimizer.pt")
-    if Path("/dev/full").exists():
-        (tmp_path / "scaler.pt").symlink_to("/dev/full")
-        with pytest.raises(OSError, match=r"scaler\.pt"):
-            save_torch({"x": torch.ones(10_000)}, tmp_path / "scaler.pt")

@@ -8,7 +8,7 @@ from transformers.trainer_pt_utils import LengthGroupedSampler as ReferenceSampl
 from transformers.trainer_pt_utils import get_length_grouped_indices as reference_indices
 
 from lightrainer.lightning_modules.data.length_grouping import LengthGroupedSampler, get_length_grouped_indices
-from lightrainer.lightning_modules.data.lengths import column_lengths, sample_lengths
+from lightrainer.lightning_modules.data.lengths import LengthCache, column_lengths, sample_lengths
 
 
 def generator(seed=7):
@@ -104,6 +104,13 @@ def test_tables_are_measured_as_by_the_reference(dataset):
 def test_samples_that_cannot_be_measured(samples, seen):
     with pytest.raises(ValueError, match=f"'input_ids'.*length_column_name.*{seen}"):
         LengthGroupedSampler(2, dataset=samples)
+
+
+def test_lengths_are_measured_anew_where_a_dataset_grows():
+    cache, data = LengthCache(), [1]
+    assert cache.get(data, "a", lambda: "short") == cache.get(data, "a", lambda: "new") == "short"
+    data.append(2)
+    assert cache.get(data, "a", lambda: "longer") == "longer"
 
 
 @pytest.mark.parametrize("form", ["plain", "torch", "selected", "transformed"])

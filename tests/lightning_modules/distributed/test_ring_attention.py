@@ -1,7 +1,5 @@
 """Attention of a ring of processes, in a ring of one: what it refuses, and that it leaves nothing behind."""
 
-from pathlib import Path
-
 import pytest
 import torch
 import torch.distributed as dist
@@ -10,12 +8,11 @@ from torch.nn import functional
 
 from lightrainer.lightning_modules.common.versions import is_older
 from lightrainer.lightning_modules.distributed.ring_attention import (
-    _NEEDED,
     _torch_module,
     ring_attention,
     set_rotation,
 )
-from lightrainer.lightning_modules.distributed.ulysses_attention import _attend, ulysses_attention
+from lightrainer.lightning_modules.distributed.ulysses_attention import ulysses_attention
 
 RINGS = not is_older(torch.__version__, "2.10")
 KEPT_BY_TORCH = _torch_module()._replaced_functions if RINGS else {}
@@ -70,31 +67,9 @@ def test_calls_that_would_be_answered_wrongly_are_refused(mesh, shared, changes,
     assert functional.scaled_dot_product_attention is before
 
 
-def test_heads_have_to_be_enough():
-    with pytest.raises(ValueError, match="sp_size=2 does not divide the 3 heads"):
-        _attend(functional.scaled_dot_product_attention, *[heads(3)] * 3, group=None, size=2, enable_gqa=False)
-
-
-@BOTH
-def test_there_has_to_be_something_to_split(mesh, shared):
-    with pytest.raises(ValueError, match="there is no tensor to split"), shared(mesh, [], []):
-        pass
-
-
 def test_a_torch_without_it_says_which_has_it(monkeypatch):
     monkeypatch.setattr(
         "lightrainer.lightning_modules.distributed.ring_attention._PLACES", ("torch.distributed.nowhere",)
     )
     with pytest.raises(NotImplementedError, match=r"has no context_parallel of the known form.*Install torch 2\.13"):
         set_rotation("allgather")
-
-
-@with_rings
-def test_private_names_of_torch_are_used_in_one_place():
-    """They are there, and no other module has any of them, also as text."""
-    assert _torch_module().__name__.endswith("_attention")
-    private = [name for name in (*_NEEDED, "_replaced_functions", "_local_tensor") if name.startswith("_")]
-    root = Path(__file__).parents[3]
-    files = [path for folder in ("lightning_modules", "facade") for path in (root / folder).rglob("*.py")]
-    found = {path.name for path in files if any(name in path.read_text() for name in private)}
-    assert found == {"ring_attention.py"}

@@ -13,9 +13,6 @@ from transformers import trainer_pt_utils as reference
 from lightrainer.lightning_modules.evaluation import preallocated_arrays as module
 from lightrainer.lightning_modules.evaluation.preallocated_arrays import growing
 
-SIZES = [(3, 5), (3, 2), (1, 7), (2, 7), (4, 1), (2, 9), (1, 3)]
-"""Rows and columns of seven batches, wider and narrower in turn."""
-
 
 def numbers(*shape, dtype="float32"):
     return (np.random.default_rng(sum(shape)).random(shape) * 100).astype(dtype)

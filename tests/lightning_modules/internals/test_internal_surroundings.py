@@ -9,7 +9,6 @@ import weakref
 
 import pytest
 import torch
-from lightning.fabric.utilities import registry
 from lightning.pytorch import Callback
 from lightning.pytorch.strategies import DDPStrategy, DeepSpeedStrategy
 from plain_fit import Loader, Model, make_trainer, run
@@ -40,39 +39,6 @@ def test_quiet_restores_levels(monkeypatch, before):
     assert [logger.level for logger in loggers] == [before] * 2
     with lightning_internals.quiet(False):
         assert [logger.level for logger in loggers] == [before] * 2
-
-
-class Brought(Callback):
-    """Comes with a package."""
-
-
-def brought():
-    return Brought()
-
-
-def test_callbacks_of_packages_are_searched_for_once(monkeypatch, tmp_path):
-    """Outside Lightning searches as it always does."""
-    searches, usual = [], lightning_internals.entry_points
-    searching = lambda **wanted: searches.append(wanted["group"]) or usual(**wanted)
-    for module in (lightning_internals, registry):
-        monkeypatch.setattr(module, "entry_points", searching)
-    monkeypatch.setitem(sys.modules, "of_a_package", types.SimpleNamespace(brought=brought))
-    monkeypatch.syspath_prepend(tmp_path)
-    installed = tmp_path / "of_a_package-1.0.dist-info"
-
-    def found():
-        with lightning_internals.packages_searched_once():
-            trainers = make_trainer(), make_trainer()
-        return [sum(isinstance(callback, Brought) for callback in trainer.callbacks) for trainer in trainers]
-
-    installed.mkdir()
-    (installed / "METADATA").write_text("Name: of_a_package\nVersion: 1.0\n")
-    (installed / "entry_points.txt").write_text("[lightning.pytorch.callbacks_factory]\none = of_a_package:brought\n")
-    lightning_internals._entry_points.cache_clear()
-    assert (found(), found(), len(searches)) == ([1, 1], [1, 1], 1)
-    assert any(isinstance(callback, Brought) for callback in make_trainer().callbacks)
-    assert len(searches) == 2
-    lightning_internals._entry_points.cache_clear()
 
 
 @pytest.mark.parametrize("verb", ["fit", "validate", "test"])
@@ -120,19 +86,6 @@ def test_batches_of_a_lean_module_stay_where_they_are(verb):
     loader.__class__ = type("Fixed", (Loader,), {"__iter__": lambda self: iter(batches)})
     run(make_trainer(), module, verb, loader)
     assert [id(batch) for batch in module.batches] == [id(batch) for batch in batches]
-
-
-def test_lean_module_registers_its_model_only(monkeypatch):
-    """Other attributes are set directly, as Lightning sets some in each step."""
-    module, slow = LeanModel(), []
-    usual = torch.nn.Module.__setattr__
-    monkeypatch.setattr(torch.nn.Module, "__setattr__", lambda self, *args: slow.append(args[0]) or usual(self, *args))
-    module._current_fx_name = "hook"
-    module.layer = torch.nn.Linear(1, 1)
-    module.model = torch.nn.Linear(1, 1)
-    assert [name for name in slow if name in ("_current_fx_name", "layer", "model")] == ["model"]
-    assert {"_current_fx_name", "layer"} <= vars(module).keys()
-    assert list(dict(module.named_parameters())) == ["weight", "model.weight", "model.bias"]
 
 
 def test_hooks_before_a_step_of_another_engine():

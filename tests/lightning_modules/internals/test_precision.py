@@ -2,7 +2,6 @@
 
 import contextlib
 import copy
-import inspect
 import io
 import math
 import pickle
@@ -58,16 +57,6 @@ def test_a_forward_pass_is_cast_and_what_comes_out_is_float32():
     assert vars(model).keys() == vars(plain).keys()
     assert not torch.equal(model(X)["hidden"], rounded(model, X))
     assert model.seen == [True, False]
-
-
-def test_it_looks_like_the_forward_that_it_stands_for():
-    """The names of its arguments choose the columns of the data."""
-    model = Model()
-    expected = inspect.signature(model.forward)
-    with casting(model, bfloat16):
-        assert inspect.signature(model.forward) == expected
-        assert model.forward.__doc__ == Model.forward.__doc__
-        assert model.forward.__self__ is model
 
 
 def test_copies_made_meanwhile_have_weights_of_their_own():

@@ -172,6 +172,17 @@ def test_the_model_stays_what_it_was_and_becomes_it_again(caplog):
     assert not any("forward" in vars(module) for module in model.modules())
 
 
+def test_a_forward_of_the_instance_is_called_and_put_back():
+    model, calls = made(Stack), []
+    own = model.blocks[0].forward
+    counted = model.blocks[0].forward = lambda *args, **kwargs: calls.append(1) or own(*args, **kwargs)
+    undo = checkpoint_activations(model)
+    step(model)
+    assert len(calls) == 2, "in the forward and again in the backward pass"
+    undo()
+    assert model.blocks[0].forward is counted
+
+
 def test_a_copy_runs_its_own_weights():
     """As callbacks that average weights make one in the middle of a training."""
     model = made(Stack)
@@ -182,6 +193,15 @@ def test_a_copy_runs_its_own_weights():
             weight.zero_()
     assert step(other)[0] != step(model)[0] == step(made(Stack))[0]
     assert other.blocks[0].inner[0].weight.grad is not None
+
+
+def test_compiled_models_are_the_same():
+    """With autograd compiled too: torch's backend "eager" runs checkpoints without setting the generators back."""
+    torch._dynamo.reset()
+    model = made(Stack)
+    checkpoint_activations(model)
+    model.compile(backend="aot_eager")
+    assert_same(trained(made(Stack)), trained(model))
 
 
 class Older(Stack):

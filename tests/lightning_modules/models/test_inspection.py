@@ -24,6 +24,11 @@ def test_wrappers_are_taken_off():
     assert all(inspection.unwrap_model(each) is model for each in wrapped)
 
 
+def test_a_model_of_the_user_that_holds_a_module_is_no_wrapper():
+    holder = nn.ModuleDict({"module": Net()})
+    assert inspection.unwrap_model(holder) is holder
+
+
 def test_the_model_under_an_adapter(monkeypatch):
     base = Net()
     peft = types.ModuleType("peft")

@@ -34,6 +34,13 @@ def fitted(made=None, datamodule=None, **options):
     return made, seen, trainer
 
 
+def test_an_optimizer_that_steps_in_the_backward_pass_cannot_accumulate(monkeypatch):
+    asked = "lightrainer.lightning_modules.tasks.optimizer_module.steps_in_backward"
+    monkeypatch.setattr(asked, lambda optimizer: True)
+    with pytest.raises(ValueError, match="accumulate_grad_batches=2"):
+        fitted(accumulate_grad_batches=2)
+
+
 class TestClipping:
     def test_value(self):
         sgd = {"class_path": "torch.optim.SGD", "init_args": {"lr": 1.0}}

@@ -131,6 +131,13 @@ class TestPretrained:
         assert model.config.use_cache
 
 
+def test_smoothing_of_several_labels_makes_no_sense():
+    model = seeded(Net)
+    model.config = SimpleNamespace(problem_type="multi_label_classification")
+    with pytest.raises(ValueError, match=r"label_smoothing=0.1 .*multi_label_classification"):
+        make_trainer(fast_dev_run=True).fit(LossModule(model, label_smoothing=0.1), loader())
+
+
 def test_copies_and_repeated_trainings():
     """Nothing of one training is left in the next: the noise is added once."""
     module = LossModule(seeded(TokenNet), optimizer={"learning_rate": 0.1}, neftune_noise_alpha=1.0)

@@ -18,8 +18,6 @@ from lightrainer.lightning_modules import (
     TokenClassificationModule,
 )
 
-OPTIMIZER = {"learning_rate": 0.05}
-
 
 def validated(module, items, **options):
     data = DataModule(None, items, batch_size=4, **options)

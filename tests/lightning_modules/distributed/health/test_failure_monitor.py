@@ -11,7 +11,7 @@ import pytest
 import torch.distributed as dist
 
 from lightrainer.lightning_modules.checkpoints import owner_token
-from lightrainer.lightning_modules.distributed.health import FailureMonitor, monitor_peers, require_same
+from lightrainer.lightning_modules.distributed.health import FailureMonitor
 from lightrainer.lightning_modules.distributed.health.consistency import differences
 from lightrainer.lightning_modules.distributed.health.failure_monitor import FAILED, FOLLOWED, LATE
 from lightrainer.lightning_modules.distributed.health.guard import find_cause
@@ -85,12 +85,6 @@ def test_processes_on_other_hosts_are_judged_by_heartbeats(monitors, monkeypatch
     monitors[1].note(LATE, "timed out", 1)
     assert cause(monitors[0]).startswith("Process 2 (pid ")
     assert "on node2) has sent no heartbeat" in cause(monitors[0])
-
-
-def test_a_single_process_is_not_monitored():
-    require_same({"a": "1"}, "")
-    with pytest.raises(ZeroDivisionError), monitor_peers():
-        raise ZeroDivisionError
 
 
 def test_differences_are_listed_with_their_ranks():
