@@ -88,7 +88,7 @@ def metrics_of(api: Any, seen: list[Any]) -> dict[str, Any]:
 
     if api.__name__ == "transformers":
         return {"function": function}
-    from torchmetrics import MetricCollection, SumMetric
+    from torchmetrics import MetricCollection
     from torchmetrics.classification import MulticlassAccuracy, MulticlassAUROC
 
     torch_metrics = {
@@ -97,9 +97,7 @@ def metrics_of(api: Any, seen: list[Any]) -> dict[str, Any]:
         "plain": lambda predictions, labels: (predictions.argmax(-1) == labels).float().mean(),
         "several": MetricCollection([MulticlassAccuracy(CLASSES, average="micro"), MulticlassAUROC(CLASSES)]),
     }
-    # The sum of powers of 2, one for each sample, says which were counted and how often.
-    counted = api.BatchMetrics({"counted": SumMetric()}, lambda predictions, labels: (2.0 ** predictions[1].double(),))
-    return {"function": function, "torchmetrics": torch_metrics, "counted": counted}
+    return {"function": function, "torchmetrics": torch_metrics}
 
 
 def outcome(trainer: Any, dataset: Any, metrics: dict[str, Any], seen: list[Any]) -> dict[str, Any]:
@@ -119,9 +117,6 @@ def outcome(trainer: Any, dataset: Any, metrics: dict[str, Any], seen: list[Any]
         values = trainer.evaluate(dataset)
         found[name] = {key: value for key, value in values.items() if not key.endswith(("_runtime", "_per_second"))}
     found["seen"] = list(seen)
-    if "counted" in metrics:
-        trainer.compute_metrics = metrics["counted"]
-        found["counted in predict"] = trainer.predict(dataset).metrics["test_counted"]
     return found
 
 
