@@ -30,32 +30,28 @@ CASES: dict[str, dict[str, Any]] = {
     "llama": {"parallelism_config": TWO, "gradient_checkpointing": True},
     "smooth_llama": {"parallelism_config": TWO, "label_smoothing_factor": 0.1},
     "bf16": {"parallelism_config": TWO, "bf16": True},
-    "no_ring": {"parallelism_config": TWO},
-    "late_shift": {"parallelism_config": TWO},
     "grid_items": {"parallelism_config": GRID, "fsdp": "full_shard", "fsdp_config": PARTS},
     "wide_mean": {"parallelism_config": {"cp_size": 4} | BY_NEIGHBOURS},
     "split_items": {"parallelism_config": TWO | {"tp_size": 2}, "accelerator_config": {"dispatch_batches": True}},
     "heads_mean": {"parallelism_config": HEADS},
     "heads_items": {"parallelism_config": HEADS},
     "heads_llama": {"parallelism_config": HEADS, "gradient_checkpointing": True},
-    "heads_apart": {"parallelism_config": HEADS},
     "heads_grid_items": {"parallelism_config": HEADS | {"dp_shard_size": 2}},
     "heads_wide_llama": {"parallelism_config": {"sp_size": 4}},
     "heads_split_items": {"parallelism_config": HEADS | {"tp_size": 2}},
 }
 ATTENTION = functional.scaled_dot_product_attention
 RESUMED = ("items", "grid_items", "heads_items")
-WRONG = ("no_ring", "late_shift", "heads_apart")
-"""Negative controls, of which two steps are enough."""
-FORM = {"bf16": "items", "no_ring": "items", "late_shift": "items", "heads_apart": "items"}
-"""The model of a case, if it is not the one that its name ends with."""
 
 
 def form(case: str) -> str:
-    return FORM.get(case, case.rpartition("_")[2])
+    return "items" if case == "bf16" else case.rpartition("_")[2]
 
 
 class Block(nn.Module):
+    elsewhere = False
+    """Call attention by a name that is not replaced, as `from torch.nn.functional import ...` makes one."""
+
     def __init__(self):
         super().__init__()
         self.norm, self.dropout = nn.LayerNorm(16), 0.0
@@ -67,7 +63,8 @@ class Block(nn.Module):
         query, key, value = (
             part(self.norm(x)).unflatten(-1, (-1, 4)).transpose(1, 2) for part in (self.query, self.key, self.value)
         )
-        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True, dropout_p=self.dropout)
+        attend = ATTENTION if self.elsewhere else functional.scaled_dot_product_attention
+        mixed = attend(query, key, value, is_causal=True, dropout_p=self.dropout)
         return x + self.out(mixed.transpose(1, 2).flatten(2))
 
 
@@ -128,59 +125,26 @@ def samples(case: str, count: int, seed: int) -> list[dict[str, torch.Tensor]]:
     return [{name: tensor[i] for name, tensor in batch.items()} for i in range(count)]
 
 
-def with_attention_elsewhere(model: nn.Module) -> nn.Module:
-    """Call attention by a name that is not replaced, as `from torch.nn.functional import ...` makes one."""
-    before: list[Any] = []
-
-    def begin(*_: Any) -> None:
-        before.append(functional.scaled_dot_product_attention)
-        functional.scaled_dot_product_attention = ATTENTION
-
-    def end(*_: Any) -> None:
-        functional.scaled_dot_product_attention = before.pop()
-
-    model.register_forward_pre_hook(begin)
-    model.register_forward_hook(end)
-    return model
-
-
-def refused(folder: Path, groups: dict[str, int]) -> dict[str, Any]:
+def refused(folder: Path, case: str) -> dict[str, Any]:
     """Return the messages where only the first batch shows that it cannot be."""
+    elsewhere: Any = model_of("items")
+    for block in elsewhere.blocks:
+        block.elsewhere = True
     forgetful: Any = model_of("items")
     forgetful.blocks[1].dropout = 0.1
     cases: dict[str, dict[str, Any]] = {
-        "elsewhere": {"model": with_attention_elsewhere(model_of("items"))},
+        "elsewhere": {"model": elsewhere},
         "dropout": {"model": forgetful},
         "loss": {"compute_loss_func": lambda outputs, labels, num_items_in_batch: outputs["logits"].sum()},
     }
     said = {}
     for name, changes in cases.items():
-        trainer = trainer_of(folder / name, "items" if groups is TWO else "heads_items", stop=1, **changes)
+        trainer = trainer_of(folder / name, case, stop=1, **changes)
         try:
             trainer.train()
         except ValueError as error:
             said[name] = str(error)
     return {"said": said, "attention": functional.scaled_dot_product_attention is ATTENTION}
-
-
-def sabotage(case: str) -> None:
-    """Negative controls: without the exchange between processes, and with labels that are shifted after the split."""
-    from lightrainer.lightning_modules.distributed import ring_attention, sequence_sharding, ulysses_attention
-
-    def alone(attention, *inputs, group=None, size=None, **options):
-        return ATTENTION(*inputs, **options)
-
-    def late(inputs, shape):
-        shifted = functional.pad(inputs["labels"][:, 1:], (0, 1), value=-100)
-        shifted[:, 3::4] = -100  # the ends of four parts of a sequence of 16
-        return shifted
-
-    if case == "no_ring":
-        ring_attention._attend = alone
-    if case == "heads_apart":
-        ulysses_attention._attend = alone
-    if case == "late_shift":
-        sequence_sharding._shifted = late
 
 
 def trainer_of(
@@ -201,17 +165,13 @@ def trainer_of(
     return lightrainer.Trainer(**{"model": model_of(case), **given}, args=arguments, callbacks=[StopAt(stop)])
 
 
-def numbers(trainer: lightrainer.Trainer) -> dict[str, list[float]]:
-    history = trainer.state.log_history
-    return {name: [entry[key] for entry in history if key in entry] for name, key in NUMBERS_OF.items()}
-
-
 def seen(trainer: lightrainer.Trainer, folder: Path) -> dict[str, Any]:
     predicted: Any = trainer.predict(trainer.eval_dataset)
     trainer.save_model(str(folder / "saved"))
+    history = trainer.state.log_history
     return {
         "strategy": trainer.plan.strategy.name,
-        **numbers(trainer),
+        **{name: [entry[key] for entry in history if key in entry] for name, key in NUMBERS_OF.items()},
         "last_eval_loss": predicted.metrics["test_loss"],
         "logits": predicted.predictions[:, :11].tolist(),
         "tokens": trainer.state.num_input_tokens_seen,
@@ -223,16 +183,10 @@ def seen(trainer: lightrainer.Trainer, folder: Path) -> dict[str, Any]:
 
 
 def main(folder: Path, cases: list[str]) -> None:
-    right = [case for case in cases if case in CASES and case not in WRONG]
-    train_cases(folder, right, trainer_of, seen, resumed=RESUMED, evaluates=False)
-    for case in cases:
-        if case.startswith("refused"):
-            write(folder, case, refused(folder / case, HEADS if "heads" in case else TWO))
-    for case in [case for case in cases if case in WRONG]:
-        sabotage(case)
-        trainer = trainer_of(folder / case, case, stop=2)
-        trainer.train()
-        write(folder, case, numbers(trainer))
+    trained = [case for case in cases if case in CASES]
+    train_cases(folder, trained, trainer_of, seen, resumed=RESUMED, evaluates=False)
+    for case in [case for case in cases if case not in trained]:
+        write(folder, case, refused(folder / case, "items" if case == "refused" else "heads_items"))
 
 
 if __name__ == "__main__":
