@@ -12,11 +12,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import shard_script
 import short_runs
 import torch
 from short_runs import short_trainer
 from torch import nn
-from torch.nn import functional
 
 import lightrainer
 
@@ -42,7 +42,6 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "grid_qwen": {"parallelism_config": GRID},
     "grid_fp16": {"parallelism_config": GRID, "fp16": True},
-    "grid_bf16": {"parallelism_config": GRID, "bf16": True},
 }
 RESUMED = ("dropout", "grid", "grid_parts")
 
@@ -59,17 +58,12 @@ class Block(nn.Module):
         return x + self.dropout(self.down(torch.tanh(self.up(self.norm(x)))))
 
 
-class Model(nn.Module):
+class Model(shard_script.Model):
     """Two blocks between tied embeddings of an odd size; the blocks are split, and the embeddings too."""
-
-    _no_split_modules = ["Block"]
 
     def __init__(self, dropout: float = 0.0, norm: str | None = None, by_method: bool = False):
         super().__init__()
-        self.embedding = nn.Embedding(11, 8)
         self.blocks = nn.ModuleList([Block(dropout), Block(dropout)])
-        self.head = nn.Linear(8, 11, bias=False)
-        self.head.weight = self.embedding.weight
         plan = {"blocks.*.up": "colwise", "blocks.*.down": "rowwise"}
         if by_method:
             self.parallelize = lambda mesh: self.split_by_hand(mesh, plan)
@@ -81,22 +75,6 @@ class Model(nn.Module):
 
         styles = {"colwise": ColwiseParallel, "rowwise": RowwiseParallel}
         parallelize_module(self, mesh, {name: styles[style]() for name, style in plan.items()})
-
-    def forward(self, ids, labels=None, index=None):
-        hidden = self.embedding(ids)
-        for block in self.blocks:
-            hidden = block(hidden)
-        logits = self.head(hidden)
-        if labels is None:
-            return {"logits": logits}
-        return {"loss": functional.cross_entropy(logits.flatten(0, 1), labels.flatten()), "index": index}
-
-
-class Predicting:
-    """Of predictions of a language model nothing but the first label of a sample is kept."""
-
-    def __call__(self, logits, labels):
-        return labels[:, 0]
 
 
 def qwen() -> nn.Module:
@@ -125,10 +103,9 @@ def trainer_of(folder: Path, case: str, *, seed: int = 7, stop: int | None = Non
     options = dict(CASES[case])
     model, groups = options.pop("model", {}), options.get("parallelism_config")
     if "WORLD_SIZE" not in os.environ:
-        options = {name: value for name, value in options.items() if name == "bf16"}
-        groups = {}
+        options, groups = {}, {}
     if case.endswith("qwen"):
-        options["preprocess_logits_for_metrics"] = Predicting()
+        options["preprocess_logits_for_metrics"] = lambda logits, labels: labels[:, 0]  # which says what sample it is
     torch.manual_seed(seed if stop or seed != 7 else seed + int(os.environ.get("RANK", "0")))
     return short_trainer(
         folder,
