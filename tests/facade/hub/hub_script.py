@@ -1,4 +1,4 @@
-"""A training that uploads; one process or several. The environment says where to."""
+"""A training in two processes that uploads. The environment says where to."""
 
 import json
 import sys
@@ -19,8 +19,6 @@ def main() -> None:
     taken: list[int] = []
     made.add_callback(At("on_step_end", lambda host, state, control: taken.append(state.global_step)))
     made.train(resume_from_checkpoint=resume)
-    if not arguments.get("push_to_hub"):
-        made.create_model_card()
     result = {"rank": made.args.process_index, "hub_model_id": made.hub_model_id, "steps": made.state.global_step}
     result |= {"taken": taken, "pushed": made.push_in_progress is not None}
     result |= {"checkpoints": [path.name for path in list_checkpoints(out)]}

@@ -293,9 +293,7 @@ class Handler(BaseHTTPRequestHandler):
         for asked in json.loads(self.body)["objects"]:
             entry: dict[str, Any] = {"oid": asked["oid"], "size": asked["size"]}
             if asked["oid"] not in self.hub.stored:
-                upload = {"href": f"{self.hub.url}/storage/{asked['oid']}", "header": {}}
-                verify = {"href": f"{self.hub.url}/{name}.git/info/lfs/verify", "header": {}}
-                entry["actions"] = {"upload": upload, "verify": verify}
+                entry["actions"] = {"upload": {"href": f"{self.hub.url}/storage/{asked['oid']}", "header": {}}}
             objects.append(entry)
         return {"transfer": "basic", "objects": objects}
 
@@ -303,12 +301,6 @@ class Handler(BaseHTTPRequestHandler):
         if hashlib.sha256(self.body).hexdigest() != oid:
             raise RefusalError(400, "the content has another hash")
         self.hub.stored[oid] = self.body
-        return {}
-
-    def verify(self, name: str) -> Any:
-        asked = json.loads(self.body)
-        if len(self.hub.stored.get(asked["oid"], b"")) != asked["size"]:
-            raise RefusalError(404, "it is not there")
         return {}
 
     def commit(self, name: str, branch: str) -> Any:
@@ -358,7 +350,6 @@ ROUTES = [
     (rf"POST /api/models/{NAME}/preupload/([^/]+)", "preupload", True),
     (rf"POST /api/models/{NAME}/commit/([^/]+)", "commit", True),
     (rf"POST /{NAME}\.git/info/lfs/objects/batch", "batch", True),
-    (rf"POST /{NAME}\.git/info/lfs/verify", "verify", True),
     (r"PUT /storage/([0-9a-f]+)", "store", False),
     (rf"(?:GET|HEAD) /{NAME}/resolve/([^/]+)/(.+)", "resolve", True),
 ]

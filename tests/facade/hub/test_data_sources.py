@@ -3,7 +3,7 @@
 import datasets
 import pytest
 
-from lightrainer.facade.hub.facts import named_sources, source_of
+from lightrainer.facade.hub.facts import source_of
 
 
 def made(**info):
@@ -23,11 +23,3 @@ def test_a_builder_of_its_own():
 @pytest.mark.parametrize("builder", ["csv", "json", "text", "parquet", "generator", None])
 def test_files_of_the_user_have_no_name(builder):
     assert source_of(made(builder_name=builder, dataset_name=builder)) is None
-
-
-def test_what_the_user_says():
-    found = named_sources(["IMDB", "Squad"], ["imdb", "squad"], ["plain"])
-    assert [(each.name, each.tag, each.args) for each in found] == [("IMDB", "imdb", "plain"), ("Squad", "squad", None)]
-    assert [(each.name, each.tag) for each in named_sources(["imdb"], [], [])] == [("imdb", None)]
-    assert [(each.name, each.tag) for each in named_sources([], ["imdb"], [])] == [("imdb", "imdb")]
-    assert named_sources([], [], ["plain"]) == ()

@@ -1,6 +1,5 @@
 """Evaluations, from the history of logs."""
 
-import numpy as np
 from transformers.modelcard import parse_log_history
 
 from lightrainer.facade.hub.card_text import evaluations
@@ -20,15 +19,3 @@ def test_the_numbers_are_those_of_the_reference():
         assert (row.step, row.epoch, row.training_loss) == (line["Step"], line["Epoch"], line["Training Loss"])
         assert [row.metrics["loss"], row.metrics["f1_macro"]] == [line["Validation Loss"], line["F1 Macro"]]
     assert list(evaluations(HISTORY)[-1].metrics.values()) == list(results.values())
-
-
-def test_numbers_become_pythons():
-    values = {"eval_a": np.float32(0.5), "eval_b": np.array(2), "eval_c": "text", "eval_d": [1], "eval_e": True}
-    (row,) = evaluations([{**values, "step": 1}])
-    assert row.metrics == {"a": 0.5, "b": 2}
-    assert [type(value) for value in row.metrics.values()] == [float, int]
-
-
-def test_what_is_about_speed_and_memory_is_left_out():
-    history = [{"eval_loss": 1.0, "eval_mem_cpu_alloc_delta": 5, "eval_model_preparation_time": 0.1, "step": 1}]
-    assert evaluations(history)[0].metrics == {"loss": 1.0}

@@ -1,7 +1,6 @@
 """The model card: what it says, that the Hub's rules and the client's validators accept it, also offline."""
 
 import math
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from xml.etree import ElementTree
@@ -11,11 +10,9 @@ import pytest
 import torch
 from huggingface_hub import ModelCard, constants, metadata_eval_result
 from huggingface_hub.repocard import metadata_load
-from tiny import points, tiny, told, trained, trainer
+from tiny import points, told, trained, trainer
 from transformers import GPT2Config, GPT2ForSequenceClassification
 from transformers.modelcard import TrainingSummary
-
-from lightrainer.facade.hub import model_card
 
 EVALUATED = {"eval_strategy": "steps", "eval_steps": 2}
 
@@ -228,34 +225,3 @@ def test_tags_of_an_older_card_are_kept(tmp_path):
     assert stored is not None
     assert stored["tags"] == ["mine", "generated_from_trainer", "lightrainer", "theirs"]
     assert "Old." not in card(tmp_path)
-
-
-def test_a_picture_that_cannot_be_drawn_is_left_out(tmp_path, monkeypatch, caplog):
-    def fail(log_history):
-        raise ValueError("no pencil")
-
-    monkeypatch.setattr(model_card, "draw_loss_picture", fail)
-    made = trained(tmp_path)
-    made.create_model_card()
-    assert "loss_curve" not in card(tmp_path)
-    assert "no pencil" in caplog.text
-
-
-def test_an_adapter_writes_its_part(tmp_path, monkeypatch):
-    """A stand-in for PEFT, which is not there: what counts is that the adapter's own method has the last word."""
-
-    class Adapter(torch.nn.Sequential):
-        def get_base_model(self):
-            return self[0]
-
-        def create_or_update_model_card(self, folder):
-            path = Path(folder) / "README.md"
-            path.write_text(path.read_text() + "\nOf the adapter.\n")
-
-    peft = SimpleNamespace(PeftModel=Adapter, PeftMixedModel=Adapter)
-    made = trainer(tmp_path, model=Adapter(tiny()))
-    monkeypatch.setitem(sys.modules, "peft", peft)
-    made.create_model_card()
-    assert "library_name: peft" in card(tmp_path)
-    assert "`Tiny` with" in card(tmp_path)
-    assert card(tmp_path).endswith("Of the adapter.\n")

@@ -3,8 +3,6 @@
 import json
 import signal
 import socket
-import threading
-import time
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -120,13 +118,6 @@ def test_the_best_model_is_what_is_there_in_the_end(hub, tmp_path):
     assert not same(weights_of(hub), weights_of(hub, 4))
 
 
-def test_a_second_training_is_uploaded_again(hub, tmp_path):
-    made = pushed(tmp_path)
-    made.train()
-    assert messages(hub) == ["End of training"] * 2
-    assert same(weights_of(hub), weights(made.model))
-
-
 # In the background.
 
 
@@ -141,19 +132,6 @@ def test_all_are_made_up_for_where_it_is_asked_for(hub, tmp_path):
     folders = [path.name for path in (tmp_path / "out").iterdir() if path.is_dir()]
     assert folders == ["checkpoint-4"], "the others were deleted before their upload began, and a stage is left"
     assert len({str(weights_of(hub, step)) for step in (1, 2, 3, 4)}) == 4
-
-
-def test_the_thread_is_gone_in_the_end(hub, tmp_path):
-    def is_there():
-        return any("hub-push" in thread.name for thread in threading.enumerate())
-
-    during = []
-    pushed(tmp_path, save_strategy="epoch", callbacks=[At("on_save", lambda *_: during.append(is_there()))])
-    deadline = time.monotonic() + 60
-    while is_there() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert during == [True]
-    assert not is_there()
 
 
 def test_a_checkpoint_that_is_written_in_the_background_is_complete_when_it_is_uploaded(hub, tmp_path, monkeypatch):
@@ -232,15 +210,6 @@ def test_what_processes_the_data_and_a_model_that_saves_itself(hub, tmp_path):
     assert same(weights(OfTheHub.from_pretrained(NAME)), weights(made.model))
 
 
-def test_an_override_of_the_card_is_asked(hub, tmp_path):
-    class Own(Trainer):
-        def create_model_card(self, model_name=None, tags=None):
-            Path(self.args.output_dir, "README.md").write_text(f"---\nlicense: mit\n---\n{model_name} of mine")
-
-    pushed(tmp_path, cls=Own, save_strategy="epoch")
-    assert hub.repos[NAME].files()["README.md"].endswith(b"model of mine")
-
-
 def test_an_override_of_the_push_is_asked(hub, tmp_path):
     seen = []
 
@@ -285,13 +254,6 @@ def test_by_hand_in_the_background(hub, tmp_path):
         assert not made.push_in_progress.is_done()
         go.set()
         assert future.result(timeout=30).oid == hub.repos[NAME].branches["main"][-1].oid
-
-
-def test_by_hand_with_another_token_and_branch(hub, tmp_path):
-    made = trainer(tmp_path / "out", hub_model_id=NAME, hub_token="hf_wrong")
-    made.push_to_hub(token=TOKEN, revision="mine")
-    assert messages(hub, "mine") == ["End of training"]
-    assert messages(hub) == []
 
 
 # When it fails.

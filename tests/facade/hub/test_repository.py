@@ -6,7 +6,7 @@ import pytest
 from hub_server import TOKEN
 from huggingface_hub import constants
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
-from huggingface_hub.utils import close_session, get_session
+from huggingface_hub.utils import close_session
 
 from lightrainer.facade.hub import Repository, errors, repository
 from lightrainer.facade.hub.repository import is_repository_name
@@ -73,7 +73,7 @@ def test_a_name_that_cannot_be(hub):
     assert {name: is_repository_name(name) for name in names} == names
 
 
-STEPS = ["repos/create", "validate-yaml", "preupload", "objects/batch", "PUT /storage", "lfs/verify", "commit/main"]
+STEPS = ["repos/create", "validate-yaml", "preupload", "objects/batch", "PUT /storage", "commit/main"]
 
 
 def created_and_uploaded(folder):
@@ -81,17 +81,13 @@ def created_and_uploaded(folder):
     Repository("me/model").created().upload(folder, "first")
 
 
-@pytest.mark.parametrize("trouble", [429, 503, "broken"])
 @pytest.mark.parametrize("step", STEPS)
-def test_a_trouble_that_passes_is_not_noticed(hub, folder, step, trouble):
-    if trouble == "broken":
-        hub.break_off(step, times=1)
-    else:
-        hub.refuse(step, trouble, times=1)
+def test_troubles_that_pass_are_not_noticed(hub, folder, step):
+    hub.refuse(step, 429, times=1)
+    hub.break_off(step, times=1)
     created_and_uploaded(folder)
     assert hub.repos["me/model"].files()["model.safetensors"] == b"weights"
-    again = [step, "objects/batch"] if step == "lfs/verify" else [step]  # a stored file is not verified once more
-    assert max(len(hub.asked(name)) for name in again) >= 2
+    assert len(hub.asked(step)) >= 2
 
 
 def test_a_trouble_that_stays_is_raised_in_the_end(hub, folder):
@@ -114,13 +110,6 @@ def test_a_server_that_says_nothing_is_not_waited_for_forever(hub, new_connectio
         Repository("me/model").created()
     assert errors.is_passing(error.value)
     assert len(hub.asked("repos/create")) > len(errors.PAUSES)
-
-
-def test_a_limit_that_is_set_already_is_kept(hub, new_connections):
-    session = get_session()
-    session.timeout = 3.0
-    Repository("me/model").created()
-    assert session.timeout == httpx.Timeout(3.0)
 
 
 def test_offline_is_said_before_anything_else(hub, monkeypatch):

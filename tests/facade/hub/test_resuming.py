@@ -57,15 +57,6 @@ def test_a_folder_of_that_name_goes_first(hub, tmp_path, monkeypatch):
     assert "last-checkpoint/model.safetensors" not in hub.repos[NAME].files(), "a clone's is not uploaded again"
 
 
-def test_other_names_are_paths_as_ever(hub, tmp_path):
-    made = pushing(tmp_path / "out")
-    asked = len(hub.requests)
-    for name in ("last-checkpoints", "me/model", "checkpoint-x"):
-        with pytest.raises(FileNotFoundError, match="there is no such folder"):
-            made.train(resume_from_checkpoint=name)
-    assert len(hub.requests) == asked
-
-
 def test_a_repository_without_it_says_so(hub, tmp_path):
     made = pushing(tmp_path / "out")
     with pytest.raises(FileNotFoundError, match="hub_strategy='checkpoint'"):

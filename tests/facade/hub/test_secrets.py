@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from hub_client import point_at
 from hub_server import HubServer
 from tiny import tiny
@@ -78,24 +77,20 @@ def from_file(tmp_path, text, read):
 DOORS = {
     "beside a bad argument": lambda: arguments(hub_token=TOKEN, learning_rate="x"),
     "beside an unknown argument": lambda: arguments(hub_token=TOKEN, xyz=1),
-    "beside what is not there yet": lambda: arguments(hub_token=TOKEN, optim="no_such"),
     "misspelt": lambda: arguments(hub_tokn=TOKEN),
     "under an older name": lambda: arguments(push_to_hub_token=TOKEN),
     "under a name that is none": lambda: arguments(xyz=TOKEN),
     "in a list of a name that is none": lambda: arguments(xyz=["a" * 30, TOKEN]),
-    "in a dict in a list": lambda: arguments(xyz=[{"a": torch.ones(2), "b": TOKEN}]),
     "in an array in a tuple": lambda: arguments(xyz=(np.array(["a" * 30, TOKEN]), 1)),
     "as bytes": lambda: arguments(hub_token=TOKEN.encode()),
     "as a dict": lambda: own_arguments(hub_token={"token": TOKEN}),
     "of a subclass": lambda: own_arguments(hub_token=TOKEN, max_steps="x"),
-    "of a subclass, misspelt": lambda: own_arguments(hub_tken=TOKEN),
     "set later": lambda: arguments().set_push_to_hub("me/model", strategy="x", token=TOKEN),
     "set later, as bytes": lambda: arguments().set_push_to_hub("me/model", token=TOKEN.encode()),
     "on the command line": lambda: parsed("--output_dir", "out", "--hub_token", TOKEN, "--max_steps", "0.5.1"),
     "on the command line with =": lambda: parsed("--output_dir", "out", f"--hub-token={TOKEN}", "--max_steps", "x"),
     "on the command line, misspelt with =": lambda: parsed("--output_dir", "out", f"--hub_tokn={TOKEN}"),
     "on the command line, of others": lambda: parsed("--output_dir", "out", "--token", TOKEN, "--length", "x"),
-    "on the command line, as a choice": lambda: parsed("--output_dir", "out", "--hub_strategy", TOKEN),
     "on the command line, loose": lambda: parsed("--output_dir", "out", TOKEN),
     "in a dict": lambda: from_dict(hub_token=TOKEN, max_steps="x"),
     "of a tokenizer": lambda: AutoTokenizer.from_pretrained("/no/such/folder", token=TOKEN),

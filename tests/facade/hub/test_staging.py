@@ -3,11 +3,10 @@
 import os
 
 import pytest
-from huggingface_hub.utils import filter_repo_objects
 from tiny import files
 
 from lightrainer.facade.hub import pushing
-from lightrainer.facade.hub.pushing import NOT_UPLOADED, Stage
+from lightrainer.facade.hub.pushing import Stage
 
 CHECKPOINT = {"model.safetensors": b"weights", "config.json": b"{}", "1_Pooling/config.json": b"{1}"}
 CHECKPOINT |= {"optimizer.pt": b"moments", "rng_state_1.pth": b"dice", "trainer_state.json": b"{}"}
@@ -57,22 +56,3 @@ def test_nothing_of_the_checkpoint_is_copied_and_nothing_that_grows_is_linked(ou
     monkeypatch.undo()
     stage = Stage(out / "checkpoint-2", out)
     assert not os.path.samefile(stage.fill() / "notes.txt", out / "notes.txt")
-
-
-def test_a_new_card_does_not_change_that_of_the_checkpoint(out):
-    """Both are the same file at first."""
-    from lightrainer.facade.hub.model_card import _write
-
-    write(out / "checkpoint-2", {"README.md": b"of the checkpoint"})
-    stage = Stage(out / "checkpoint-2", out)
-    _write(stage.fill() / "README.md", b"new")
-    assert (stage.root / "README.md").read_bytes() == b"new"
-    assert (out / "checkpoint-2" / "README.md").read_bytes() == b"of the checkpoint"
-
-
-def test_the_whole_folder_is_uploaded_by_the_same_rules(out):
-    """As `huggingface_hub` reads the patterns; weights are those that were just saved, and go along."""
-    Stage(out / "checkpoint-2", out)
-    kept = filter_repo_objects(files(out), ignore_patterns=[*NOT_UPLOADED, ".git/*"])
-    own = [".gitattributes", "model-00001-of-00002.safetensors", "model.safetensors", "notes.txt", "runs/x.tfevents.1"]
-    assert list(kept) == own

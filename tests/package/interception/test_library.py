@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from processes import forked, said
 
-from lightrainer.interception.names import SERVED, TOP_LEVEL
+from lightrainer.interception.names import SERVED
 
 OF_FOUR = {"trainer_tf", "training_args_tf"}
 """Modules that only transformers 4 has."""
@@ -50,21 +50,6 @@ def test_every_name_of_every_served_module_is_there_once(theirs, with_either, tm
 
 def test_a_process_that_begins_to_serve_later_freezes_nothing(with_either, tmp_path):
     assert said(forked(with_either, "-c", INSTALL, cwd=tmp_path)) == [[], "Served"]
-
-
-AT_THE_TOP = """
-    Adafactor DefaultFlowCallback EarlyStoppingCallback EvalPrediction GreedyLR HfArgumentParser IntervalStrategy
-    PrinterCallback ProgressCallback SchedulerType Seq2SeqTrainer Seq2SeqTrainingArguments TFTrainer TFTrainingArguments
-    Trainer TrainerCallback TrainerControl TrainerState TrainingArguments enable_full_determinism get_constant_schedule
-    get_constant_schedule_with_warmup get_cosine_schedule_with_warmup
-    get_cosine_with_hard_restarts_schedule_with_warmup get_greedy_schedule get_inverse_sqrt_schedule
-    get_linear_schedule_with_warmup get_polynomial_decay_schedule_with_warmup get_scheduler get_wsd_schedule set_seed
-    torch_distributed_zero_first
-"""
-
-
-def test_the_names_at_the_top_are_frozen():
-    assert sorted(TOP_LEVEL) == sorted(AT_THE_TOP.split())
 
 
 LIGHT = """

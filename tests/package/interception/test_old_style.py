@@ -51,16 +51,10 @@ HONOURED = [
 ]
 REFUSED = [
     ({"fp16_backend": "apex"}, "fp16_backend='apex'"),
-    ({"half_precision_backend": "apex"}, "torch's own"),
-    ({"jit_mode_eval": True}, "torch_compile=True"),
     ({"use_ipex": True}, "torch_compile=True"),
-    ({"past_index": 2}, "past_index=2"),
     ({"ray_scope": "all"}, "hyperparameter_search(scope=...)"),
-    ({"sharded_ddp": "simple"}, "fsdp='full_shard'"),
-    ({"mp_parameters": "x"}, "SageMaker"),
     ({"evaluation_strategy": "epoch", "eval_strategy": "steps"}, "eval_strategy='steps' is given too"),
     ({"per_gpu_train_batch_size": -1}, "per_device_train_batch_size"),
-    ({"evaluation_stratgy": "no"}, "Did you mean 'eval_strategy'"),
     ({"push_to_hub_token": "hf_secret", "hub_token": "other"}, "hub_token=..."),
 ]
 

@@ -1,13 +1,10 @@
 """Without transformers: the stand-in has the names of its table, and refuses others."""
 
-import importlib.metadata
 import json
 
-import pytest
 from processes import forked, said
 
 from lightrainer.interception.names import VERSION
-from lightrainer.interception.stand_in import versions
 from lightrainer.interception.stand_in.names import STAND_IN
 
 EVERYTHING = """
@@ -44,15 +41,12 @@ def test_every_name_of_the_table_is_there_and_one_object(without_library, tmp_pa
 
 REFUSALS = """
 import importlib, importlib.metadata, importlib.util, json
-asked = importlib.util.find_spec("transformers") is None
 said = {}
 for statement in (
     "from transformers import BertModel",
     "from transformers.trainer_utils import nothing_known",
-    "import transformers.models.bert",
     "from transformers.models.bert.modeling_bert import BertModel",
     "import transformers; transformers.BertModel",
-    "import transformers.trainer; transformers.trainer.nothing_known",
 ):
     try:
         exec(statement)
@@ -64,20 +58,13 @@ try:
     version = "found"
 except importlib.metadata.PackageNotFoundError:
     version = "not found"
-try:
-    below = importlib.util.find_spec("transformers.trainer")
-except ModuleNotFoundError as error:
-    below = error.name
 probes = [
     hasattr(transformers, "BertModel"),
     getattr(transformers, "BertModel", 3),
     version,
-    asked,
     importlib.util.find_spec("transformers") is None,
-    below,
     importlib.util.find_spec("json") is not None,
     transformers.__version__,
-    transformers.trainer_utils.__name__,
 ]
 print(json.dumps([said, probes]))
 """
@@ -85,7 +72,7 @@ print(json.dumps([said, probes]))
 
 def test_other_names_are_refused_with_a_remedy(without_library, tmp_path):
     refused, probes = said(forked(without_library, "-c", REFUSALS, served=True, cwd=tmp_path))
-    assert len(refused) == 6
+    assert len(refused) == 4
     for statement, (kind, text, name) in refused.items():
         assert kind == ("AttributeError" if ";" in statement else "ModuleNotFoundError")
         assert "not part of lightrainer" in text
@@ -93,7 +80,7 @@ def test_other_names_are_refused_with_a_remedy(without_library, tmp_path):
         assert statement.split()[-1] in text or "models.bert" in text
         if kind == "ModuleNotFoundError":
             assert name == "transformers"  # as if there were no stand-in: who catches that, catches this
-    assert probes == [False, 3, "not found", True, True, "transformers", True, VERSION, "transformers.trainer_utils"]
+    assert probes == [False, 3, "not found", True, True, VERSION]
 
 
 LIBRARIES = """
@@ -112,16 +99,6 @@ print(json.dumps([data["b"][:], bool(accelerate.utils.is_transformers_available(
 def test_libraries_that_look_for_it_work_as_without_it(without_library, tmp_path):
     """They ask whether it is installed, or find it in `sys.modules`; none may break on the stand-in."""
     assert said(forked(without_library, "-c", LIBRARIES, served=True, cwd=tmp_path)) == [[2, 3, 4], False, [1, 2]]
-
-
-def test_versions_are_checked():
-    versions.check_min_version("5.0.0")
-    versions.require_version("torch>=2", "a hint")
-    for check, wanted in ((versions.check_min_version, "99.0"), (versions.require_version, "torch>=99")):
-        with pytest.raises(ImportError, match=wanted):
-            check(wanted)
-    with pytest.raises(importlib.metadata.PackageNotFoundError, match="no-such-package"):
-        versions.require_version("no-such-package>=1")
 
 
 LOGGING = """
@@ -170,9 +147,3 @@ def test_messages_go_through_the_loggers_that_scripts_know(without_library, tmp_
     ]
     assert done.stderr.splitlines() == ["shown", "shown too", "shown 3", "once"]
     assert level == 30
-
-
-def test_names_of_transformers_4(without_library, tmp_path):
-    code = "from transformers.utils import is_torch_tpu_available as tpu, send_example_telemetry as send\n"
-    code += "print('null' if send('a') is None and not tpu() else 0)"
-    assert said(forked(without_library, "-c", code, served=True, cwd=tmp_path)) is None
