@@ -1,7 +1,7 @@
 """`lightrainer estimate` predicts the memory and traffic of two ranks to the byte."""
 
 import pytest
-from estimate_script import BATCH, CASES, CONFIG, SEQUENCE
+from estimate_script import BATCH, CONFIG, SEQUENCE
 
 from lightrainer.tools.estimate import Job, estimate
 from lightrainer.tools.estimate.source import model_from_config
@@ -32,16 +32,14 @@ def seen(two_ranks):
     return ranks[0]
 
 
-def test_the_cases_are_the_same_here_and_there():
-    assert list(JOBS) == list(CASES)
-
-
 @pytest.mark.parametrize("case", JOBS)
 def test_the_bytes_of_parameters_and_optimizer_states_and_gradients(case, seen):
-    """Local parts of DTensors, of flat parameters, or whole tensors; between steps, and before the optimizer's."""
+    """Local parts of DTensors, of flat parameters, or whole tensors; buckets; between steps, and before them."""
     memory = estimated(case).memory
     assert seen[case]["parameters"] == memory.parameters
     assert seen[case]["optimizer"] == memory.optimizer
+    if case.startswith("ddp"):
+        assert seen[case]["buckets"] == memory.buffers
     # With accumulation, what waits for the last micro-batch is gone when the optimizer steps.
     waits = case == "full_shard accumulated"
     assert seen[case]["gradients"] == memory.gradients - (4 * MODEL.parameters if waits else 0)
@@ -56,11 +54,6 @@ def test_the_bytes_of_each_kind_of_collective_in_a_step(case, seen):
     assert sum(expected.values()) > 0
 
 
-@pytest.mark.parametrize("case", [case for case in JOBS if case.startswith("ddp")])
-def test_the_bytes_of_the_buckets_of_ddp(case, seen):
-    assert seen[case]["buckets"] == estimated(case).memory.buffers
-
-
 def test_tensor_parallel(seen):
     """Each linear layer that reads the whole reduces its gradient; norms are whole, where the estimate splits all."""
     job = Job(model=MODEL, gpus=2, tp=2, batch=BATCH, sequence=SEQUENCE, precision="fp32")
@@ -68,9 +61,3 @@ def test_tensor_parallel(seen):
     assert seen["tensor parallel"]["all-reduce"] == collective.bytes
     norms = 4 * (2 * MODEL.layers + 1) * MODEL.hidden
     assert seen["tensor parallel"]["parameters"] == estimate(job).memory.parameters + norms / 2
-
-
-def test_strategies_differ(seen):
-    """Negative control: the numbers that are compared are not those of any strategy."""
-    sums = {(seen[case]["all-gather"], seen[case]["all-reduce"], seen[case]["reduce-scatter"]) for case in CASES}
-    assert len(sums) > 5
