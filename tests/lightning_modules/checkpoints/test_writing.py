@@ -91,6 +91,18 @@ def test_values_that_are_gone_are_not_taken_for_new_ones():
     assert [copies.of(torch.full((64,), float(number)))[0].item() for number in range(9)] == list(range(9))
 
 
+def test_memory_is_used_again():
+    copies, values = Snapshot(), [torch.ones(3), torch.ones(2, 2)]
+    first = copies.of(values)
+    copies.begin()
+    values[0].fill_(7)
+    second = copies.of(values)
+    assert [copy.data_ptr() for copy in first] == [copy.data_ptr() for copy in second]
+    assert second[0].tolist() == [7, 7, 7]
+    copies.begin()
+    assert copies.of([torch.zeros(5), torch.zeros(3)])[0].shape == (5,)
+
+
 @pytest.mark.parametrize(("limit", "waited"), [(250, False), (150, True)])
 def test_room_in_memory_is_waited_for(limit, waited):
     background, gate, order = BackgroundWriter(), threading.Event(), []

@@ -216,6 +216,20 @@ def test_whole_rounds_of_a_stream_equal_reference(drop_last, split_batches):
         assert ours == expected, (count, share, world_size)
 
 
+class SizedStream(Stream):
+    def __len__(self):
+        return self.count
+
+
+@pytest.mark.parametrize("options", [{}, {"drop_last": True}, {"fill_round": True}, {"split_batches": True}], ids=str)
+def test_share_of_a_stream_knows_its_length_where_the_stream_does(options):
+    for count, rank in itertools.product(range(20), range(2)):
+        shard = IterableShard(SizedStream(count), 4, rank=rank, world_size=2, **options)
+        assert len(shard) == len(list(shard)), count
+    with pytest.raises(TypeError, match="len"):
+        len(IterableShard(Stream(3), 4, rank=0, world_size=2))
+
+
 def test_stream_with_fewer_samples_than_processes_is_repeated():
     """No process gets an empty batch."""
     batches, last_round = our_shares(2, 3, 4, drop_last=False)
