@@ -10,8 +10,6 @@ from torch import nn
 
 import lightrainer
 
-SIZES = [64, 57, 51, 45, 40, 36, 32]
-
 
 class Limited(nn.Module):
     """A classifier for which a batch may be too large; notes the batches of the training."""
@@ -89,14 +87,6 @@ def test_what_scripts_log_is_what_they_log_there(tmp_path, changes):
     ours = train(lightrainer, tmp_path / "ours", **changes)
     for name in theirs:
         assert ours[name] == theirs[name], name
-
-
-def test_the_sizes_are_those_that_are_documented(tmp_path):
-    """Negative control: it does shrink, and more steps are taken than with the whole batch."""
-    ours = train(lightrainer, tmp_path)
-    assert ours["tried"][: len(SIZES)] == SIZES
-    assert ours["state"][:2] == (32, 2 * 7)
-    assert train(lightrainer, tmp_path, limit=64)["steps"] == 2 * 4
 
 
 def test_where_nothing_fits_both_end_with_the_same_error(tmp_path):

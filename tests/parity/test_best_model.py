@@ -25,7 +25,6 @@ ARRANGEMENTS = {
     "saved at every second evaluation": by_steps(1, 2),
     "saved at every third, worst is best": by_steps(2, 6, greater_is_better=True),
     "at most 1, saved at every second": by_steps(1, 2, save_total_limit=1),
-    "at most 2, saved at every second": by_steps(1, 2, save_total_limit=2),
     "shares of the training": by_steps(0.1, 0.2),
     "of no common measure, not loaded": by_steps(2, 3, save_total_limit=2, **NOT_LOADED),
     "saved by epochs, not loaded": by_steps(3, 2, save_total_limit=1, save_strategy="epoch", **NOT_LOADED),
@@ -33,7 +32,6 @@ ARRANGEMENTS = {
     "best, evaluated by epochs": {"eval_strategy": "epoch", "save_strategy": "best", **BEST},
     "best, at most 1": by_steps(2, 2, save_strategy="best", save_total_limit=1),
     "only the model": by_steps(2, 2, save_only_model=True),
-    "evaluated late": by_steps(2, 2, eval_delay=5),
     "evaluated at the start too, with accumulation": by_steps(2, 2, eval_on_start=True, gradient_accumulation_steps=2),
 }
 

@@ -98,17 +98,6 @@ def test_the_best_of_sharded_models(reference, ours, tmp_path, limit):
     assert folders(runs[0]) == folders(runs[1])
 
 
-def test_the_default_size_of_a_shard_is_the_references():
-    import inspect
-
-    from transformers import PreTrainedModel
-
-    from lightrainer.lightning_modules.checkpoints import save_weights
-
-    theirs = inspect.signature(PreTrainedModel.save_pretrained).parameters["max_shard_size"].default
-    assert inspect.signature(save_weights).parameters["max_shard_size"].default == theirs
-
-
 # --- encoder-decoders
 
 

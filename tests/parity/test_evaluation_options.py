@@ -87,7 +87,6 @@ CASES: dict[str, tuple[type[nn.Module], Any, dict[str, Any], dict[str, Any]]] = 
     "different lengths, nested": (Layers, lambda: sentences(11, 5), NO, TOKENS),
     "one sample in the last batch": (Layers, lambda: sentences(9, 5), NO, TOKENS),
     "moved to the host now and then": (Layers, lambda: sentences(18, 5), IN_TWOS, TOKENS),
-    "moved to the host at each batch": (Layers, lambda: sentences(11, 5), {"eval_accumulation_steps": 1}, TOKENS),
     "batches apart": (Layers, lambda: sentences(11, 5), APART, TOKENS),
     "batches apart, moved to the host": (Layers, lambda: sentences(18, 5), {**APART, **IN_TWOS}, TOKENS),
     "several columns of labels": (Two, lambda: two_columns(7, 3), {"label_names": ["kind", "span"]}, NO),
@@ -99,14 +98,11 @@ CASES: dict[str, tuple[type[nn.Module], Any, dict[str, Any], dict[str, Any]]] = 
     "a model that knows no labels": (OnlyLogits, lambda: without_labels(7, 3), NO, NO),
     "a loss without labels": (Own, lambda: without_labels(7, 3), NO, NO),
     "only the loss": (Layers, lambda: sentences(7, 3), {"prediction_loss_only": True}, TOKENS),
-    "with losses": (Layers, lambda: sentences(11, 5), {"include_for_metrics": ["loss"]}, TOKENS),
-    "with inputs": (Layers, lambda: sentences(11, 5), {"include_for_metrics": ["inputs"]}, TOKENS),
     "with both, batches apart": (Layers, lambda: sentences(11, 5), {**APART, **WITH_BOTH}, TOKENS),
     "dropping the last": (Layers, lambda: sentences(11, 5), {"dataloader_drop_last": True}, TOKENS),
     "a stream": (Classifier, lambda: Stream(points(11, 5)), NO, NO),
     "a stream of different lengths": (Layers, lambda: Stream(sentences(11, 5)), NO, TOKENS),
     "a stream that knows its length": (Classifier, lambda: MeasuredStream(points(11, 5)), NO, NO),
-    "batches of one": (Layers, lambda: sentences(4, 5), {"per_device_eval_batch_size": 1}, TOKENS),
 }
 
 
@@ -171,12 +167,6 @@ def test_another_prefix(reference, ours, tmp_path):
     assert {"numb_loss", "number", "numb_numpy"} <= set(found["metrics"]) | {"number"}
 
 
-def test_the_outcomes_are_not_all_the_same(reference, tmp_path):
-    """Negative control."""
-    name, other = "several columns of labels", "columns of labels in another order"
-    assert differences(outcome(reference, tmp_path / "a", name), outcome(reference, tmp_path / "b", other))
-
-
 @pytest.mark.parametrize("inputs", [[], ["inputs", "loss"]], ids=["", "with inputs and losses"])
 @pytest.mark.parametrize("count", [8, 11])
 def test_metrics_batch_by_batch(reference, ours, tmp_path, inputs, count):
@@ -205,25 +195,6 @@ def test_metrics_batch_by_batch(reference, ours, tmp_path, inputs, count):
     assert not differences(expected, actual)
     assert actual[0]["eval_batches"] == -(-count // 4)
     assert actual[4] is None
-
-
-def test_logits_prepared_without_labels(reference, ours, tmp_path):
-    """`preprocess_logits_for_metrics` is then given None for them."""
-
-    def outcome_of(api):
-        seen = []
-
-        def prepare(logits, labels):
-            seen.append(labels)
-            return logits.argmax(-1), logits
-
-        case = Case(Classifier, dict, extras=lambda api: {"preprocess_logits_for_metrics": prepare})
-        prediction = build(api, case, tmp_path / api.__name__).predict(without_labels(7, 3))
-        return [prediction.predictions, prediction.label_ids, without_clock(prediction.metrics), seen]
-
-    expected, actual = outcome_of(reference), outcome_of(ours)
-    assert not differences(expected, actual)
-    assert actual[3] == [None, None]
 
 
 def test_datasets_by_name(reference, ours, tmp_path):

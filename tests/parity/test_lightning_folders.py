@@ -131,16 +131,6 @@ def test_the_intervals_of_the_arguments_count_for_a_folder_that_names_none(ours,
     assert "do not match" not in caplog.text
 
 
-@pytest.mark.parametrize("step", [3, 6])
-def test_resuming_is_not_starting_over(straight, written, tmp_path, step):
-    """Negative control: without the state of the generators other weights come out."""
-    folder = tmp_path / "written" / f"checkpoint-{step}"
-    for name in ("rng_state.pth", "_manifest.json"):
-        (folder / name).unlink()
-    resumed = Plain(tmp_path / "plain", seed=99).run(folder)
-    assert differences(straight, resumed.weights)
-
-
 @pytest.mark.parametrize("limit", LIMITS)
 @pytest.mark.parametrize("step", [2, 3, 4])
 def test_accumulation_and_validation(tmp_path, step, limit):

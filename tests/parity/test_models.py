@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from datasets_for_parity import class_data, labelled_sentences, pad, point_data, points, sentence_data, sentences
+from datasets_for_parity import class_data, labelled_sentences, point_data, points, sentence_data, sentences
 from harness import Case, assert_parity, assert_same, run
 from models import Classifier, ObjectClassifier, TokenModel, TupleClassifier, VectorClassifier, bert, gpt2, t5
 
@@ -64,21 +64,3 @@ def test_a_module_whose_collator_is_the_default_one(reference, ours, tmp_path):
         return {"train_dataset": items, "eval_dataset": items[:5]}
 
     assert_parity(reference, ours, Case(Classifier, data, {"eval_strategy": "epoch"}), tmp_path)
-
-
-def test_a_module_with_a_processing_class_free_padding_collator(reference, ours, tmp_path):
-    """A user's own collator is called with the items that the model can take."""
-    seen = {}
-
-    def data():
-        seen.setdefault("keys", []).clear()
-
-        def collate(items):
-            seen["keys"].append(tuple(items[0]))
-            return pad(items)
-
-        items = [{**item, "text": "unused"} for item in sentences(10)]
-        return {"train_dataset": items, "data_collator": collate}
-
-    assert_parity(reference, ours, Case(TokenModel, data), tmp_path)
-    assert set(seen["keys"]) == {("input_ids", "labels")}

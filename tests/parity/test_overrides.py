@@ -238,37 +238,6 @@ def test_what_is_logged_by_an_override(reference, ours, tmp_path, subclass):
     assert_parity(reference, ours, case, tmp_path)
 
 
-def test_ignored_keys_and_label_names(reference, ours, tmp_path):
-    """A model with two labels and an output that is not wanted."""
-
-    class TwoLabels(Classifier):
-        def forward(self, x, target=None, weight=None):
-            logits = self.logits(x)
-            if target is None:
-                return {"logits": logits, "hidden": x}
-            loss = (functional.cross_entropy(logits, target, reduction="none") * weight).mean()
-            return {"loss": loss, "logits": logits, "hidden": x}
-
-    def items(count, seed):
-        return [{"x": i["x"], "target": i["labels"], "weight": i["x"][0].abs()} for i in points(count, seed)]
-
-    def data():
-        return {"train_dataset": items(22, 1), "eval_dataset": items(10, 11)}
-
-    def subclass(base):
-        class WithoutHidden(base):
-            def predict(self, test_dataset, ignore_keys=None, metric_key_prefix="test"):
-                return super().predict(test_dataset, ["hidden"], metric_key_prefix)
-
-        return WithoutHidden
-
-    arguments = {**EVALUATED, "label_names": ["target", "weight"]}
-    case = Case(TwoLabels, data, arguments, subclass=subclass, test=lambda: items(7, 21))
-    _, actual = assert_parity(reference, ours, case, tmp_path)
-    assert isinstance(actual.label_ids, tuple)
-    assert actual.predictions.shape == (7, 3)
-
-
 def test_the_collator_of_the_user_may_return_more(reference, ours, tmp_path):
     """All of a batch reaches the model, also values that are no tensors."""
 

@@ -154,15 +154,3 @@ def test_its_arguments_are_heeded(reference, ours, tmp_path, arguments):
     assert found == checkpoints
     optimizers, found = (len(list((tmp_path / name).rglob("optimizer.pt"))) for name in ("reference", "ours"))
     assert found == optimizers == (0 if "save_only_model" in arguments else 1)
-
-
-def test_nothing_of_a_trainer_is_made_by_its_constructor_alone(ours, tmp_path):
-    """But for what the reference's constructor makes too, and who writes an own one copies that."""
-    given = {**DEFAULTS, "output_dir": str(tmp_path)}
-    made = ours.Trainer(Classifier(), ours.TrainingArguments(**given), train_dataset=points(4))
-    own = {name for name in vars(made) if name.startswith("_")} - CONSTRUCTED_BY_BOTH
-    assert [name for name in own if not hasattr(type(made), name)] == []
-    assert own
-
-
-CONSTRUCTED_BY_BOTH = {"_memory_tracker", "_signature_columns", "_train_batch_size"}

@@ -61,13 +61,6 @@ def test_the_same_sampler_gives_the_same_best_run(reference, ours, tmp_path, dir
     assert {trial.state.name for trial in trials} == {"COMPLETE", "PRUNED"}
 
 
-def test_another_seed_gives_another_one(ours, tmp_path):
-    """Negative control."""
-    first, _ = search(ours, tmp_path / "first", n_trials=2)
-    other, _ = search(ours, tmp_path / "other", n_trials=2, sampler=optuna.samplers.TPESampler(seed=4))
-    assert first.objective != other.objective
-
-
 def test_several_objectives_give_the_same_best_runs(reference, ours, tmp_path):
     changes = {
         "n_trials": 4,

@@ -3,11 +3,16 @@
 import json
 import math
 import re
+import threading
+import time
 
+import numpy as np
 import pytest
 import torch
 from of_reporting import SometimesNotANumber
 from tiny import files, losses, points, trained, trainer
+
+from lightrainer.facade.trainer.memory_report import MemoryTracker
 
 # --- metrics and state, as files and on the screen
 
@@ -77,6 +82,14 @@ def test_a_quiet_training_prints_its_logs_and_no_more(tmp_path, capsys, caplog):
 # --- what can be asked
 
 
+def test_how_many_examples(tmp_path):
+    made = trainer(tmp_path, max_steps=2)
+    assert made.num_examples(made.get_train_dataloader()) == 16
+    assert made.num_examples([1, 2, 3]) == 12, "no dataset behind it: batches times their size"
+    length = made.set_initial_training_values(made.args, made.get_train_dataloader())
+    assert length == (1, 4, 16, 8, 4, 4, 2)
+
+
 def test_rates_groups_and_counts(tmp_path):
     made = trainer(tmp_path, weight_decay=0.1)
     for ask in (made.get_learning_rates, made.get_optimizer_group):
@@ -95,6 +108,13 @@ def test_rates_groups_and_counts(tmp_path):
 # --- the memory report
 
 
+BIG = 96 << 20
+
+
+def memory(metrics):
+    return {name: value for name, value in metrics.items() if "_mem_" in name}
+
+
 def test_the_memory_report(tmp_path):
     """In the metrics of each stage, bytes; an evaluation in the middle belongs to the training."""
     pytest.importorskip("psutil")
@@ -108,5 +128,20 @@ def test_the_memory_report(tmp_path):
     assert set(memory(made.predict(points(3)).metrics)) == {"test_mem_cpu_alloc_delta", "test_mem_cpu_peaked_delta"}
 
 
-def memory(metrics):
-    return {name: value for name, value in metrics.items() if "_mem_" in name}
+@pytest.mark.parametrize("kept", [True, False])
+def test_kept_memory_is_the_delta_and_released_memory_is_the_peak(kept):
+    """Of memory that is really there, as each page is written to."""
+    pytest.importorskip("psutil")
+    tracker, before, metrics = MemoryTracker(skip=False), set(threading.enumerate()), {}
+    tracker.start("train")
+    (watch,) = set(threading.enumerate()) - before
+    begin, end = watch._peak, time.monotonic() + 60
+    block = [np.ones(BIG, dtype=np.uint8)]
+    while not kept and watch._peak < begin + 0.9 * BIG and time.monotonic() < end:
+        time.sleep(0.001)  # it looks now and then
+    if not kept:
+        block.clear()
+    tracker.stop("train", metrics)
+    left, peak = (metrics[f"train_mem_cpu_{kind}_delta"] for kind in ("alloc", "peaked"))
+    assert 0.9 * BIG < (left if kept else peak + left) < 1.5 * BIG
+    assert (peak if kept else left) < 0.2 * BIG

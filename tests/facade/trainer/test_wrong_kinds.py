@@ -7,7 +7,7 @@ import pytest
 import torch
 from tiny import At, points, tiny, trainer, weights
 
-from lightrainer import Trainer
+from lightrainer import DataCollatorWithPadding, Trainer, default_data_collator
 
 EPOCH = {"eval_strategy": "epoch"}
 BEST = {**EPOCH, "save_strategy": "epoch", "load_best_model_at_end": True}
@@ -84,3 +84,24 @@ def test_settings_of_checkpointing_that_torch_does_not_know(tmp_path):
 
     refused(tmp_path, train, r"gradient_checkpointing_kwargs has 'foo'.*use_reentrant", **wrong("foo"))
     trainer(tmp_path, **wrong("preserve_rng_state")).train()
+
+
+def test_a_collator_that_leaves_nothing(tmp_path):
+    with pytest.raises(ValueError, match=r"batch is empty.*x, labels"):
+        trainer(tmp_path, data_collator=lambda items: {}).train()
+
+
+def test_the_default_collator_pads_with_what_can_pad(tmp_path):
+    class Padding:
+        model_input_names = ["x"]
+
+        def pad(self, features, **kwargs):
+            rows = [[*feature["x"], *[0.0] * (8 - len(feature["x"]))] for feature in features]
+            return {"x": torch.tensor(rows), "labels": torch.tensor([feature["labels"] for feature in features])}
+
+    data = [{"x": [1.0] * (5 + index % 4), "labels": index % 3} for index in range(8)]
+    made = trainer(tmp_path, train_dataset=data, processing_class=Padding())
+    assert isinstance(made.data_collator, DataCollatorWithPadding)
+    assert made.train().global_step == 2
+    assert trainer(tmp_path).data_collator is default_data_collator
+    assert trainer(tmp_path, processing_class=object()).data_collator is default_data_collator
