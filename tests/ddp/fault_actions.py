@@ -92,39 +92,9 @@ def kill() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def hang() -> None:
-    time.sleep(600)
-
-
-def raises(folder: Path) -> None:
-    trainer(folder, Classifier(only(1, fail))).train()
-
-
-def third_of_three(folder: Path) -> None:
-    trainer(folder, callback=AtStep(fail) if rank() == 2 else None).train()
-
-
 def killed(folder: Path) -> None:
     """With workers, which hold copies of the connections of the process that forked them."""
-    callback = AtStep(kill) if rank() == 1 else None
-    trainer(folder, callback=callback, dataloader_num_workers=2, dataloader_persistent_workers=True).train()
-
-
-def first_killed(folder: Path) -> None:
-    """The first process hosts the store."""
-    trainer(folder, callback=AtStep(kill) if rank() == 0 else None).train()
-
-
-def leaves(folder: Path) -> None:
-    trainer(folder, data=Points(only(1, lambda: os._exit(0)))).train()
-
-
-def worker_dies(folder: Path) -> None:
-    trainer(folder, data=Points(only(1, kill)), dataloader_num_workers=1).train()
-
-
-def hangs(folder: Path) -> None:
-    trainer(folder, callback=AtStep(hang) if rank() == 1 else None, ddp_timeout=3).train()
+    trainer(folder, callback=at_step(1, kill), dataloader_num_workers=2, dataloader_persistent_workers=True).train()
 
 
 def before_training(folder: Path) -> None:
@@ -151,9 +121,21 @@ def in_evaluation(folder: Path) -> None:
     made.train()
 
 
-def absent(folder: Path) -> None:
-    trainer(folder, ddp_timeout=2).train()
+def hang() -> None:
+    time.sleep(600)
 
 
-HAPPENING = raises, third_of_three, killed, first_killed, leaves, worker_dies, hangs, before_training, catches
-ACTIONS = {action.__name__: action for action in (*HAPPENING, in_evaluation, absent)}
+def at_step(one: int, happens: Any) -> Any:
+    return AtStep(happens) if rank() == one else None
+
+
+ACTIONS: dict[str, Any] = {action.__name__: action for action in (killed, before_training, catches, in_evaluation)}
+ACTIONS |= {
+    "raises": lambda folder: trainer(folder, Classifier(only(1, fail))).train(),
+    "third_of_three": lambda folder: trainer(folder, callback=at_step(2, fail)).train(),
+    "first_killed": lambda folder: trainer(folder, callback=at_step(0, kill)).train(),  # which hosts the store
+    "leaves": lambda folder: trainer(folder, data=Points(only(1, lambda: os._exit(0)))).train(),
+    "worker_dies": lambda folder: trainer(folder, data=Points(only(1, kill)), dataloader_num_workers=1).train(),
+    "hangs": lambda folder: trainer(folder, callback=at_step(1, hang), ddp_timeout=3).train(),
+    "absent": lambda folder: trainer(folder, ddp_timeout=2).train(),
+}

@@ -4,7 +4,7 @@
 
 They are forked from a process in which everything is imported, and end as any script does. Their output goes to
 `OUTPUT_FOLDER/SCENARIO-rank<rank>.txt`. The last line that is printed is a JSON object: for each scenario the exit
-codes, the seconds that it took, and what was left of the processes.
+codes, and what was left of the processes.
 """
 
 import json
@@ -89,7 +89,7 @@ class Scenario:
         return True
 
     def report(self) -> dict[str, object]:
-        return {"codes": [self.codes.get(rank) for rank in self.running], "seconds": self.seconds, "left": self.left}
+        return {"codes": [self.codes.get(rank) for rank in self.running], "left": self.left}
 
 
 def main(folder: Path, scenarios: list[str]) -> None:

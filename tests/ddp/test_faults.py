@@ -51,17 +51,12 @@ def test_the_others_end_and_name_the_process(faults, scenario):
     said = [(folder / f"{scenario}-rank{rank}.txt").read_text(errors="replace") for rank in range(len(codes))]
     assert ended[scenario]["codes"] == codes, "\n".join(said)[-4000:]
     assert ended[scenario]["left"] == []
+    assert scenario != "hangs" or "time.sleep(600)" in said[1], "it writes its own stack"
     for text, name in zip(said, names, strict=True):
         assert re.search(re.escape(name).replace(r"\{\}", r"\d+"), text), text[-3000:]
     told = " ".join(text for text, name in zip(said, names, strict=True) if name)
     assert REASONS.get(scenario, "ArithmeticError: no number left") in told
     assert "terminate called" not in told
-
-
-def test_one_that_hangs_is_ended_where_it_stands(faults):
-    """The one that waited says what it was doing; it writes its stack itself."""
-    folder, _ = faults
-    assert "time.sleep(600)" in (folder / "hangs-rank1.txt").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -73,14 +68,9 @@ def together(tmp_path_factory):
 
 DIFFERENT = {
     "max_steps": "max_steps: 5 in process 0, 4 in process 1",
-    "per_device_train_batch_size": "per_device_train_batch_size: 2 in process 0, 4 in process 1",
-    "seed": "seed: 1 in process 0, 2 in process 1",
     "learning_rate": "learning_rate: 0.001 in process 0, 0.002 in process 1",
-    "gradient_accumulation_steps": "gradient_accumulation_steps: 1 in process 0, 2 in process 1",
     "eval_strategy": "eval_strategy: 'no' in process 0, 'steps' in process 1",
-    "save_steps": "save_steps: 5 in process 0, 7 in process 1",
     "lr_scheduler_kwargs": "lr_scheduler_kwargs: {} in process 0, {'num_cycles': 2} in process 1",
-    "accelerator_config": None,
     "shape": "parameter layer.weight: 3 x 8 of float32 in process 0, 4 x 8 of float32 in process 1",
     "names": "parameter renamed.weight: not there in process 0, 3 x 8 of float32 in process 1",
     "frozen": "parameter layer.bias: 3 of float32 in process 0, 3 of float32, frozen in process 1",
@@ -100,15 +90,15 @@ def test_what_differs_is_named_in_all_processes_before_the_first_step(together):
     assert set(first) == set(DIFFERENT)
     for name, line in DIFFERENT.items():
         assert first[name][0] == "The processes do not have the same settings:"
-        assert line is None or f"- {line}" in first[name], first[name]
+        assert f"- {line}" in first[name], first[name]
     # Nothing else is said to differ, but for what follows from it.
-    assert all(len(first[name]) == 3 for name in ("max_steps", "seed", "learning_rate", "save_steps", "frozen"))
+    assert all(len(first[name]) == 3 for name in ("max_steps", "learning_rate", "frozen"))
 
 
 def test_streams_of_other_lengths_end_together(together):
     """In each case the second process has less. The steps are the same, and a warning says who had how many."""
     first, second = (rank["uneven"] for rank in together)
-    for name in ("stream", "sized", "accumulated", "read_alone", "own_loader"):
+    for name in ("stream", "sized", "read_alone", "own_loader"):
         (steps, samples, epoch), said = first[name]
         assert second[name] == [[steps, samples, epoch], said]
         assert re.search(
@@ -124,8 +114,8 @@ def test_streams_of_other_lengths_end_together(together):
 
 def test_streams_that_are_the_same_are_read_in_silence(together):
     for rank in together:
-        assert rank["uneven"]["same"][1] == rank["uneven"]["dispatched"][1] == []
-        assert rank["uneven"]["same"][0][0] == 8
+        (steps, *_), said = rank["uneven"]["same"]
+        assert (steps, said) == (8, [])
         assert rank["uneven"]["evaluated_same"] == [13, []]
 
 
@@ -135,7 +125,6 @@ def test_an_evaluation_takes_what_all_have(together):
     assert first["evaluated"][0] == 16
     assert "Evaluation: processes [1] had 4 batches, and the others more." in first["evaluated"][1][0]
     assert "The rest is in no prediction and no metric." in first["evaluated"][1][0]
-    assert first["evaluated_odd"][0] == second["evaluated_odd"][0] == 14
 
 
 def test_an_error_in_all_processes_at_once_is_their_own(together):
