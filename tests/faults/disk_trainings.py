@@ -140,18 +140,6 @@ def small(case: Case, whole: Path, folder: Path, kilobytes: int) -> dict[str, An
         return {**report, "afterwards": again["codes"] == [0] and again["weights"] and again["logs"]}
 
 
-def saved_by_hand(folder: Path) -> dict[str, Any]:
-    """`save_model` on a full disk: what the error is."""
-
-    def action() -> None:
-        from tiny import trainer
-
-        trainer(folder / "out").save_model()
-
-    with small_disk(folder, 4) as mounted:
-        return {"said": forked(action, log=folder.with_suffix(".txt")).said} if mounted else {}
-
-
 def never_writable(case: Case, folder: Path) -> dict[str, Any]:
     """The folder was read-only all the time."""
     (folder / "out").mkdir(parents=True)
@@ -163,14 +151,6 @@ def never_writable(case: Case, folder: Path) -> dict[str, Any]:
 
     ended = forked(action, case.processes, log=folder / "log.txt")
     return {"codes": ended.codes, "said": ended.said, "trained": (folder / "steps.txt").exists()}
-
-
-def below_a_file(case: Case, folder: Path) -> dict[str, Any]:
-    """There can be no folder at the place."""
-    folder.mkdir()
-    (folder / "out").write_text("a file")
-    ended = forked(partial(train, case, folder, output_dir=str(folder / "out" / "below")), log=folder / "log.txt")
-    return {"codes": ended.codes, "said": ended.said, "content": (folder / "out").read_text()}
 
 
 def no_more_writable(case: Case, whole: Path, folder: Path) -> dict[str, Any]:
@@ -203,11 +183,8 @@ def main() -> None:
             of["refused"] += [refused(case, whole, place / f"{rank}-{i}", rank, i) for i in (3, 4, 6)]
         if case.processes == 1:
             of["small"] = [small(case, whole, place / f"{size}k", size) for size in SIZES]
-    place, case, whole = folder / "read-only", CASES["full"], folder / "full" / "whole"
-    report["by hand"] = saved_by_hand(place / "hand")
-    report["never writable"] = never_writable(case, place / "never")
-    report["not asked to write"] = never_writable(Case(arguments={"save_strategy": "no"}), place / "no")
-    report["below a file"] = below_a_file(case, place / "file")
+    place = folder / "read-only"
+    report["never writable"] = never_writable(CASES["full"], place / "never")
     for name in ("full", "full, in the background", "full in two processes"):
         whole = folder / name / "whole"
         report[f"no more writable: {name}"] = no_more_writable(CASES[name], whole, place / name)

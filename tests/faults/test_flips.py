@@ -1,7 +1,6 @@
 """What becomes of a checkpoint in which single bits are not what was written: it is never used without a word."""
 
 import json
-import os
 import random
 import shutil
 import zipfile
@@ -17,16 +16,6 @@ from lightrainer.lightning_modules import checkpoints
 
 NEWEST, BEFORE = 8, 7
 FLIPS = 200
-
-
-@pytest.fixture(autouse=True)
-def _no_waiting_for_the_disk(monkeypatch):
-    monkeypatch.setattr(os, "fsync", lambda _: None)
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    return train(tmp_path_factory.mktemp("whole"), **{**EVERY_STEP, "save_total_limit": None})
 
 
 @pytest.fixture
@@ -102,10 +91,6 @@ def nested(path: Path) -> None:
     path.write_text('{"a":' * 100_000 + "1" + "}" * 100_000)
 
 
-def a_list(path: Path) -> None:
-    torch.save([1, 2], path)
-
-
 def changed_record(path: Path) -> None:
     """One bit in the largest part of a zip file."""
     with zipfile.ZipFile(path) as opened:
@@ -113,34 +98,16 @@ def changed_record(path: Path) -> None:
     flip(path, 8 * (largest.header_offset + 30 + 64 + largest.file_size // 2))
 
 
-def text(content: str):
-    return lambda path: path.write_text(content)
-
-
-def without(entry: str):
-    def change(path: Path) -> None:
-        state = json.loads(path.read_text())
-        path.write_text(json.dumps({key: value for key, value in state.items() if key != entry}))
-
-    return change
-
-
-def with_entry(entry: str, value):
-    return lambda path: path.write_text(json.dumps({**json.loads(path.read_text()), entry: value}))
+def without_step(path: Path) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), "global_step": None}))
 
 
 DAMAGE = {
     "a table of contents": ("optimizer.pt", unknown_compression),
     "nested JSON": ("trainer_state.json", nested),
-    "random states": ("rng_state.pth", changed_record),
     "the position in the data": ("data_state_0.pth", changed_record),
-    "a list of states": ("optimizer.pt", a_list),
-    "a list of random states": ("rng_state.pth", a_list),
-    "an empty state": ("trainer_state.json", text("{}")),
-    "no step": ("trainer_state.json", without("global_step")),
-    "a step that is none": ("trainer_state.json", with_entry("global_step", None)),
-    "a step of another kind": ("trainer_state.json", with_entry("global_step", "8")),
-    "logs that are none": ("trainer_state.json", with_entry("log_history", {})),
+    "a list of states": ("optimizer.pt", lambda path: torch.save([1, 2], path)),
+    "no step": ("trainer_state.json", without_step),
 }
 
 
@@ -164,14 +131,3 @@ def test_what_was_changed_on_purpose_is_taken_when_the_list_of_files_is_gone(fol
         checkpoints.require_intact(folder)
     (folder / "_manifest.json").unlink()
     checkpoints.require_intact(folder)
-
-
-def test_a_list_without_checksums_is_still_read(folder):
-    """As older versions wrote it."""
-    path = folder / "_manifest.json"
-    content = json.loads(path.read_text())
-    path.write_text(json.dumps({"version": content["version"], "files": content["files"]}))
-    flip(folder / "model.safetensors", 8 * (folder / "model.safetensors").stat().st_size - 3)
-    assert checkpoints.problems(folder) == []
-    os.truncate(folder / "model.safetensors", 10)
-    assert len(checkpoints.problems(folder)) == 1

@@ -1,0 +1,17 @@
+"""A training with all its checkpoints, to be damaged; nothing waits for the disk."""
+
+import os
+
+import pytest
+from resuming import train
+from trainings import EVERY_STEP
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting_for_the_disk(monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
+@pytest.fixture(scope="session")
+def whole(tmp_path_factory):
+    return train(tmp_path_factory.mktemp("whole"), **{**EVERY_STEP, "save_total_limit": None})
