@@ -3,7 +3,6 @@
 import importlib.util
 from pathlib import Path
 
-from lightrainer.interception import environment
 from lightrainer.interception.names import SERVED
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -21,8 +20,3 @@ def test_the_tables_are_those_of_the_code():
 def test_every_served_module_is_named():
     for module in SERVED:
         assert f"`.{module}`" in PAGE or f"`transformers.{module}`" in PAGE
-
-
-def test_options_and_variables_are_named():
-    options = "--dry-run", "--verbose", environment.INSTALL, "lightrainer run", "%load_ext", "lightrainer.uninstall()"
-    assert [word for word in options if word not in PAGE] == []

@@ -31,13 +31,6 @@ def test_a_trainer_for_each_trial():
     assert 1 <= len(pruned.intermediate_values) < 4
 
 
-@pytest.mark.filterwarnings("ignore:.*does not have many workers", "ignore:.*LeafSpec", "ignore:The number of training")
-def test_pruning_under_plain_lightning():
-    found = importlib.import_module("lightning_pruning").main(n_trials=6)
-    assert found["pruned"] >= 1
-    assert found["best"] < 1.0
-
-
 def test_pruning_under_plain_lightning_in_two_processes(tmp_path):
     """A pruned trial ends in both; if only one ended, the other would wait for it for ever."""
     code, said = forked_torchrun(FOLDER / "lightning_pruning.py", log=tmp_path / "log.txt", seconds=SECONDS)

@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
-from torch import nn
-from torch.nn import functional
+from ranks import Classifier as Network
+from ranks import points
 from torch.utils.data import DataLoader
 
 from lightrainer import Trainer as FacadeTrainer
@@ -16,27 +16,8 @@ from lightrainer.callbacks import EVENTS, LightningBridge, TrainerCallback
 FLAGS = {"training_stop": "T", "epoch_stop": "E", "save": "S", "evaluate": "V", "log": "L"}
 
 
-def points(count: int = 22, seed: int = 1) -> list[dict[str, torch.Tensor]]:
-    generator = torch.Generator().manual_seed(seed)
-    features = torch.randn(count, 8, generator=generator)
-    return [{"x": x, "labels": x[:3].argmax()} for x in features]
-
-
 def loader(count: int = 22, seed: int = 1, **options: Any) -> DataLoader:
     return DataLoader(points(count, seed), batch_size=4, **options)
-
-
-class Network(nn.Module):
-    """Eight features, three classes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Linear(8, 6)
-        self.second = nn.Linear(6, 3)
-
-    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
-        logits = self.second(torch.tanh(self.first(x)))
-        return {"loss": functional.cross_entropy(logits, labels), "logits": logits}
 
 
 class Automatic(LightningModule):
@@ -120,7 +101,7 @@ def facade(tmp_path: Any, recorder: Any, module: Any, *further: Any, **changed: 
     arguments |= {"logging_steps": 1, "save_strategy": "no", "report_to": "none", "disable_tqdm": True}
     arguments |= {"use_cpu": True, "dataloader_pin_memory": False, **changed}
     args = TrainingArguments(output_dir=str(tmp_path / "facade"), **arguments)
-    data = {"train_dataset": points(), "eval_dataset": points(6, seed=2)}
+    data = {"train_dataset": points(22), "eval_dataset": points(6, seed=2)}
     trainer = FacadeTrainer(module, args, **data, callbacks=[*further, recorder])
     trainer.train()
     return trainer
