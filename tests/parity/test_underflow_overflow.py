@@ -1,4 +1,4 @@
-"""The same frames with the same numbers as the reference's watch, and the same place of the fault."""
+"""A training under the watch for overflows: the results of the reference, and the place of a fault."""
 
 import pytest
 import torch

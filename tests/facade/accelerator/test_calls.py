@@ -1,7 +1,4 @@
-"""The members of `trainer.accelerator` do what those of the reference's own do: the same calls, in one process and two.
-
-So that numbers are compared, and not only types, the tables are seen to hold some that differ.
-"""
+"""The members of `trainer.accelerator` do what those of the reference do: the same calls, in one process and two."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Logs, metrics, files, warnings and the plan of a Trainer."""
+"""Logs, metrics, files, warnings and the memory report of a Trainer."""
 
 import json
 import math
