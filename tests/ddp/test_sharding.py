@@ -114,3 +114,9 @@ def test_a_stopped_training_goes_on_as_if_never_stopped(results, strategy):
     here = results.folder / "shared" / strategy
     left, right = (load_file(path / "saved" / "model.safetensors") for path in (here, here / "cut"))
     assert all(torch.equal(left[name], right[name]) for name in left)
+
+
+def test_a_library_cannot_shard_a_second_model(tmp_path):
+    trainer = shard_script.trainer_of(tmp_path, "fsdp2")
+    with pytest.raises(NotImplementedError, match="Leave fsdp out"):
+        _ = trainer.accelerator.state.fsdp_plugin
