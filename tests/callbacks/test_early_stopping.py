@@ -9,7 +9,6 @@ from transformers import trainer_callback as reference
 from lightrainer.callbacks import (
     EarlyStoppingCallback,
     EarlyStoppingError,
-    LightningBridge,
     TrainerControl,
     TrainerState,
 )
@@ -51,14 +50,3 @@ def test_an_evaluation_without_the_metric_is_not_counted_and_says_what_there_is(
     assert "this evaluation has eval_loss" in caplog.text
     assert callback.early_stopping_patience_counter == 0
     assert not control.should_training_stop
-
-
-def test_the_advice_is_given_once_and_only_where_it_can_be_followed(caplog):
-    """By the first process, and not in a plain Lightning Trainer, which loads no best model."""
-    told = arguments(load_best_model_at_end=False)
-    EarlyStoppingCallback().on_train_begin(told, TrainerState(is_world_process_zero=False), TrainerControl())
-    bridge = LightningBridge(metric_for_best_model="loss", eval_strategy="epoch")
-    EarlyStoppingCallback().on_train_begin(bridge.args, TrainerState(), TrainerControl())
-    assert "load_best_model_at_end" not in caplog.text
-    EarlyStoppingCallback().on_train_begin(told, TrainerState(), TrainerControl())
-    assert caplog.text.count("load_best_model_at_end") == 1

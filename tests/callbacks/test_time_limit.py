@@ -4,7 +4,7 @@ import logging
 from datetime import timedelta
 
 import pytest
-from small_training import make_trainer, same, trained, training_logs, weights
+from small_training import same, trained, training_logs, weights
 
 from lightrainer import TrainerCallback
 from lightrainer.callbacks import TimeLimitCallback
@@ -96,10 +96,3 @@ def test_the_checkpoint_is_there_and_complete_whatever_else_is_said_of_checkpoin
     assert {path.name for path in tmp_path.glob("checkpoint-*")} == {"checkpoint-2", "checkpoint-6"}
     assert (tmp_path / "checkpoint-6" / "optimizer.pt").exists()
     assert not (tmp_path / "checkpoint-2" / "optimizer.pt").exists()
-
-
-def test_a_second_training_has_the_whole_time_again(tmp_path, clock):
-    trainer = make_trainer(tmp_path, [clock, TimeLimitCallback("50min", over_all_runs=True)])
-    for _ in range(2):
-        trainer.train()
-        assert trainer.state.global_step == 5

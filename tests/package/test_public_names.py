@@ -80,7 +80,7 @@ LIGHT = {
     "from lightrainer import HfArgumentParser, TrainingArguments; HfArgumentParser(TrainingArguments)": [
         *("torch", "lightning", "datasets", "transformers", "accelerate", "numpy", "yaml")
     ],
-    "from lightrainer import TrainerCallback, TrainerState, EarlyStoppingCallback": ["lightning", "transformers"],
+    "import lightrainer.callbacks": ["torch", "lightning", "transformers", "numpy"],
     "from lightrainer import install; install(); import lightrainer.interception.runner": [
         *("torch", "numpy", "lightning", "datasets", "transformers", "accelerate")
     ],

@@ -1,0 +1,69 @@
+"""What a model card says of a training: the task, where data comes from, evaluations."""
+
+import datasets
+import pytest
+from transformers import modelcard
+from transformers.modelcard import parse_log_history
+
+from lightrainer.facade.hub.card_text import evaluations
+from lightrainer.facade.hub.facts import source_of, task_of
+
+
+def named(name, **attributes):
+    return type(name, (), attributes)()
+
+
+def test_images_and_sound_beside_text():
+    images = type("Config", (), {"vision_config": {}})()
+    assert task_of(named("LlavaForConditionalGeneration", config=images)) == "image-text-to-text"
+    assert task_of(named("GitForCausalLM", config=images)) == "image-text-to-text"
+    assert task_of(named("CLIPForImageClassification", config=images)) == "image-classification"
+    sound = type("Config", (), {"audio_config": {}})()
+    assert task_of(named("VoxtralForConditionalGeneration", config=sound)) == "automatic-speech-recognition"
+
+
+def test_most_names_of_the_reference_are_told_as_there():
+    """Its tables of classes, by name alone; what is left are models of images and sound, and what has no ending."""
+    tables = {task: set(modelcard._get_mapping_values(table)) for task, table in modelcard.TASK_MAPPING.items()}
+    last = {name: task for task, names in tables.items() for name in names}
+    wrong = {name: task for name, task in last.items() if task_of(named(name)) != task}
+    assert len(last) > 500
+    assert len(wrong) / len(last) < 0.16
+    text = {"text-generation", "fill-mask", "text-classification", "token-classification", "question-answering"}
+    assert [name for name, task in wrong.items() if task in text] == ["BertGenerationDecoder"]
+
+
+def made(**info):
+    data = datasets.Dataset.from_dict({"x": [1, 2, 3]}, split=info.pop("split", None))
+    for name, value in info.items():
+        setattr(data.info, name, value)
+    return data
+
+
+def test_a_builder_of_its_own():
+    found = source_of(made(builder_name="squad", config_name="default"))
+    assert found is not None
+    assert (found.tag, found.config, found.split) == ("squad", "default", None)
+    assert source_of(made(builder_name="parquet", dataset_name="imdb")).tag == "imdb"
+
+
+@pytest.mark.parametrize("builder", ["csv", "json", "text", "parquet", "generator", None])
+def test_files_of_the_user_have_no_name(builder):
+    assert source_of(made(builder_name=builder, dataset_name=builder)) is None
+
+
+HISTORY = [
+    {"loss": 2.0, "step": 1, "epoch": 0.5},
+    {"eval_loss": 1.5, "eval_f1_macro": 0.25, "eval_runtime": 1.0, "step": 1, "epoch": 0.5},
+    {"loss": 1.0, "step": 2, "epoch": 1.0},
+    {"eval_loss": 1.25, "eval_f1_macro": 0.5, "eval_samples_per_second": 2.0, "step": 2, "epoch": 1.0},
+    {"train_runtime": 3.0, "train_loss": 1.5, "step": 2, "epoch": 1.0},
+]
+
+
+def test_the_numbers_are_those_of_the_reference():
+    _, lines, results = parse_log_history(HISTORY)
+    for row, line in zip(evaluations(HISTORY), lines, strict=True):
+        assert (row.step, row.epoch, row.training_loss) == (line["Step"], line["Epoch"], line["Training Loss"])
+        assert [row.metrics["loss"], row.metrics["f1_macro"]] == [line["Validation Loss"], line["F1 Macro"]]
+    assert list(evaluations(HISTORY)[-1].metrics.values()) == list(results.values())
