@@ -27,7 +27,7 @@ from trainings import ANYTIME, ASKED, BEST, EVALUATED, WORKERS, Case
 
 KILLS = 8
 """In one training, at most."""
-READS = ["samples", "samples in sequence", "an unseeded sampler", "a table", "a table by length", "a stream"]
+READS = ["samples", "an unseeded sampler", "a table", "a table by length", "a stream"]
 READS += ["a stream with a state", "a shuffled stream of rows"]
 SHARDED = {"fsdp": "full_shard", "fsdp_config": {"version": 2}}
 STRATEGIES: dict[str, dict[str, Any]] = {
