@@ -10,7 +10,6 @@ import copy
 import importlib
 import json
 import os
-import shutil
 import sys
 import warnings
 from pathlib import Path
@@ -24,9 +23,8 @@ warnings.filterwarnings("ignore")
 
 import torch
 from ranks import QUIET
-from shard_script import Block, Model
+from shard_script import Model
 from short_runs import samples
-from torch import nn
 
 PROCESSES = int(os.environ.get("WORLD_SIZE", "1"))
 FILLED = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "gradient_clipping")
@@ -74,20 +72,6 @@ WAYS: dict[str, dict[str, Any]] = {
 RESUMED = ("stage2", "stage3", "offload3", "parts", "sections", "bf16", "fp16_low")
 
 
-class Untied(nn.Module):
-    """A model with dropout, and parameters that are not trained."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding, self.block, self.head = nn.Embedding(11, 8), Block(), nn.Linear(8, 11)
-        self.embedding.requires_grad_(False)
-        self.dropout = nn.Dropout(0.3)
-
-    def forward(self, ids: Any, labels: Any) -> Any:
-        logits = self.head(self.dropout(self.block(self.embedding(ids))))
-        return {"loss": nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())}
-
-
 class Counted(Model):
     """Gives its predictions as the reference wants them, too."""
 
@@ -117,9 +101,7 @@ def watcher(library: Any, stop: int | None) -> Any:
     return Watcher()
 
 
-def trainer_of(
-    library: Any, folder: Path, way: str, *, seed: int = 7, stop: int | None = None, model: Any = None, **changes: Any
-) -> Any:
+def trainer_of(library: Any, folder: Path, way: str, *, seed: int = 7, stop: int | None = None, **changes: Any) -> Any:
     """20 samples in batches of 4, three of them a step, so that a pass has a shorter second step."""
     given = {"per_device_train_batch_size": 4 // PROCESSES, "per_device_eval_batch_size": 2, "learning_rate": 3e-2}
     given |= {"gradient_accumulation_steps": 3, "max_grad_norm": 0.5, "weight_decay": 0.1, "num_train_epochs": 3}
@@ -129,7 +111,7 @@ def trainer_of(
     given |= {**QUIET, "use_cpu": ON_CPU, "ddp_timeout": 60, **copy.deepcopy(WAYS[way]), **changes}
     torch.manual_seed(seed)
     made = library.Trainer(
-        model=Counted() if model is None else model(),
+        model=Counted(),
         args=library.TrainingArguments(str(folder), **given),
         train_dataset=samples(20, 1),
         eval_dataset=samples(12, 2),
@@ -197,29 +179,11 @@ def allow_float16() -> None:
     plan.check = lambda self, args, model: None
 
 
-def with_dropout(library: Any, folder: Path, way: str) -> dict[str, Any]:
-    changes = {"eval_strategy": "no", "save_strategy": "no", "load_best_model_at_end": False}
-    trainer = trainer_of(library, folder / "dropout", way, model=Untied, **changes)
-    trainer.train()
-    return history(trainer)
-
-
-class Evil:
-    """Run a program when unpickled."""
-
-    def __reduce__(self):
-        return os.system, ("touch evil",)
-
-
 def dealt_out(library: Any, folder: Path, way: str) -> dict[str, Any]:
     """`FROM-PROCESSES-TO`: goes on from the first checkpoint that so many processes have written the one way."""
     before, processes, after = way.split("-")
-    written = {"forgotten": "stage2", "converted": "stage3"}.get(before, before)
-    start = folder / processes / written / "checkpoint-2"
-    if before == "forgotten":
-        without = shutil.ignore_patterns("_manifest*", "global_step*", "latest")
-        start = shutil.copytree(start, folder / before / start.name, ignore=without)
-    elif before == "converted":
+    start = folder / processes / ("stage3" if before == "converted" else before) / "checkpoint-2"
+    if before == "converted":
         into = folder / f"{before}-{PROCESSES}"
         if os.environ.get("RANK", "0") == "0":
             importlib.import_module("lightrainer.lightning_modules.checkpoints.conversion").convert(start, into)
@@ -237,9 +201,6 @@ def refusals(library: Any, folder: Path) -> dict[str, str]:
     fp16 = trainer_of(library, folder / "refused", "plain", deepspeed=zero(2, {"fp16": {"enabled": "auto"}}), fp16=True)
     open_keys = trainer_of(library, folder / "refused", "plain", deepspeed=zero(2, reduce_bucket_size="auto"))
     free = trainer_of(library, folder / "refused", "stage2", optim="lomo")
-    bare = shutil.ignore_patterns("_manifest*")
-    evil = shutil.copytree(folder / "mine" / "checkpoint-3", folder / "evil", ignore=bare)
-    torch.save({"optimizer_state_dict": Evil()}, next(evil.glob("global_step3/*optim_states.pt")))
     written = str(folder / "2" / "stage2" / "checkpoint-6")
     return {
         "stage": refusal(lambda: other("stage0", 0).train(resume_from_checkpoint=written)),
@@ -247,7 +208,6 @@ def refusals(library: Any, folder: Path) -> dict[str, str]:
         "fp16": refusal(fp16.train),
         "open": refusal(open_keys.train),
         "optimizer": refusal(free.train),
-        "evil": refusal(lambda: other("stage2", 2).train(resume_from_checkpoint=str(evil))),
     }
 
 
@@ -306,7 +266,6 @@ def main(name: str, folder: Path, ways: list[str]) -> None:
         if way.startswith("fp16") and ON_CPU:
             allow_float16()
         if way == "refusals":
-            trainer_of(library, folder / "mine", "stage2", stop=3).train()
             write(folder, way, refusals(library, folder))
         elif way == "pretrained":
             write(folder, way, pretrained(folder))
@@ -320,8 +279,6 @@ def main(name: str, folder: Path, ways: list[str]) -> None:
             trainer = trainer_of(library, folder / way, inner, **options)
             trainer.train(resume_from_checkpoint=str(folder / f"reference-{inner}" / "checkpoint-5"))
             write(folder, way, history(trainer))
-        elif way.startswith("dropout-"):
-            write(folder, way, with_dropout(library, folder, way.removeprefix("dropout-")))
         elif name == "transformers" or way.startswith("single_batch-"):
             kind, inner = "reference" if name == "transformers" else "single_batch", way.removeprefix("single_batch-")
             trainer = trainer_of(library, folder / f"{kind}-{inner}", inner, gradient_accumulation_steps=1)

@@ -1,11 +1,13 @@
 """DeepSpeed for real, in one process and in two, on the CPU: the numbers of a plain training, and of the reference."""
 
+import functools
 import json
 import math
 import sys
 from pathlib import Path
 from typing import Any
 
+import beside_one_process
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -32,6 +34,7 @@ TO_MORE = ["stage2-1-stage2", "stage3-1-stage3"]
 """From one process to two."""
 STAGE3 = ["stage3", "offload3", "parts", "bf16_3", "fp16_low_3"]
 NUMBERS = ("loss", "grad_norm", "learning_rate", "eval_loss", "last_eval_loss")
+close = functools.partial(beside_one_process.close, names=NUMBERS)
 PARAMETERS = 264
 
 
@@ -54,9 +57,9 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     folder = tmp_path_factory.mktemp("deepspeed")
     single_batches = [f"single_batch-{way}" for way in COMPARED]
     ours, reference = ([library, str(folder)] for library in ("lightrainer", "transformers"))
-    apart = ["plain", "plain_unclipped", *ALONE, "dropout-plain", "dropout-stage2"]
+    apart = ["plain", "plain_unclipped", *ALONE]
     together = [*EXACT, *HALF, *OTHERS, *single_batches, "pretrained", *TO_MORE, "converted-2-plain"]
-    then_apart = [*DEALT_OUT, "bf16-2-bf16_3", "forgotten-2-stage2", "converted-2-plain"]
+    then_apart = [*DEALT_OUT, "bf16-2-bf16_3", "converted-2-plain"]
     then_apart += ["from_reference-its_optimizer", "refusals", "together"]
     common = {"log": folder / "log.txt", "seconds": SECONDS, "BESIDE": str(BESIDE)}
     finished_ranks(SCRIPT, *reference, *COMPARED, library="transformers and deepspeed", **common)
@@ -65,35 +68,20 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     return Results(folder)
 
 
-def close(expected: dict[str, Any], actual: dict[str, Any], tolerance: float) -> None:
-    for name in NUMBERS:
-        assert actual[name] == pytest.approx(expected[name], rel=tolerance), name
-
-
 @pytest.mark.parametrize("way", EXACT)
 def test_two_processes_have_the_numbers_of_a_plain_training(results, way):
     """With accumulation, a shorter last step, clipping, weight decay, tied weights: losses, norms, evaluations."""
     for rank in (0, 1):
         close(results("plain", 1), results(way, rank=rank), 1e-5)
+    if way in ALONE:
+        close(results("plain", 1), results(way, 1), 1e-5)
     assert len(set(results(way)["loss"])) == 6
-
-
-@pytest.mark.parametrize("way", ALONE)
-def test_one_process_has_them_too(results, way):
-    close(results("plain", 1), results(way, 1), 1e-5)
 
 
 def test_norms_are_those_before_clipping_also_where_nothing_is_clipped(results):
     close(results("plain_unclipped", 1), results("unclipped"), 1e-5)
     assert results("unclipped")["loss"] != pytest.approx(results("stage2")["loss"], rel=1e-5)
     assert min(results("stage2")["grad_norm"]) > 0.5  # where it clips
-
-
-def test_dropout_draws_the_same_numbers(results):
-    """And parameters that are not trained stay as they are."""
-    plain, other = results("dropout-plain", 1), results("dropout-stage2", 1)
-    assert other["loss"] == pytest.approx(plain["loss"], rel=1e-5)
-    assert len(plain["loss"]) == 6
 
 
 def test_a_model_can_be_trained_again(results):
@@ -131,10 +119,8 @@ def test_every_rank_predicts_all_in_order_and_its_callbacks_hear_everything(resu
 def test_saved_models_are_whole(results, way):
     """Those of the best checkpoint, which is not the last: names, shapes and values of one process."""
     expected, found = results.weights("plain", 1), results.weights(way)
-    assert {name: tensor.shape for name, tensor in found.items()} == {n: t.shape for n, t in expected.items()}
     near = 2e-2 if way in HALF else 2e-5
-    for name, tensor in expected.items():
-        torch.testing.assert_close(found[name].float(), tensor, rtol=near, atol=near)
+    torch.testing.assert_close({name: one.float() for name, one in found.items()}, expected, rtol=near, atol=near)
     best = results.weights(way, where="checkpoint-2")
     assert all(torch.equal(found[name], best[name]) for name in found)
     last = results.weights(way, where="checkpoint-6")
@@ -167,13 +153,6 @@ def test_a_plain_training_goes_on_from_converted_states(results):
     for processes in (1, 2):
         close(results("stage3"), results("converted-2-plain", processes), 1e-5)
         assert results("converted-2-plain", processes)["strategy"] != results("stage3")["strategy"]
-
-
-def test_without_the_states_of_the_optimizer_the_numbers_are_others(results):
-    """Negative control of the above, for both of its tolerances."""
-    straight, found = results("stage2"), results("forgotten-2-stage2", 1)
-    assert found["loss"][:2] == straight["loss"][:2]
-    assert found["loss"][3:] != pytest.approx(straight["loss"][3:], rel=1e-2)
 
 
 def test_each_process_writes_its_part_and_the_first_one_all_else(results):
@@ -234,18 +213,12 @@ def test_models_of_transformers_come_in_parts(results):
     assert results("pretrained")["stage3 saved"] == ["model.safetensors"]
 
 
-def test_sections_of_the_configuration_are_deepspeeds_own(results):
-    assert results("sections")["made"] == ["AdamW", "WarmupDecayLR", "DeepSpeedEngine"]
-    assert results("stage2")["made"] == ["AdamW", "LambdaLR", "DeepSpeedEngine"]
-
-
 REFUSED = {
     "stage": "was written with zero_optimization.stage 1 or 2, which stage 0 cannot read",
     "elsewhere": "with zero_optimization.mics_shard_size=1 it cannot be resharded",
     "fp16": "Pass bf16=True",
     "open": "deepspeed: zero_optimization.reduce_bucket_size",
     "optimizer": "optim='lomo' does not go with deepspeed",
-    "evil": "optim_states.pt refers to posix.system, which could run any program",
 }
 
 
@@ -254,8 +227,3 @@ def test_what_cannot_be_is_refused_with_what_to_do(results, case):
     said = results("refusals", 1)[case]
     assert said.startswith("ValueError")
     assert REFUSED[case] in said
-
-
-def test_nothing_was_run_by_a_file(results):
-    assert results("refusals", 1)["evil"]
-    assert not Path("evil").exists()
