@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-Action = Literal["stop", "raise", "skip"]
+Action = Literal["stop", "raise", "skip", "go_back"]
 _NAMED = 5
 
 
@@ -42,8 +42,10 @@ class NaNGuardCallback(TrainerCallback):
     weights are NaN.
 
     Args:
-        action: "stop" ends the training normally, "raise" with an error, "skip" continues with the next step.
-        patience: with "skip", steps in a row that may be skipped before the training ends; None for any number.
+        action: "stop" ends the training normally, "raise" with an error, "skip" continues with the next step,
+            "go_back" too, but with weights and optimizer of the newest checkpoint of this training, as if all steps
+            since then had been skipped.
+        patience: with both, steps in a row that may be skipped before the training ends; None for any number.
         spikes: `SpikeDetection` of `lightning.pytorch.callbacks`: steps whose loss, the mean that the model returns
             over micro-batches and ranks, it takes for a spike count as bad, too. It is asked before the step and writes
             no file; its window is in checkpoints.
@@ -52,7 +54,8 @@ class NaNGuardCallback(TrainerCallback):
         skipped: the skipped steps of this training, the one that ended it included.
 
     Raises:
-        ValueError: there is no such action, the patience is no positive number, or with `spikes` there is no loss.
+        ValueError: there is no such action, the patience is no positive number, with `spikes` there is no loss, or with
+            "go_back" no checkpoints are written.
     """
 
     def __init__(
@@ -83,6 +86,11 @@ class NaNGuardCallback(TrainerCallback):
         self._begun, self._resumed, resumed = False, False, self._resumed
         if not resumed:
             self._usual.clear()
+        if self.action == "go_back" and (getattr(args, "save_only_model", True) or args.save_strategy == "no"):
+            raise ValueError(
+                "action='go_back' needs checkpoints of the Trainer with the optimizer, but save_strategy is 'no' or "
+                "save_only_model=True. Set save_strategy='steps' and save_only_model=False, or take action='skip'."
+            )
         if model is None:
             return
         if not is_compiled(args, model):
@@ -174,13 +182,15 @@ class NaNGuardCallback(TrainerCallback):
         if self.action == "raise":
             self._let_go()
             raise NaNGuardError(f"{said} The weights are those before this step.")
-        at_its_end = self.action == "skip" and self.patience is not None and self._in_a_row >= self.patience
+        goes_on = self.action in ("skip", "go_back")
+        at_its_end = goes_on and self.patience is not None and self._in_a_row >= self.patience
         if at_its_end:
             said += f" That is {self._in_a_row} in a row, as many as patience={self.patience} allows."
         if self.action == "stop" or at_its_end:
             control.should_training_stop = True
             said += " Training stops, with the weights before this step."
         else:
+            control.should_go_back = self.action == "go_back"
             said += " The step is left out."
         if state.is_world_process_zero:
             logger.warning("%s", said)

@@ -23,7 +23,7 @@ from ..distributed.collectives import from_first_process
 from ..hub.session import HubSession
 
 if TYPE_CHECKING:
-    from .. import Trainer
+    from .. import Trainer, TrainerModule
 
 logger = logging.getLogger(__name__)
 
@@ -149,6 +149,34 @@ class CheckpointRestorer:
             said = f"No valid checkpoint found in output_dir {folder!r}. {_damaged_in(folder, weights)}"
             raise checkpoints.CheckpointNotFoundError(f"{said}Leave out resume_from_checkpoint=True to start anew.")
         return newest
+
+    def go_back(self, run: TrainerModule) -> None:
+        """Load weights and optimizer of the newest checkpoint of this training; collective.
+
+        Schedule, position and step count stay, as if the steps since then had been left out.
+
+        Raises:
+            CheckpointNotFoundError: a machine does not see the checkpoint.
+        """
+        host, step = self.host, self.host.state.global_step
+        host.control.should_go_back = False
+        checkpoint = host._checkpoints.newest() or run.checkpoint
+        replaced = host._lightning_callback_states.weights(run) is not None
+        if checkpoint is None or replaced:
+            reason = "a Lightning callback replaces the weights in checkpoints" if replaced else "there is none yet"
+            logger.warning("Step %s goes back to no checkpoint, as %s: training goes on without it.", step, reason)
+            return
+        if not all(gather_objects(os.path.isdir(checkpoint))):
+            said = "is not on all machines, so that training cannot go back to it. Use a disk that all of them see."
+            raise checkpoints.CheckpointNotFoundError(f"{checkpoint} {said}")
+        if host.state.is_world_process_zero:
+            logger.warning("Step %s goes back to the weights and the optimizer of %s.", step, checkpoint)
+        rates = [group["lr"] for group in host.optimizer.param_groups]
+        host._strategy.load_weights(host.model, checkpoint)
+        host._strategy.load_optimizer(checkpoint)
+        for group, rate in zip(host.optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
+        host._load_scaler(checkpoint)
 
     @property
     def _on_several_machines(self) -> bool:

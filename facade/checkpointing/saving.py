@@ -157,6 +157,11 @@ class CheckpointSaver:
             self._to_push = os.path.join(run_dir, final.name)
             self.push_written()
 
+    def newest(self) -> str | None:
+        """Return the newest checkpoint of this training, on all processes, once it is written."""
+        self.finish_writing()
+        return from_first_process(str(self._last[2]) if self._last[0] else None, self.host.args.world_size)
+
     def push_written(self) -> None:
         """Start the upload of the newest checkpoint once it is written."""
         checkpoint = self._to_push
@@ -361,6 +366,7 @@ class CheckpointSaver:
     def begin_training(self) -> None:
         """Reset the pending upload, and raise if `output_dir` cannot hold checkpoints."""
         self._to_push, self._bests, self._spared, self._sizes = None, [], [], {}
+        self._last = ("", None, Path())
         with contextlib.suppress(FileNotFoundError):  # it may have been deleted
             self._origin = os.getcwd()
         args = self.host.args

@@ -299,6 +299,8 @@ class TrainerModule(EvaluationModule):
         """End a step: log, evaluate and save, if they are due."""
         facade = self.facade
         if self.epoch.stepped:
+            if facade.control.should_go_back:
+                facade._restorer.go_back(self)
             facade.control = facade.callback_handler.on_step_end(facade.args, facade.state, facade.control)
             self._log_save_evaluate()
         control = facade.control

@@ -226,6 +226,30 @@ def test_a_spike_of_the_loss_is_left_out(tmp_path, caplog):
     assert not list(tmp_path.rglob("skip_batches.json"))
 
 
+def test_a_spike_takes_the_weights_back_to_the_checkpoint(tmp_path, caplog):
+    """As if all steps since then had been left out; their schedule, data and random numbers have been used up."""
+    options = {"save_strategy": "steps", "save_steps": 3, "save_total_limit": 1, "lr_scheduler_type": "cosine"}
+    guard = NaNGuardCallback("go_back", spikes=detector())
+    trainer, after = watched(tmp_path / "back", samples(**SPIKE), guard, **options)
+    _, left_out = watched(tmp_path / "left out", samples(bad=(), count=24), LeaveOut([4, 5]), **options)
+    assert guard.skipped == [5]
+    assert trainer.state.global_step == 12
+    assert "Step 5 goes back to the weights and the optimizer of" in caplog.text
+    assert not same(after[4], after[3])
+    assert same(after[5], left_out[5])
+    assert same(after[12], left_out[12])
+
+
+def test_going_back_needs_a_checkpoint(tmp_path, caplog):
+    options = {"save_strategy": "steps", "save_steps": 6}
+    _, after = watched(tmp_path, samples(**SPIKE), NaNGuardCallback("go_back", spikes=detector()), **options)
+    assert same(after[5], after[4])
+    assert "Step 5 goes back to no checkpoint, as there is none yet" in caplog.text
+    for changes in ({"save_strategy": "no"}, {**options, "save_only_model": True}):
+        with pytest.raises(ValueError, match="action='go_back' needs checkpoints"):
+            make(tmp_path / "none", samples(), NaNGuardCallback("go_back"), **changes).train()
+
+
 def test_spikes_are_judged_by_the_same_window_after_resuming(tmp_path):
     """The window of three losses is in the checkpoint before the spike; a new one would still be warming up."""
     saving = {"save_strategy": "steps", "save_steps": 4}

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from lightning.pytorch.callbacks import SpikeDetection
 from ranks import QUIET, Classifier, points, timeless
+from safetensors.torch import load_file
 from torchmetrics.classification import MulticlassAccuracy
 
 from lightrainer import (
@@ -91,8 +92,9 @@ def main(folder: Path) -> None:
     changes = {"save_strategy": "steps", "save_steps": 15}
     whole = trained(folder / "whole", [whole_average, *measuring], **changes)
     resumed = trained(folder / "whole", [average], resume=str(folder / "whole" / "checkpoint-15"), **changes)
-    guard = NaNGuardCallback("skip", spikes=SpikeDetection(window=3, warmup=2, rtol=5.0))
-    trained(folder / "out", [guard], model=Spiking, max_steps=7)
+    guard = NaNGuardCallback("go_back", spikes=SpikeDetection(window=3, warmup=2, rtol=5.0))
+    back = trained(folder / "back", [guard], model=Spiking, max_steps=6, save_strategy="steps", save_steps=3)
+    kept = load_file(folder / "back" / "checkpoint-3" / "model.safetensors")
     seen = {
         "step": stopped.state.global_step,
         "stopped": limit.stopped,
@@ -102,6 +104,7 @@ def main(folder: Path) -> None:
         "weights": [one.tolist() for one in resumed.model.parameters()],
         "logs": [entry for entry in whole.state.log_history if "loss" in entry],
         "skipped": guard.skipped,
+        "back": all(torch.equal(kept[name], weight) for name, weight in back.model.state_dict().items()),
         "sets": of_two_sets(folder / "sets"),
     }
     (folder / f"rank{RANK}.json").write_text(json.dumps(seen))

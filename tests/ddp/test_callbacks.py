@@ -45,6 +45,8 @@ def test_measurements_are_those_of_all_processes(run):
 def test_both_choose_the_same_best_model_of_two_sets_and_leave_out_the_same_steps(run):
     _, (first, second), _ = run
     assert first["skipped"] == second["skipped"] == [5, 6]
+    assert first["back"]
+    assert second["back"]
     found = first["sets"]
     assert found == second["sets"]
     a, b, means = (
