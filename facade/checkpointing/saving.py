@@ -79,7 +79,7 @@ class CheckpointSaver:
         if strategy.saves_parts(checkpoint=internal and self.is_checkpoint(folder)):
             follow = internal and self.saves_training_state
             # The collective write first: a rank that failed on the other files would leave the others waiting.
-            strategy.save_weights(folder, step=host.state.global_step, states_follow=follow)
+            strategy.save_weights(folder, files=self.files, step=host.state.global_step, states_follow=follow)
             if saves:
                 host._save(folder, state_dict={})
             return
@@ -227,6 +227,10 @@ class CheckpointSaver:
         together = checkpoints.DiskErrorConsensus(final, args.world_size)
         undo, disk = partial(checkpoints.abort, folder), checkpoints.OtherDisk(folder, asked=False)
         size, copies = self.bytes_to_save(), None
+        has_parts = later and self.host._strategy.saves_parts(checkpoint=True)
+        if has_parts:  # those of two checkpoints would be written over the same process groups
+            with self._full_disk_warns():
+                self.background.wait()
         is_tight = args.should_save and self._make_room(run_dir, size)
         if not later:
             self.finish_writing()
@@ -245,7 +249,7 @@ class CheckpointSaver:
                     self._require_whole_files(final)
             if args.world_size > args.local_world_size:
                 together.agree()
-            self.files = files = CheckpointFiles(copies)
+            self.files = files = CheckpointFiles(copies, later=has_parts)
             self._staging = str(folder)
             yield folder, together
             together.agree()
@@ -260,6 +264,8 @@ class CheckpointSaver:
                         self.background.flush(self._rotate)
                     else:
                         self.background.start(files, size, commit=commit, undo=undo, flushed=self._rotate)
+                elif has_parts:
+                    self.background.start(files, size, **dict.fromkeys(("commit", "undo", "flushed"), _nothing))
                 disk.finish(final, args.save_total_limit)
             together.agree()
         except BaseException:
@@ -337,7 +343,7 @@ class CheckpointSaver:
     def _may_write_later(self) -> bool:
         """Return whether to write copies in a thread: nothing reads the files, and training goes on meanwhile."""
         host = self.host
-        if host.background_checkpoints is None or host.control.should_training_stop or host._strategy.all_write:
+        if host.background_checkpoints is None or host.control.should_training_stop or host._strategy.writes_itself:
             return False
         if host.args.push_to_hub:  # each checkpoint is uploaded
             return False
@@ -420,6 +426,10 @@ class CheckpointSaver:
             if os.path.exists(best) and not os.path.samefile(folder, best):
                 logger.info("Removing %s: save_total_limit is 1", folder)
                 checkpoints.discard(folder)
+
+
+def _nothing() -> None:
+    """Have nothing to do, as another process commits a checkpoint."""
 
 
 def _without_tokens(args: Any) -> Any:

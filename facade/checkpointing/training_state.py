@@ -52,8 +52,7 @@ class TrainingState:
             checkpoint: `folder` is a checkpoint, which may hold the shards of each process.
         """
         host, saves = self.host, self.host.args.should_save
-        write = files.tensors if saves else None
-        host._strategy.save_optimizer(folder, write=write, checkpoint=checkpoint, step=host.state.global_step)
+        host._strategy.save_optimizer(folder, files=files, checkpoint=checkpoint, step=host.state.global_step)
         if saves and host.lr_scheduler is not None:
             files.tensors(host.lr_scheduler.state_dict(), os.path.join(folder, SCHEDULER_NAME))
 

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
-from ...lightning_modules.checkpoints import bytes_of
+from ...lightning_modules.checkpoints import CheckpointFiles, bytes_of
 from ...lightning_modules.checkpoints.forms import has_weights
 from ...lightning_modules.common.seeding import host_rng_untouched
 from ...lightning_modules.common.suggestions import MUON, OptimizerNames, optimizer_name
@@ -244,15 +244,15 @@ class DeepSpeed(Strategy):
         return host.optimizer, host.lr_scheduler if isinstance(host.lr_scheduler, LRScheduler) else None
 
     @property
-    def all_write(self) -> bool:
-        """See `Strategy.all_write`."""
-        return self.engine is not None or super().all_write
+    def writes_itself(self) -> bool:
+        """See `Strategy.writes_itself`."""
+        return self.engine is not None
 
     def saves_parts(self, *, checkpoint: bool) -> bool:
         """See `Strategy.saves_parts`; models too where weights are not gathered: there are DeepSpeed's states only."""
         return not self.gathers_on_save
 
-    def save_weights(self, folder: str, *, step: int, states_follow: bool) -> None:
+    def save_weights(self, folder: str, *, files: CheckpointFiles, step: int, states_follow: bool) -> None:
         """See `Strategy.save_weights`."""
         if states_follow:  # which have the weights in them
             return
@@ -275,10 +275,10 @@ class DeepSpeed(Strategy):
         elif self.runs and deepspeed_engine.trains(self.to_call(model)):
             self._load_states(checkpoint)
 
-    def save_optimizer(self, folder: str, *, write: Any, checkpoint: bool, step: int) -> None:
+    def save_optimizer(self, folder: str, *, files: CheckpointFiles, checkpoint: bool, step: int) -> None:
         """See `Strategy.save_optimizer`."""
         if self.engine is None:
-            super().save_optimizer(folder, write=write, checkpoint=checkpoint, step=step)
+            super().save_optimizer(folder, files=files, checkpoint=checkpoint, step=step)
         else:
             self._save_states(folder, step)
 

@@ -280,10 +280,8 @@ class Strategy:
 
     # Saving and loading. A checkpoint may get parts of all processes, other folders get whole weights.
 
-    @property
-    def all_write(self) -> bool:
-        """Return whether several processes have to write a checkpoint together."""
-        return self.spread is not None
+    writes_itself: Any = False
+    """Whether an engine writes checkpoints, at once."""
 
     _shards_checkpoints: Any = False
     """Whether the arguments ask for checkpoints that have the part of each rank."""
@@ -319,17 +317,18 @@ class Strategy:
         called = self.to_call(model)
         return sharding.WholeModel(called) if sharding.is_sharded(called) else inspection.unwrap_model(model)
 
-    def save_weights(self, folder: str, *, step: int, states_follow: bool) -> None:
+    def save_weights(self, folder: str, *, files: checkpoints.CheckpointFiles, step: int, states_follow: bool) -> None:
         """Write the part that each process has of the weights; all have to call it.
 
         Args:
             folder: where to.
+            files: says whether to write at once.
             step: optimizer steps taken.
             states_follow: `save_optimizer` is about to write to the same folder.
         """
         spread = self.spread
         assert spread is not None
-        checkpoints.save_model_parts(spread, folder)
+        checkpoints.save_model_parts(spread, folder, files.parts)
 
     def weights_are_in_parts(self, checkpoint: str) -> bool:
         """Tell whether a checkpoint has the weights in the states of an engine alone, where they can be read."""
@@ -339,18 +338,19 @@ class Strategy:
         """Fill a model from a checkpoint."""
         checkpoints.load_weights(self.whole_view(model), checkpoint)
 
-    def save_optimizer(self, folder: str, *, write: Any, checkpoint: bool, step: int) -> None:
+    def save_optimizer(self, folder: str, *, files: checkpoints.CheckpointFiles, checkpoint: bool, step: int) -> None:
         """Write the state of the optimizer; all processes have to call it.
 
         Args:
             folder: where to.
-            write: writes a state to a file; None in processes that do not save.
+            files: writes it, or says whether to write parts at once.
             checkpoint: see `saves_parts`.
             step: optimizer steps taken.
         """
-        optimizer, spread = self._require_host().optimizer, self.spread
+        host, spread = self._require_host(), self.spread
+        optimizer, write = host.optimizer, files.tensors if host.args.should_save else None
         if spread is not None and self.saves_parts(checkpoint=checkpoint):
-            checkpoints.save_optimizer_parts(spread, optimizer, folder)
+            checkpoints.save_optimizer_parts(spread, optimizer, folder, files.parts)
             return
         if spread is not None and checkpoint and self.saves_by_name:
             for name, named in checkpoints.whole_states_by_name(spread, optimizer).items():

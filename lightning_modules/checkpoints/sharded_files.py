@@ -9,7 +9,9 @@ import contextlib
 import dataclasses
 import logging
 import warnings
-from collections.abc import Collection, Iterator
+import weakref
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -25,7 +29,7 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 from torch.distributed.checkpoint.state_dict_loader import load
-from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.checkpoint.state_dict_saver import async_save, save
 
 from ..common.file_names import MODEL_PARTS_NAME, OPTIMIZER_NAME_BIN, OPTIMIZER_PARTS_NAME, TRAINED_WEIGHTS_NAME
 from ..common.local_paths import StrPath
@@ -45,8 +49,20 @@ _EXTRA_STATE = "_extra_state"
 """Suffix of the names of the extra states of modules."""
 
 
-def save_model_parts(model: nn.Module, folder: StrPath) -> None:
+Later = list[Callable[[], Callable[[], None]]]
+"""Functions that copy what is to be written, let a thread write it, and return a function that waits for it."""
+
+_groups: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
+"""Groups of all processes for the threads that write, by the default group and the name of what is written."""
+
+
+def save_model_parts(model: nn.Module, folder: StrPath, later: Later | None = None) -> None:
     """Write this process's shards of a model; collective.
+
+    Args:
+        model: sharded.
+        folder: the checkpoint.
+        later: gets what writes them; None writes them at once.
 
     Raises:
         OSError: the disk of some process refused.
@@ -55,7 +71,7 @@ def save_model_parts(model: nn.Module, folder: StrPath) -> None:
     names = names_by_peft(model, state)
     again = {name: state[own] for name, own in names.items()}
     more = {_SECOND_NAMES: dict.fromkeys(names, 0)} if names else {}
-    _write({"model": {**state, **again}, **more}, Path(folder, MODEL_PARTS_NAME))
+    _write({"model": {**state, **again}, **more}, Path(folder, MODEL_PARTS_NAME), later)
 
 
 def load_model_parts(model: nn.Module, folder: StrPath, *, together: bool) -> LoadReport:
@@ -90,9 +106,11 @@ def load_model_parts(model: nn.Module, folder: StrPath, *, together: bool) -> Lo
     return LoadReport(tuple(missing), tuple(sorted(there - own.keys() - set(of_peft.values()))))
 
 
-def save_optimizer_parts(model: nn.Module, optimizer: torch.optim.Optimizer, folder: StrPath) -> None:
+def save_optimizer_parts(
+    model: nn.Module, optimizer: torch.optim.Optimizer, folder: StrPath, later: Later | None = None
+) -> None:
     """Write this process's shards of the states of an optimizer; see `save_model_parts`."""
-    _write({"optimizer": get_optimizer_state_dict(model, optimizer)}, Path(folder, OPTIMIZER_PARTS_NAME))
+    _write({"optimizer": get_optimizer_state_dict(model, optimizer)}, Path(folder, OPTIMIZER_PARTS_NAME), later)
 
 
 def whole_states_by_name(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, dict[str, Any]]:
@@ -165,10 +183,37 @@ def read_parts(state: dict[str, Any], path: Path) -> None:
     _read(state, path, together=False)
 
 
-def _write(state: dict[str, Any], path: Path) -> None:
+class _NotingWriter(FileSystemWriter):
+    """As torch's, but a process has noted the checksums of its files before the others hear that it has written."""
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Any:
+        """Write the files of this process."""
+        written = super().write_data(plan, planner)
+        written.wait()
+        path = Path(self.path)
+        note_checksums(path, path.glob(f"__{dist.get_rank() if dist.is_initialized() else 0}_*"))
+        return written
+
+
+def _write(state: dict[str, Any], path: Path, later: Later | None) -> None:
+    if later is not None:
+        later.append(partial(_begin_to_write, state, path))
+        return
     with _plain_errors(path):
-        save(state, checkpoint_id=path)
-    note_checksums(path, path.glob(f"__{dist.get_rank() if dist.is_initialized() else 0}_*"))
+        save(state, storage_writer=_NotingWriter(path))
+
+
+def _begin_to_write(state: dict[str, Any], path: Path) -> Callable[[], None]:
+    groups = _groups.setdefault(dist.group.WORLD, {})
+    if path.name not in groups:
+        groups[path.name] = dist.new_group(backend="gloo")
+    writing: Any = async_save(state, storage_writer=_NotingWriter(path), process_group=groups[path.name])
+
+    def wait() -> None:
+        with _plain_errors(path):
+            writing.result()
+
+    return wait
 
 
 def _read(state: dict[str, Any], path: Path, together: bool) -> None:

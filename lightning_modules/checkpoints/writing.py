@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,12 +40,16 @@ class CheckpointFiles:
 
     Args:
         copies: receives copies of tensors, to be written by `run` in a thread; None writes every file at once.
+        later: write the parts that all processes have in threads, too.
     """
 
-    def __init__(self, copies: Snapshot | None = None) -> None:
+    def __init__(self, copies: Snapshot | None = None, *, later: bool = False) -> None:
         self.copies = copies
+        self.parts: list[Callable[[], Job]] | None = [] if later else None
+        """Each begins to write a part, and returns what waits until all processes have written theirs."""
         self.written = WrittenFiles()
         self._jobs: list[Job] = []
+        self._begun: list[Job] = []
 
     def weights(self, model: nn.Module, folder: StrPath, state_dict: Mapping[str, Any] | None = None) -> None:
         """As `save_weights`; at once for a model whose `save_pretrained` accepts no copy of its weights."""
@@ -64,12 +68,19 @@ class CheckpointFiles:
         """As `write_pieces`."""
         self._write(partial(write_pieces, content, path, self.written))
 
+    def begin(self) -> None:
+        """Begin to write the parts; collective."""
+        self._begun = [begin() for begin in self.parts or ()]
+
     def run(self) -> None:
-        """Write the copies."""
-        if self.copies is not None:
-            self.copies.wait()
-        for job in self._jobs:
-            job()
+        """Write the copies, and wait for the parts of all processes."""
+        with ExitStack() as begun:
+            for wait in self._begun:
+                begun.callback(wait)
+            if self.copies is not None:
+                self.copies.wait()
+            for job in self._jobs:
+                job()
 
     def _write(self, job: Job) -> None:
         if self.copies is None:
@@ -118,7 +129,7 @@ class BackgroundWriter:
         return self._free.pop() if self._free else Snapshot()
 
     def start(self, files: CheckpointFiles, size: int, *, commit: Job, undo: Job, flushed: Job) -> None:
-        """Write copies in the thread.
+        """Write copies in the thread; collective if there are parts.
 
         Args:
             files: holds the copies.
@@ -127,6 +138,7 @@ class BackgroundWriter:
             undo: called when one of the files, or `commit`, fails.
             flushed: called when it is on the disk.
         """
+        files.begin()
         self._writing.append((self._submit(self._write, files, commit, undo), size))
         self.flush(flushed)
 
@@ -179,9 +191,9 @@ class BackgroundWriter:
                 _log.warning("What was begun of a checkpoint could not be removed: %s", error)
             raise
         finally:
-            assert files.copies is not None
-            files.copies.begin()
-            self._free.append(files.copies)
+            if files.copies is not None:
+                files.copies.begin()
+                self._free.append(files.copies)
 
     def _flush(self, request: int, flushed: Job) -> None:
         """Flush the newest checkpoint, and the older ones while nothing else is to be done."""

@@ -2,22 +2,29 @@
 
     torchrun --nproc_per_node=2 shard_script.py OUTPUT_FOLDER STRATEGY...
     python shard_script.py OUTPUT_FOLDER single
+    torchrun --nproc_per_node=2 shard_script.py OUTPUT_FOLDER WRITERS:STRATEGY...
 
-See `short_runs.train_cases`. The batch of a step is the same for
+See `short_runs.train_cases`, and `written` for `WRITERS`. The batch of a step is the same for
 any number of processes, and no random numbers are drawn in the model, so the losses are to be the same too.
 """
 
+import errno
+import functools
 import os
+import signal
 import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from short_runs import samples, seen, short_trainer, train_cases
+from short_runs import samples, seen, short_trainer, train_cases, write
 from torch import nn
 from torch.nn import functional
 
 import lightrainer
+from lightrainer.lightning_modules.checkpoints import sharded_files, writing
 
 STEPS = 6
 PARTS = {"state_dict_type": "SHARDED_STATE_DICT"}
@@ -101,5 +108,80 @@ def trainer_of(folder: Path, strategy: str, *, seed: int = 7, stop: int | None =
     return short_trainer(folder, Model(), data, shares=shares, stop=stop, num_train_epochs=3, **STRATEGIES[strategy])
 
 
-if __name__ == "__main__":
+class Writers(lightrainer.TrainerCallback):
+    """Holds back the threads that write weights, or parts, until the step after that of their checkpoint has ended.
+
+    Args:
+        kind: what they do then, see `written`.
+        threads: how many there are for a checkpoint.
+    """
+
+    def __init__(self, kind: str, threads: int):
+        self.kind, self.threads = kind, threads
+        self.there: list[list[str]] = []
+        """The checkpoints that there are while the threads wait, for each time."""
+        self._waiting, self._gates = threading.Semaphore(0), list[threading.Event]()
+
+    def held(self, write: Callable[..., Any], *given: Any, **options: Any) -> Any:
+        """Write, after a wait if a thread does it."""
+        if threading.current_thread() is not threading.main_thread():
+            self._gates.append(gate := threading.Event())
+            self._waiting.release()
+            assert gate.wait(60)
+            if self.kind in FAILURES and os.environ["RANK"] == "1" and "checkpoint-2" in str(given[0].path):
+                raise FAILURES[self.kind]
+        return write(*given, **options)
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step not in (3, 5):
+            return
+        assert all(self._waiting.acquire(timeout=60) for _ in range(self.threads))
+        self.there.append(sorted(path.name for path in Path(args.output_dir).glob("checkpoint-*")))
+        if self.kind == "killed" and state.global_step == 5 and os.environ["RANK"] == "0":
+            os.kill(os.getpid(), signal.SIGKILL)
+        while self._gates:
+            self._gates.pop().set()
+
+
+FAILURES = {"refused": PermissionError("not yours"), "full": OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))}
+
+
+def written(folder: Path, kind: str, strategy: str) -> dict[str, Any]:
+    """Write three checkpoints, and return what there was of them, and how the training ended.
+
+    Args:
+        folder: where to.
+        kind: `now`, by the thread that trains; else by others, at the end of the step after: `later`; `alive`, without
+            copies; `refused` or `full`, where one process cannot write the first one; `killed`, of which the first
+            process is at the second one; `again`, what was killed.
+        strategy: shards the model.
+    """
+    threads = 2 if strategy.endswith("parts") else int(os.environ["RANK"] == "0")
+    parts, watching = sharded_files._NotingWriter, Writers(kind, threads)
+    write_data, stage, save_weights = parts.write_data, parts.stage, writing.save_weights
+    trainer = trainer_of(folder / ("killed" if kind == "again" else kind), strategy, seed=99 if kind == "again" else 7)
+    trainer.args.save_total_limit = 9
+    if kind == "now":
+        trainer.background_checkpoints = None
+    elif kind != "again":
+        trainer.add_callback(watching)
+        parts.write_data = lambda *given: watching.held(write_data, *given)
+        parts.stage = stage if kind != "alive" else lambda _, state: state
+        writing.save_weights = functools.partial(watching.held, save_weights)
+    error = None
+    try:
+        trainer.train(resume_from_checkpoint=kind == "again")
+    except OSError as raised:
+        error = str(raised)
+    finally:
+        parts.write_data, parts.stage, writing.save_weights = write_data, stage, save_weights
+    found = {} if error else seen(trainer, folder / kind)
+    return {**found, "error": error, "step": trainer.state.global_step, "there": watching.there}
+
+
+if __name__ == "__main__" and ":" in sys.argv[2]:
+    for case in sys.argv[2:]:
+        kind, _, strategy = case.partition(":")
+        write(Path(sys.argv[1]), case, written(Path(sys.argv[1], strategy), kind, strategy))
+elif __name__ == "__main__":
     train_cases(Path(sys.argv[1]), sys.argv[2:], trainer_of, seen, resumed=RESUMED)

@@ -17,14 +17,15 @@ NUMBERS_OF = {"losses": "loss", "norms": "grad_norm", "eval_losses": "eval_loss"
 
 
 class StopAt(lightrainer.TrainerCallback):
-    """Ends the training in the middle, with a checkpoint."""
+    """Writes a checkpoint in the middle, while the training goes on to the next step, which is the last one."""
 
     def __init__(self, step: int | None):
         self.step = step
 
     def on_step_end(self, args, state, control, **kwargs):
-        if state.global_step == self.step:
-            control.should_save = control.should_training_stop = True
+        if self.step is not None:
+            control.should_save = state.global_step == self.step
+            control.should_training_stop = state.global_step > self.step
 
 
 def samples(count: int, seed: int) -> list[dict[str, torch.Tensor]]:
@@ -51,7 +52,7 @@ def short_trainer(
         model: to train.
         data: to train on, and to evaluate with.
         shares: processes that have samples of their own.
-        stop: the step after which it stops, with a checkpoint.
+        stop: the step of its only checkpoint; it stops after the next one.
         options: further training arguments, and `preprocess_logits_for_metrics`.
     """
     preprocess = options.pop("preprocess_logits_for_metrics", None)

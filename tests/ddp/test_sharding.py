@@ -1,5 +1,6 @@
 """One model under every strategy that shards it, in two processes: the numbers of one process, and whole files."""
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,10 @@ import shard_script
 import torch
 from beside_one_process import NUMBERS, close, devices, goes_on, launched, same_model, same_optimizer
 from safetensors.torch import load_file
+from starting import finished_ranks, forked_ranks
+
+from lightrainer.lightning_modules.checkpoints import problems
+from lightrainer.lightning_modules.checkpoints.manifest import files_below
 
 SCRIPT = Path(__file__).with_name("shard_script.py")
 PARTS = ["fsdp1_parts", "fsdp2_parts"]
@@ -120,3 +125,85 @@ def test_a_library_cannot_shard_a_second_model(tmp_path):
     trainer = shard_script.trainer_of(tmp_path, "fsdp2")
     with pytest.raises(NotImplementedError, match="Leave fsdp out"):
         _ = trainer.accelerator.state.fsdp_plugin
+
+
+WRITTEN = ["later:fsdp1_parts", "now:fsdp1_parts", "later:fsdp2", "now:fsdp2", "now:fsdp2_parts"]
+WRITTEN += [f"{kind}:fsdp2_parts" for kind in ("later", "alive", "full", "refused")]
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """`written(strategy, kind, rank)`: see `shard_script.written`; and its `folder`."""
+    folder = tmp_path_factory.mktemp("written")
+    finished_ranks(SCRIPT, str(folder), *WRITTEN, log=folder / "log.txt", seconds=240)
+
+    def get(strategy: str, kind: str, rank: int = 0) -> dict[str, Any]:
+        return json.loads((folder / f"{kind}:{strategy}-rank{rank}.json").read_text())
+
+    get.folder = folder
+    return get
+
+
+def contents(checkpoint: Path) -> dict[str, bytes]:
+    """Return what files hold, but for paths, random names and their checksums."""
+    names = [name for name in files_below(checkpoint) if not name.endswith((".metadata", ".json", "training_args.bin"))]
+    return {name: (checkpoint / name).read_bytes() for name in names}
+
+
+@pytest.mark.parametrize("strategy", ["fsdp2", *PARTS])
+def test_a_training_goes_on_while_a_checkpoint_is_written(written, strategy):
+    """Until the step after it has ended no process may write; it is there for the next one, as if written at once."""
+    for rank in (0, 1):
+        if rank == 0 or strategy in PARTS:  # otherwise the first one writes alone, and does not wait for the other
+            assert written(strategy, "later", rank)["there"] == [[], ["checkpoint-2"]]
+        assert written(strategy, "later", rank)["losses"] == written(strategy, "now", rank)["losses"]
+    for step in (2, 4, 6):
+        later, now = (written.folder / strategy / kind / f"checkpoint-{step}" for kind in ("later", "now"))
+        assert problems(later) == []
+        assert files_below(later) == files_below(now)
+        assert contents(later) == contents(now)
+        assert len(contents(now)) >= 7
+
+
+def test_without_copies_a_checkpoint_would_hold_later_weights(written):
+    """Negative control: all but the last one, which no step follows."""
+    folders = [written.folder / "fsdp2_parts" / kind for kind in ("alive", "now")]
+    changed = [step for step in (2, 4, 6) if len({str(contents(one / f"checkpoint-{step}")) for one in folders}) > 1]
+    assert changed == [2, 4]
+
+
+def test_an_error_of_one_process_is_raised_in_both_by_the_next_save(written):
+    for rank in (0, 1):
+        found = written("fsdp2_parts", "refused", rank)
+        assert (found["error"], found["step"], found["there"]) == ("not yours", 4, [[]])
+    assert [path.name for path in (written.folder / "fsdp2_parts" / "refused").iterdir()] == []
+
+
+def test_a_full_disk_of_one_process_is_a_warning_in_both(written):
+    for rank in (0, 1):
+        found = written("fsdp2_parts", "full", rank)
+        assert (found["error"], found["step"], found["there"]) == (None, 6, [[], []])
+        assert found["losses"] == written("fsdp2_parts", "now", rank)["losses"]
+    left = sorted(path.name for path in (written.folder / "fsdp2_parts" / "full").iterdir())
+    assert left == ["checkpoint-4", "checkpoint-6", "saved"]
+    assert (written.folder / "log.txt").read_text().count("No checkpoint was written") == 2
+
+
+def test_a_kill_while_parts_are_written_leaves_the_checkpoint_before(written, tmp_path):
+    """From which a training, in a model with other first weights, goes on to the same end."""
+    started = {"log": tmp_path / "log.txt", "seconds": 240}
+    codes, said = forked_ranks(SCRIPT, str(tmp_path), "killed:fsdp2_parts", **started)
+    assert codes == [-9, 1], said[-4000:]
+    there = sorted(path.name for path in (tmp_path / "fsdp2_parts" / "killed").glob("*checkpoint-*"))
+    assert [name.partition("partial-")[0] for name in there] == [".checkpoint-4.", "checkpoint-2"]
+    finished_ranks(SCRIPT, str(tmp_path), "again:fsdp2_parts", **started)
+    for rank in (0, 1):
+        again, straight = (
+            json.loads((place / f"{kind}:fsdp2_parts-rank{rank}.json").read_text())
+            for place, kind in ((tmp_path, "again"), (written.folder, "now"))
+        )
+        assert {name: again[name] for name in (*NUMBERS, "best")} == {
+            name: straight[name] for name in (*NUMBERS, "best")
+        }
+    left = sorted(path.name for path in (tmp_path / "fsdp2_parts" / "killed").iterdir())
+    assert left == ["checkpoint-2", "checkpoint-4", "checkpoint-6"]

@@ -26,6 +26,7 @@ EVALUATED = {"eval_strategy": "steps", "eval_steps": 1}
 KEPT = {**EVERY_STEP, **EVALUATED, **BEST}
 ASKED = {"enable_jit_checkpoint": True}
 OF_TWO = {**EVERY_STEP, "per_device_train_batch_size": 1}
+IN_PARTS = {**OF_TWO, "fsdp": "full_shard", "fsdp_config": {"version": 2, "state_dict_type": "SHARDED_STATE_DICT"}}
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,7 @@ CASES = {
     ),
     "two processes": Case("samples", OF_TWO, ("change",), processes=2),
     "two processes, in the background": Case("samples", OF_TWO, processes=2, in_background=True),
+    "two processes, in parts, in the background": Case("samples", IN_PARTS, processes=2, in_background=True),
     "two processes, by length, with workers": Case("a table by length", {**OF_TWO, **WORKERS}, processes=2),
     "two processes, a stream with a state": Case("a stream with a state", {**OF_TWO, "max_steps": 6}, processes=2),
     "two processes, one asked to end": Case(
