@@ -17,7 +17,7 @@ def main(folder: Path, commands: list[list[str]]) -> None:
     for number, words in enumerate(commands):
         machines.start(number, functools.partial(os.execv, sys.executable, [sys.executable, *words]))
     if any(machines.wait(seconds=SECONDS)):
-        sys.exit("\n".join(f"{machine.name}:\n{machine.said()}" for machine in machines.all))
+        sys.exit(machines.said())
 
 
 if __name__ == "__main__":

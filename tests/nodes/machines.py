@@ -159,11 +159,14 @@ class Machines:
                 if done:
                     machine.code = os.waitstatus_to_exitcode(status)
             if time.monotonic() > end:
-                said = "\n".join(f"--- {machine.name}\n{machine.said()[-5000:]}" for machine in self.all)
                 self.kill(*(machine.number for machine in self.all if machine.code is None))
-                raise TimeoutError(f"{[machine.name for machine in asked]} were not done in {seconds} s\n{said}")
+                raise TimeoutError(f"{[machine.name for machine in asked]} were not done in {seconds} s\n{self.said()}")
             time.sleep(0.01)
         return [machine.code or 0 for machine in asked]
+
+    def said(self) -> str:
+        """What all machines said last."""
+        return "\n".join(f"--- {machine.name}\n{machine.said()[-6000:]}" for machine in self.all)
 
     def kill(self, *numbers: int) -> None:
         """Switch machines off: none of their processes has a last word."""
@@ -187,8 +190,7 @@ class Machines:
         end = time.monotonic() + seconds
         while not path.exists():
             if time.monotonic() > end:
-                said = "\n".join(f"--- {machine.name}\n{machine.said()[-5000:]}" for machine in self.all)
-                raise TimeoutError(f"{path} has not come in {seconds} s\n{said}")
+                raise TimeoutError(f"{path} has not come in {seconds} s\n{self.said()}")
             time.sleep(0.01)
 
 

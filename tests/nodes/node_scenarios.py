@@ -59,8 +59,7 @@ def train(machines: Machines, *words: str, **options: Any) -> list[int]:
 
 def well(machines: Machines, codes: list[int]) -> None:
     if any(codes):
-        said = "\n".join(f"--- {machine.name}\n{machine.said()[-6000:]}" for machine in machines.all)
-        raise RuntimeError(f"{codes}\n{said}")
+        raise RuntimeError(f"{codes}\n{machines.said()}")
 
 
 def read(folder: Path, name: str, ranks: int) -> list[dict[str, Any]]:
@@ -108,11 +107,8 @@ def resumed(machines: Machines, folder: Path, options: str, each: bool) -> dict[
             continue
         for machine in machines.all:
             shutil.rmtree(machine.disk / "out" / "checkpoint-6", ignore_errors=True)
-        alone = (
-            ()
-            if len(numbers) == 2
-            else ("--nnodes=1", f"--rdzv-endpoint={machines.all[numbers[0]].name}:{machines.port}")
-        )
+        place = f"--rdzv-endpoint={machines.all[numbers[0]].name}:{machines.port}"
+        alone = () if len(numbers) == 2 else ("--nnodes=1", place)
         for number in numbers:
             words = ("places", str(folder), f"from {name}", options, "resume")
             start(machines, number, HERE / "node_training.py", *words, options=("--nproc-per-node=2", *alone))

@@ -7,6 +7,7 @@
 """
 
 import ctypes
+import importlib
 import json
 import os
 import signal
@@ -17,49 +18,25 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
-from torch.nn import functional
+from ranks import QUIET, Classifier, points
 
 PARENT_DEATH_SIGNAL = 1  # of `prctl`
 RANK, SIZE, NODE = (int(os.environ.get(name, "0")) for name in ("RANK", "WORLD_SIZE", "NODE"))
 DISK = Path(os.environ["NODE_DISK"])
-LIBRARY = os.environ.get("LIBRARY", "lightrainer")
-
-
-def library() -> Any:
-    if LIBRARY == "lightrainer":
-        import lightrainer as found
-    else:
-        import transformers as found
-    return found
-
-
-class Classifier(nn.Module):
-    def __init__(self, dropout: float = 0.0) -> None:
-        super().__init__()
-        torch.manual_seed(7)
-        self.dropout, self.layer = nn.Dropout(dropout), nn.Linear(8, 3)
-
-    def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
-        logits = self.layer(self.dropout(x))
-        return {"loss": functional.cross_entropy(logits, labels), "logits": logits}
-
-
-def points(count: int = 24) -> list[dict[str, torch.Tensor]]:
-    rows = torch.randn(count, 8, generator=torch.Generator().manual_seed(1))
-    return [{"x": x, "labels": x[:3].argmax()} for x in rows]
+LIBRARY: Any = importlib.import_module(os.environ.get("LIBRARY", "lightrainer"))
 
 
 def arguments(output: Path, **options: Any) -> Any:
     known = {"per_device_train_batch_size": 2, "num_train_epochs": 2, "learning_rate": 3e-2, "logging_steps": 1}
-    known |= {"save_steps": 2, "save_strategy": "steps", "report_to": "none", "disable_tqdm": True, "use_cpu": True}
-    known |= {"ddp_timeout": 60, "ddp_find_unused_parameters": False, "optim": "adamw_torch"}
-    return library().TrainingArguments(output_dir=str(output), **{**known, **options})
+    known |= {"save_steps": 2, "save_strategy": "steps", "optim": "adamw_torch", **QUIET}
+    known |= {"ddp_timeout": 60, "ddp_find_unused_parameters": False}
+    return LIBRARY.TrainingArguments(output_dir=str(output), **{**known, **options})
 
 
-def train(args: Any, *callbacks: Any, resume: Any = None, model: nn.Module | None = None) -> dict[str, Any]:
+def train(args: Any, *callbacks: Any, resume: Any = None) -> dict[str, Any]:
     """Train, and tell what is left of it in this process."""
-    trainer = library().Trainer(model or Classifier(), args, train_dataset=points(), callbacks=list(callbacks))
+    torch.manual_seed(7)
+    trainer = LIBRARY.Trainer(Classifier(), args, train_dataset=points(24), callbacks=list(callbacks))
     trainer.train(resume_from_checkpoint=resume)
     return {
         "weights": {name: tensor.tolist() for name, tensor in trainer.model.state_dict().items()},
@@ -85,7 +62,7 @@ def places(folder: Path, name: str, options: str, resume: str = "") -> None:
             (folder / f"{name}-{local}-{NODE}-{args.local_process_index}").touch()
     logs: list[str] = []
 
-    class Notes(library().TrainerCallback):
+    class Notes(LIBRARY.TrainerCallback):
         def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             logs.append(f"{state.is_local_process_zero} {state.is_world_process_zero}")
 
