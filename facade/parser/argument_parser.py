@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from argparse import SUPPRESS, Action, ArgumentError, ArgumentParser, Namespace
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, field, fields
 from pathlib import Path
 from typing import Any, NoReturn, get_type_hints
@@ -41,16 +43,16 @@ def add_old_options(parser: ArgumentParser, kinds: Iterable[Any], words: Sequenc
         words: The command line.
     """
     written = {word[2:].partition("=")[0].replace("-", "_") for word in words if word.startswith("--")}
-    taken = {text.lstrip("-").replace("-", "_") for action in parser._actions for text in action.option_strings}
-    for name in sorted((written & OLD_NAMES.keys()) - taken):
+    handler, parser.conflict_handler = parser.conflict_handler, "error"
+    for name in sorted(written & OLD_NAMES.keys()):
         if not any(name in old_names(kind) for kind in kinds):
             continue
         flags = dict.fromkeys((f"--{name}", f"--{name.replace('_', '-')}"))
         convert = OLD_NAMES[name].kind
-        if convert is None:
-            parser.add_argument(*flags, nargs="?", const=True, type=to_bool, default=SUPPRESS, help=SUPPRESS)
-        else:
-            parser.add_argument(*flags, type=convert, default=SUPPRESS, help=SUPPRESS)
+        options: dict[str, Any] = {"type": convert} if convert else {"nargs": "?", "const": True, "type": to_bool}
+        with suppress(ArgumentError):  # an option of the script's own has the name
+            parser.add_argument(*flags, **options, default=SUPPRESS, help=SUPPRESS)
+    parser.conflict_handler = handler
 
 
 def HfArg(  # noqa: N802 - the documented name
@@ -182,14 +184,10 @@ class HfArgumentParser(ArgumentParser):
 
     def _unwritten(self, namespace: Namespace) -> set[str]:
         """Return the fields that hold their default."""
-        return {
-            action.dest
-            for action in self._actions
-            if not action.required and getattr(namespace, action.dest, None) is action.default
-        }
+        return {name for name, value in vars(namespace).items() if value is self.get_default(name)}
 
     def _not_understood(self, rest: list[str]) -> str:
-        names = {text.lstrip("-").replace("-", "_") for action in self._actions for text in action.option_strings}
+        names = {name.replace("-", "_") for name in re.findall(r"--([\w-]+)", self.format_help())}
         said = [f"The command line has words that no option takes: {' '.join(map(shown_word, rest))}."]
         for word in rest:
             name = word.lstrip("-").partition("=")[0].replace("-", "_")

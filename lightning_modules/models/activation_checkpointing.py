@@ -16,7 +16,6 @@ from torch.utils.checkpoint import checkpoint
 
 from ..common.libraries import is_instance
 from ..common.suggestions import did_you_mean
-from ..internals.torch_names import wrap_in_checkpoint
 
 logger = logging.getLogger(__name__)
 
@@ -99,9 +98,8 @@ def checkpoint_activations(
 
 def checkpoint_layers(model: nn.Module, layers: list[str]) -> None:
     """Recompute the activations of the named modules in the backward pass."""
-    for name in layers:
-        parent, _, last = name.rpartition(".")
-        setattr(model.get_submodule(parent), last, wrap_in_checkpoint(model.get_submodule(name)))
+    for layer in map(model.get_submodule, layers):
+        layer.forward = _ForwardTwice(layer, False, {"use_reentrant": False})
 
 
 def find_layers(model: nn.Module) -> list[tuple[str, nn.Module]]:

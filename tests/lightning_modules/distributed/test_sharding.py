@@ -70,7 +70,7 @@ def test_layers_compute_their_activations_again():
     checkpoint_layers(model, ["blocks.1", "blocks.0"])
     calls = []
     model.blocks[0].register_forward_pre_hook(lambda *_: calls.append("outside"))
-    model.blocks[0]._checkpoint_wrapped_module.register_forward_pre_hook(lambda *_: calls.append("inside"))
+    model.blocks[0].inner.register_forward_pre_hook(lambda *_: calls.append("inside"))
     model(ids).sum().backward()
     assert calls.count("outside") == 1
     assert calls.count("inside") == 2
