@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from ..lightning_modules.internals.torch_names import record_memory, write_memory
 from ._work import is_compiled
 from .base import TrainerCallback
 from .report.document import document, figure, header, table
@@ -19,6 +20,7 @@ from .state import TrainerControl, TrainerState
 _BACKENDS = ("gloo:", "nccl:", "xccl:", "mpi:")  # begin the names of collectives
 _EXCHANGE, _WAITING = "backward: exchange of gradients", "waiting for the device"
 _INSIDE = (_EXCHANGE, _WAITING)
+_ALLOCATIONS = 100_000  # that are kept, as in torch's examples
 
 
 def _counted_as(part: str) -> Any:
@@ -34,8 +36,9 @@ class ProfilerCallback(TrainerCallback):
     """No counterpart in transformers: says where the time of some steps goes, and what to change first.
 
     Over `torch.profiler`. After the profiled steps the first process prints a table and writes into
-    `<output_dir>/profile`: `profile.html`, and `trace.json` for https://ui.perfetto.dev. During these steps the device
-    is waited for at the end of each part, so that a part includes what the device computes for it.
+    `<output_dir>/profile`: `profile.html`, `trace.json` for https://ui.perfetto.dev, and on CUDA `memory.pickle`, the
+    allocations of its GPU for https://pytorch.org/memory_viz. During these steps the device is waited for at the end of
+    each part, so that a part includes what the device computes for it.
 
     Args:
         wait: steps before the profiler starts.
@@ -66,7 +69,7 @@ class ProfilerCallback(TrainerCallback):
         profiler = torch.profiler
         schedule = profiler.schedule(wait=self.wait, warmup=self.warmup, active=self.active, repeat=1)
         weights = [] if kwargs["model"] is None else kwargs["model"].parameters()
-        self._on_device = any(weight.device.type != "cpu" for weight in weights)
+        self._on_device = next((weight.device.type for weight in weights if weight.device.type != "cpu"), "")
         self._steps, self._last = 0, time.perf_counter()
         self._profiler = profiler.profile(schedule=schedule, on_trace_ready=lambda _: None)
         self._profiler.start()
@@ -99,6 +102,8 @@ class ProfilerCallback(TrainerCallback):
             return
         self.seconds.clear()
         self._last = time.perf_counter()
+        if self._on_device == "cuda":
+            record_memory(_ALLOCATIONS)
         if model is not None and not is_compiled(args, model):  # hooks would be compiled
             self._hooks = [
                 model.register_forward_pre_hook(lambda module, _: self._mark("data" if module.training else "")),
@@ -127,13 +132,18 @@ class ProfilerCallback(TrainerCallback):
         profiler.stop()
         steps = min(self._steps - self.wait - self.warmup, self.active)
         control.should_training_stop = control.should_training_stop or (self.stop and steps == self.active)
-        if steps < 1 or not state.is_world_process_zero:
+        folder, is_writer = Path(args.output_dir) / "profile", steps > 0 and state.is_world_process_zero
+        if is_writer:
+            folder.mkdir(parents=True, exist_ok=True)
+        if self._on_device == "cuda":
+            if is_writer:
+                write_memory(str(folder / "memory.pickle"))
+            record_memory(0)
+        if not is_writer:
             return
         exchanged = (e for e in profiler.key_averages() if e.key.startswith(_BACKENDS))
         if exchange := sum(max(e.cpu_time_total, e.device_time_total) for e in exchanged):
             self.seconds[_EXCHANGE] = exchange / 1e6
-        folder = Path(args.output_dir) / "profile"
-        folder.mkdir(parents=True, exist_ok=True)
         profiler.export_chrome_trace(str(folder / "trace.json"))
         rows, said = _rows(self.seconds, steps), advice(self.seconds, args)
         (folder / "profile.html").write_text(_page(args, steps, rows, said), encoding="utf-8")

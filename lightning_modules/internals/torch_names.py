@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import nn
 from torch.utils import _pytree
 
@@ -14,6 +15,16 @@ def default_store() -> Any:
     from torch.distributed.distributed_c10d import _get_default_store
 
     return _get_default_store()
+
+
+def record_memory(events: int) -> None:
+    """Keep the last so many allocations of CUDA with their stacks; 0 ends that."""
+    torch.cuda.memory._record_memory_history(enabled="all" if events else None, max_entries=max(events, 1))
+
+
+def write_memory(file: str) -> None:
+    """Write what `record_memory` has kept, for https://pytorch.org/memory_viz."""
+    torch.cuda.memory._dump_snapshot(file)
 
 
 def mark_as_stepped(optimizer: Any, step: Callable[..., Any]) -> None:
@@ -38,10 +49,3 @@ def renames_what_it_loads(model: Any) -> bool:
         type(module)._load_from_state_dict is not plain or module._load_state_dict_pre_hooks
         for module in model.modules()
     )
-
-
-def wrap_in_checkpoint(module: nn.Module) -> nn.Module:
-    """Wrap a layer so that its activations are recomputed in the backward pass."""
-    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
-
-    return checkpoint_wrapper(module)

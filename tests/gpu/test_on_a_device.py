@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 from torch import nn
 from torch.utils.data import default_collate
 
-from lightrainer import NaNGuardCallback, Trainer, TrainerCallback, TrainingArguments
+from lightrainer import NaNGuardCallback, ProfilerCallback, Trainer, TrainerCallback, TrainingArguments
 from lightrainer.lightning_modules import checkpoint_activations
 from lightrainer.lightning_modules.common.seeding import capture_rng_state, restore_rng_state
 
@@ -38,6 +38,13 @@ def test_a_training_is_on_the_device(tmp_path, device):
     made = trainer(tmp_path, device, save_strategy="no")
     made.train()
     assert {parameter.device.type for parameter in made.model.parameters()} == {device}
+
+
+def test_a_profile_has_the_allocations_of_the_device(tmp_path, device):
+    trainer(tmp_path, device, callbacks=[ProfilerCallback(wait=1, warmup=1, active=2)], save_strategy="no").train()
+    file = tmp_path / "profile" / "memory.pickle"
+    assert file.exists() == (device != "cpu")
+    assert device == "cpu" or b"segments" in file.read_bytes()
 
 
 @pytest.mark.parametrize("precision", [{}, {"bf16": True}])
