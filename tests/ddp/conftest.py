@@ -1,5 +1,6 @@
 """Runs the training script in two processes, once for each library and scenario."""
 
+import functools
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,44 +30,32 @@ class TwoRanks:
     ranks: list[dict[str, Any]]
 
 
-def train(library: str, scenario: str, folder: Path) -> TwoRanks:
-    """Start two processes with gloo between them; fail with their output, also when they hang."""
-    processes = PROCESSES.get(scenario, 2)
+def train(library: str, scenario: str, folder: Path) -> None:
+    """Start processes with gloo between them; fail with their output, also when they hang."""
     script = OTHER_SCRIPTS.get(scenario, SCRIPT)
-    # `lightning.seed_everything` leaves this, and no training is to be seeded by it; but for those of Lightning alone.
-    seeded = {} if scenario == "modules" else {"PL_GLOBAL_SEED": "5"}
-    together = TOGETHER.get(library, ()) if script == SCRIPT else ()
-    scenarios = ",".join(together) if scenario in together else scenario
-    words, log = (library, scenarios, str(folder)), folder / f"{scenario}.log"
+    options = {"log": folder / f"{scenario}.log", "seconds": SECONDS, "processes": PROCESSES.get(scenario, 2)}
+    if scenario != "modules":
+        # `lightning.seed_everything` leaves this, and seeds no training but those of Lightning alone.
+        options["PL_GLOBAL_SEED"] = "5"
+    together = TOGETHER.get(library, ())
+    words = (library, ",".join(together) if scenario in together else scenario, str(folder))
     if (library, scenario) == ("lightrainer", "points"):  # one of them is started by torch's own launcher
-        code, said = forked_torchrun(script, *words, log=log, seconds=SECONDS, processes=processes, **seeded)
+        code, said = forked_torchrun(script, *words, **options)
         assert code == 0, said[-8000:]
     else:
-        finished_ranks(script, *words, log=log, seconds=SECONDS, processes=processes, library=library, **seeded)
-    return read(folder, scenario, processes)
-
-
-def read(folder: Path, scenario: str, processes: int) -> TwoRanks:
-    """Return what the ranks of a scenario wrote."""
-    ranks = [json.loads((folder / f"{scenario}-rank{rank}.json").read_text()) for rank in range(processes)]
-    return TwoRanks(folder, ranks)
+        finished_ranks(script, *words, library=library, **options)
 
 
 @pytest.fixture(scope="session")
 def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], TwoRanks]:
     """`two_ranks(library, scenario)`; each run is made once and shared by the tests."""
-    folders: dict[str, Path] = {}
-    runs: dict[tuple[str, str], TwoRanks] = {}
+    made = functools.cache(tmp_path_factory.mktemp)
 
     def get(library: str, scenario: str) -> TwoRanks:
-        if library not in folders:
-            folders[library] = tmp_path_factory.mktemp(library)
-        if (library, scenario) not in runs:
-            folder = folders[library]
-            if (folder / f"{scenario}-rank0.json").is_file():  # by a program of several scenarios
-                runs[library, scenario] = read(folder, scenario, PROCESSES.get(scenario, 2))
-            else:
-                runs[library, scenario] = train(library, scenario, folder)
-        return runs[library, scenario]
+        folder = made(library)
+        files = [folder / f"{scenario}-rank{rank}.json" for rank in range(PROCESSES.get(scenario, 2))]
+        if not files[0].is_file():  # or it was written by a program of several scenarios
+            train(library, scenario, folder)
+        return TwoRanks(folder, [json.loads(file.read_text()) for file in files])
 
     return get

@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 from forking import forked
-from ranks import QUIET, Classifier, points
-from torch.utils.data import IterableDataset, default_collate
+from ranks import QUIET, Classifier, Stream, points
+from torch.utils.data import default_collate
 
 from lightrainer import Trainer, TrainerCallback, TrainingArguments
 from lightrainer.lightning_modules.internals import lightning_internals  # imported before the forks
@@ -51,14 +51,6 @@ class Steps(TrainerCallback):
         self.steps[state.global_step], self.model.seen = self.model.seen, []
         control.should_save = control.should_save and state.global_step in SAVED
         control.should_training_stop = control.should_training_stop or state.global_step == self.stop
-
-
-class Stream(IterableDataset):
-    def __init__(self, items: list[Any]) -> None:
-        self.items = items
-
-    def __iter__(self) -> Any:
-        return iter(self.items)
 
 
 def items() -> list[dict[str, Any]]:

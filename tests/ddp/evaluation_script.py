@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from ranks import QUIET, leave_group
+from ranks import QUIET, Stream, leave_group
 from torch import nn
 from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
-from torch.utils.data import IterableDataset
 
 BATCH = 2
 CLASSES = 3
@@ -67,16 +66,6 @@ def pad(items: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
         for name, filler in (("input_ids", 0), ("labels", -100))
     }
     return {**batch, "index": torch.stack([item["index"] for item in items])}
-
-
-class Stream(IterableDataset):
-    """The samples, without their number."""
-
-    def __init__(self, items):
-        self.items = items
-
-    def __iter__(self):
-        return iter(self.items)
 
 
 def metrics_of(api: Any, seen: list[Any]) -> dict[str, Any]:

@@ -89,14 +89,6 @@ def test_a_static_graph_is_recorded_in_the_first_pass_and_relied_on_later(ours):
     assert [one == other for one, other in zip(first, second, strict=True)] == [True, False, False]
 
 
-def test_lengths_are_measured_once(both):
-    """The training samples once for the whole run; the reference measures the evaluation's each time."""
-    for rank, reference in zip(*reversed(both), strict=True):
-        training, evaluation = rank["grouped"]["read"]
-        assert len(training) <= len(reference["grouped"]["read"][0])
-        assert len(evaluation) < len(reference["grouped"]["read"][1])
-
-
 def test_lists_of_objects_are_gathered_as_in_the_reference(both):
     for expected, actual in zip(*both, strict=True):
         assert actual["objects"] == {**expected["objects"], "loss": pytest.approx(expected["objects"]["loss"])}

@@ -22,7 +22,7 @@ LEAST = {1: 30, 2: 8}
 
 def reports(folder: Path, processes: int, soak: int) -> Iterator[dict]:
     """One after the other until there were as many kills as a soak asks for; the first is always the same."""
-    kills, share = 0, soak * len(of(processes)) // len(CASES)
+    kills, share = 0, soak * list(NAMES.values()).count(processes) // len(CASES)
     for seed in count(0, len(CASES)):
         options = ["--processes", processes, "--seed", seed, "--kills", 12 if seed else 3]
         report = report_of("kill_trainings.py", folder / str(seed), *options)
@@ -32,12 +32,9 @@ def reports(folder: Path, processes: int, soak: int) -> Iterator[dict]:
             return
 
 
-def of(processes: int) -> list[str]:
-    return [name for name, case in CASES.items() if case.processes == processes and is_there(KINDS[case.reads].needs)]
-
-
-def is_there(package: str) -> bool:
-    return not package or find_spec(package) is not None
+NAMES = {
+    name: case.processes for name, case in CASES.items() if not (needs := KINDS[case.reads].needs) or find_spec(needs)
+}
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +51,7 @@ def all_reports(request, tmp_path_factory):
     return get
 
 
-@pytest.mark.parametrize("name", [name for processes in (1, 2) for name in of(processes)])
+@pytest.mark.parametrize("name", NAMES)
 def test_it_ends_the_same(all_reports, name):
     """Weights, logs and best model, bit for bit; nothing damaged after any kill, and nothing left over at the end."""
     case: Case = CASES[name]

@@ -5,6 +5,7 @@ import torch
 from beside_one_process import devices
 from ranks import Classifier, points
 from safetensors.torch import load_file
+from same_values import same
 from torch import nn
 from torch.utils.data import default_collate
 
@@ -28,10 +29,6 @@ def trainer(folder, device, model=None, callbacks=None, **changes):
 
 def weights(made):
     return [parameter.detach().cpu() for parameter in made.model.parameters()]
-
-
-def same(left, right):
-    return all(torch.equal(one, other) for one, other in zip(left, right, strict=True))
 
 
 def test_a_training_is_on_the_device(tmp_path, device):
@@ -81,8 +78,7 @@ def test_weights_saved_in_the_background_are_those_of_their_step(tmp_path, devic
         trainer(tmp_path / name, device, callbacks=callbacks, save_steps=2).train()
     for step in (2, 4, 6, 8):
         file = f"checkpoint-{step}/model.safetensors"
-        now, later = (load_file(tmp_path / name / file) for name in ("at once", "later"))
-        assert same(now.values(), later.values())
+        assert same(*(load_file(tmp_path / name / file) for name in ("at once", "later")))
 
 
 def test_a_batch_that_does_not_fit_is_halved(tmp_path, device):

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.data import IterableDataset
 
 QUIET: dict[str, Any] = {"report_to": "none", "disable_tqdm": True, "use_cpu": True, "dataloader_pin_memory": False}
 
@@ -28,6 +29,16 @@ def points(count: int, seed: int = 1) -> list[dict[str, torch.Tensor]]:
     """The same samples for a seed each time."""
     features = torch.randn(count, 8, generator=torch.Generator().manual_seed(seed))
     return [{"x": x, "labels": x[:3].argmax()} for x in features]
+
+
+class Stream(IterableDataset):
+    """The samples, without their number."""
+
+    def __init__(self, items: list[Any]):
+        self.items = items
+
+    def __iter__(self) -> Any:
+        return iter(self.items)
 
 
 def timeless(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
