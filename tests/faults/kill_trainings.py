@@ -40,14 +40,11 @@ def uninterrupted(case: Case, folder: Path) -> list[dict[str, float]]:
 
 
 def killed_often(
-    case: Case, folder: Path, seen: list[dict[str, float]], draw: random.Random, kills: int, forget: str
+    case: Case, folder: Path, seen: list[dict[str, float]], draw: random.Random, kills: int
 ) -> Iterator[dict[str, Any]]:
     """Each of so many kills, and nothing once a training has come to its end in spite of them."""
     kinds = draw.sample(case.moments, len(case.moments))
     for attempt, kind in zip(range(kills), itertools.cycle(kinds), strict=False):
-        for checkpoint in found(folder) if forget else []:
-            for name in (forget, "_manifest.json"):
-                (checkpoint / name).unlink(missing_ok=True)
         moment = drawn(kind, draw, seen, case.part, case.number)
         ended = run_until(case, folder, moment, attempt)
         if not any(ended.codes):
@@ -82,12 +79,12 @@ def was_meant(ended: Ended, moment: Moment) -> bool:
     return any(code in expected for code in codes) or (moment.what == "sample" and "DataLoader worker" in ended.said)
 
 
-def report_of(case: Case, folder: Path, seed: int, kills: int, *, forget: str = "") -> dict[str, Any]:
+def report_of(case: Case, folder: Path, seed: int, kills: int) -> dict[str, Any]:
     """How often it was killed, and how it ended all the same."""
     seen = uninterrupted(case, folder / "whole")
     killed = folder / "killed"
     killed.mkdir()
-    told = list(killed_often(case, killed, seen, random.Random(seed), kills, forget))
+    told = list(killed_often(case, killed, seen, random.Random(seed), kills))
     failed = [one for one in told if one["failed"]]
     if failed:
         return {"kills": told, "failed": failed[-1]}
@@ -95,15 +92,16 @@ def report_of(case: Case, folder: Path, seed: int, kills: int, *, forget: str = 
     return {
         "kills": told,
         "failed": None,
-        "other": [what for left, right in zip(whole, after, strict=True) for what in left if differ(left, right, what)],
+        "other": [
+            what
+            for left, right in zip(whole, after, strict=True)
+            for what in left.keys() - {"seen"}
+            if left[what] != right[what]
+        ],
         "begins": (killed / "begins.txt").read_text().split(),
         "left": sorted(path.name for path in (killed / "out").iterdir()),
         "left by the whole": sorted(path.name for path in (folder / "whole" / "out").iterdir()),
     }
-
-
-def differ(left: dict[str, Any], right: dict[str, Any], what: str) -> bool:
-    return what != "seen" and left[what] != right[what]
 
 
 def warm_up(folder: Path) -> None:
@@ -136,8 +134,6 @@ def main() -> None:
         if needs and find_spec(needs) is None:
             continue
         report[name] = report_of(case, options.folder / str(number), options.seed + number, options.kills)
-    if options.processes == 1:
-        report["control"] = report_of(CASES["samples"], options.folder / "control", 0, 3, forget="rng_state.pth")
     print(json.dumps(report))
 
 
