@@ -231,6 +231,7 @@ class CheckpointSaver:
         if has_parts:  # those of two checkpoints would be written over the same process groups
             with self._full_disk_warns():
                 self.background.wait()
+            self.background.parts.begin()
         is_tight = args.should_save and self._make_room(run_dir, size)
         if not later:
             self.finish_writing()
@@ -249,7 +250,7 @@ class CheckpointSaver:
                     self._require_whole_files(final)
             if args.world_size > args.local_world_size:
                 together.agree()
-            self.files = files = CheckpointFiles(copies, later=has_parts)
+            self.files = files = CheckpointFiles(copies, self.background.parts if has_parts else None)
             self._staging = str(folder)
             yield folder, together
             together.agree()

@@ -328,7 +328,7 @@ class Strategy:
         """
         spread = self.spread
         assert spread is not None
-        checkpoints.save_model_parts(spread, folder, files.parts)
+        checkpoints.save_model_parts(spread, folder, files)
 
     def weights_are_in_parts(self, checkpoint: str) -> bool:
         """Tell whether a checkpoint has the weights in the states of an engine alone, where they can be read."""
@@ -350,7 +350,7 @@ class Strategy:
         host, spread = self._require_host(), self.spread
         optimizer, write = host.optimizer, files.tensors if host.args.should_save else None
         if spread is not None and self.saves_parts(checkpoint=checkpoint):
-            checkpoints.save_optimizer_parts(spread, optimizer, folder, files.parts)
+            checkpoints.save_optimizer_parts(spread, optimizer, folder, files)
             return
         if spread is not None and checkpoint and self.saves_by_name:
             for name, named in checkpoints.whole_states_by_name(spread, optimizer).items():

@@ -21,6 +21,7 @@ from torch import nn
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
+from torch.distributed.checkpoint.staging import BlockingAsyncStager
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -33,12 +34,13 @@ from torch.distributed.checkpoint.state_dict_saver import async_save, save
 
 from ..common.file_names import MODEL_PARTS_NAME, OPTIMIZER_NAME_BIN, OPTIMIZER_PARTS_NAME, TRAINED_WEIGHTS_NAME
 from ..common.local_paths import StrPath
-from ..common.nested import map_nested
+from ..common.nested import leaves, map_nested
 from ..distributed.tensor_parallel import step_context
 from .adapters import is_of_base, names_by_peft
 from .forms import LoadReport
 from .manifest import note_checksums
 from .sharded_reading import PlainPlanner, PlainReader, read_table, require_same_kinds
+from .writing import CheckpointFiles
 
 _log = logging.getLogger(__name__)
 
@@ -49,20 +51,17 @@ _EXTRA_STATE = "_extra_state"
 """Suffix of the names of the extra states of modules."""
 
 
-Later = list[Callable[[], Callable[[], None]]]
-"""Functions that copy what is to be written, let a thread write it, and return a function that waits for it."""
-
 _groups: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
 """Groups of all processes for the threads that write, by the default group and the name of what is written."""
 
 
-def save_model_parts(model: nn.Module, folder: StrPath, later: Later | None = None) -> None:
+def save_model_parts(model: nn.Module, folder: StrPath, files: CheckpointFiles | None = None) -> None:
     """Write this process's shards of a model; collective.
 
     Args:
         model: sharded.
         folder: the checkpoint.
-        later: gets what writes them; None writes them at once.
+        files: takes copies, and what lets a thread write them, if it takes parts; otherwise they are written at once.
 
     Raises:
         OSError: the disk of some process refused.
@@ -71,7 +70,7 @@ def save_model_parts(model: nn.Module, folder: StrPath, later: Later | None = No
     names = names_by_peft(model, state)
     again = {name: state[own] for name, own in names.items()}
     more = {_SECOND_NAMES: dict.fromkeys(names, 0)} if names else {}
-    _write({"model": {**state, **again}, **more}, Path(folder, MODEL_PARTS_NAME), later)
+    _write({"model": {**state, **again}, **more}, Path(folder, MODEL_PARTS_NAME), files)
 
 
 def load_model_parts(model: nn.Module, folder: StrPath, *, together: bool) -> LoadReport:
@@ -107,10 +106,10 @@ def load_model_parts(model: nn.Module, folder: StrPath, *, together: bool) -> Lo
 
 
 def save_optimizer_parts(
-    model: nn.Module, optimizer: torch.optim.Optimizer, folder: StrPath, later: Later | None = None
+    model: nn.Module, optimizer: torch.optim.Optimizer, folder: StrPath, files: CheckpointFiles | None = None
 ) -> None:
     """Write this process's shards of the states of an optimizer; see `save_model_parts`."""
-    _write({"optimizer": get_optimizer_state_dict(model, optimizer)}, Path(folder, OPTIMIZER_PARTS_NAME), later)
+    _write({"optimizer": get_optimizer_state_dict(model, optimizer)}, Path(folder, OPTIMIZER_PARTS_NAME), files)
 
 
 def whole_states_by_name(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, dict[str, Any]]:
@@ -194,20 +193,31 @@ class _NotingWriter(FileSystemWriter):
         note_checksums(path, path.glob(f"__{dist.get_rank() if dist.is_initialized() else 0}_*"))
         return written
 
+    def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
+        """Return what `_write` has copied."""
+        return state_dict
 
-def _write(state: dict[str, Any], path: Path, later: Later | None) -> None:
-    if later is not None:
-        later.append(partial(_begin_to_write, state, path))
+
+def _write(state: dict[str, Any], path: Path, files: CheckpointFiles | None) -> None:
+    if files is None or files.parts is None:
+        with _plain_errors(path):
+            save(state, storage_writer=_NotingWriter(path))
         return
-    with _plain_errors(path):
-        save(state, storage_writer=_NotingWriter(path))
+    if any(hasattr(leaf, "local_shards") for leaf in leaves(state)):  # a `ShardedTensor`, of version 1 of FSDP
+        copied = BlockingAsyncStager().stage(state)
+    else:
+        copied = files.parts.of(state)
+        files.parts.wait()
+    files.begins.append(partial(_begin_to_write, copied, path))
 
 
 def _begin_to_write(state: dict[str, Any], path: Path) -> Callable[[], None]:
+    """Let a thread of torch write copies, and return what waits until all processes have written theirs."""
     groups = _groups.setdefault(dist.group.WORLD, {})
     if path.name not in groups:
         groups[path.name] = dist.new_group(backend="gloo")
-    writing: Any = async_save(state, storage_writer=_NotingWriter(path), process_group=groups[path.name])
+    writer = _NotingWriter(path, per_thread_copy_ahead=0)
+    writing: Any = async_save(state, storage_writer=writer, process_group=groups[path.name])
 
     def wait() -> None:
         with _plain_errors(path):

@@ -40,13 +40,13 @@ class CheckpointFiles:
 
     Args:
         copies: receives copies of tensors, to be written by `run` in a thread; None writes every file at once.
-        later: write the parts that all processes have in threads, too.
+        parts: receives copies of the parts that each process writes; None writes them at once.
     """
 
-    def __init__(self, copies: Snapshot | None = None, *, later: bool = False) -> None:
-        self.copies = copies
-        self.parts: list[Callable[[], Job]] | None = [] if later else None
-        """Each begins to write a part, and returns what waits until all processes have written theirs."""
+    def __init__(self, copies: Snapshot | None = None, parts: Snapshot | None = None) -> None:
+        self.copies, self.parts = copies, parts
+        self.begins: list[Callable[[], Job]] = []
+        """Each begins to write parts in a thread, and returns what waits until all processes have written theirs."""
         self.written = WrittenFiles()
         self._jobs: list[Job] = []
         self._begun: list[Job] = []
@@ -70,7 +70,7 @@ class CheckpointFiles:
 
     def begin(self) -> None:
         """Begin to write the parts; collective."""
-        self._begun = [begin() for begin in self.parts or ()]
+        self._begun = [begin() for begin in self.begins]
 
     def run(self) -> None:
         """Write the copies, and wait for the parts of all processes."""
@@ -102,6 +102,8 @@ class BackgroundWriter:
         self._writing: list[tuple[Future[None], int]] = []
         self._last: Future[None] | None = None
         self._free: list[Snapshot] = []
+        self.parts = Snapshot()
+        """Copies of the parts of one checkpoint at a time."""
         self._flushed_at = time.monotonic()
         self._requests = self._urgent = 0  # number of the newest flush, and of the newest that is waited for
         self._woken = threading.Event()
@@ -168,6 +170,7 @@ class BackgroundWriter:
             self._hurry()
             self._last = self._submit(lambda: [self._try_to_flush(one) for one in reversed(self.unflushed[:])])
             self._submit(self._free.clear)
+            self.parts = Snapshot()
             self._pool.shutdown(wait=False)
             self._pool = None
 

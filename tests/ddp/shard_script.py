@@ -158,15 +158,16 @@ def written(folder: Path, kind: str, strategy: str) -> dict[str, Any]:
     """
     threads = 2 if strategy.endswith("parts") else int(os.environ["RANK"] == "0")
     parts, watching = sharded_files._NotingWriter, Writers(kind, threads)
-    write_data, stage, save_weights = parts.write_data, parts.stage, writing.save_weights
+    write_data, save_weights = parts.write_data, writing.save_weights
     trainer = trainer_of(folder / ("killed" if kind == "again" else kind), strategy, seed=99 if kind == "again" else 7)
     trainer.args.save_total_limit = 9
     if kind == "now":
         trainer.background_checkpoints = None
-    elif kind != "again":
+    if kind == "alive":
+        trainer._checkpoints.background.parts.of = lambda state: state
+    if kind not in ("now", "again"):
         trainer.add_callback(watching)
         parts.write_data = lambda *given: watching.held(write_data, *given)
-        parts.stage = stage if kind != "alive" else lambda _, state: state
         writing.save_weights = functools.partial(watching.held, save_weights)
     error = None
     try:
@@ -174,7 +175,7 @@ def written(folder: Path, kind: str, strategy: str) -> dict[str, Any]:
     except OSError as raised:
         error = str(raised)
     finally:
-        parts.write_data, parts.stage, writing.save_weights = write_data, stage, save_weights
+        parts.write_data, writing.save_weights = write_data, save_weights
     found = {} if error else seen(trainer, folder / kind)
     return {**found, "error": error, "step": trainer.state.global_step, "there": watching.there}
 
