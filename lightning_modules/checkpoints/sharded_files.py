@@ -40,7 +40,6 @@ from .adapters import is_of_base, names_by_peft
 from .forms import LoadReport
 from .manifest import note_checksums
 from .sharded_reading import PlainPlanner, PlainReader, read_table, require_same_kinds
-from .writing import CheckpointFiles
 
 _log = logging.getLogger(__name__)
 
@@ -55,13 +54,13 @@ _groups: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDiction
 """Groups of all processes for the threads that write, by the default group and the name of what is written."""
 
 
-def save_model_parts(model: nn.Module, folder: StrPath, files: CheckpointFiles | None = None) -> None:
+def save_model_parts(model: nn.Module, folder: StrPath, files: Any = None) -> None:
     """Write this process's shards of a model; collective.
 
     Args:
         model: sharded.
         folder: the checkpoint.
-        files: takes copies, and what lets a thread write them, if it takes parts; otherwise they are written at once.
+        files: `CheckpointFiles`, which may take copies, and what lets a thread write them; None writes at once.
 
     Raises:
         OSError: the disk of some process refused.
@@ -106,7 +105,7 @@ def load_model_parts(model: nn.Module, folder: StrPath, *, together: bool) -> Lo
 
 
 def save_optimizer_parts(
-    model: nn.Module, optimizer: torch.optim.Optimizer, folder: StrPath, files: CheckpointFiles | None = None
+    model: nn.Module, optimizer: torch.optim.Optimizer, folder: StrPath, files: Any = None
 ) -> None:
     """Write this process's shards of the states of an optimizer; see `save_model_parts`."""
     _write({"optimizer": get_optimizer_state_dict(model, optimizer)}, Path(folder, OPTIMIZER_PARTS_NAME), files)
@@ -198,7 +197,7 @@ class _NotingWriter(FileSystemWriter):
         return state_dict
 
 
-def _write(state: dict[str, Any], path: Path, files: CheckpointFiles | None) -> None:
+def _write(state: dict[str, Any], path: Path, files: Any) -> None:
     if files is None or files.parts is None:
         with _plain_errors(path):
             save(state, storage_writer=_NotingWriter(path))
