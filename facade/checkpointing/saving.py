@@ -189,13 +189,9 @@ class CheckpointSaver:
         self.push_written()
 
     def finish_training(self) -> None:
-        """As `finish_writing`; flush the last checkpoint later if an older one is on the disk.
-
-        An interrupted training may be about to lose the machine.
-        """
+        """As `finish_writing`; wait for the disk if a checkpoint is to be deleted then, or the machine may be lost."""
         self.finish_writing()
-        limit, unflushed = self.host.args.save_total_limit, [one for one in self.background.unflushed if one.exists()]
-        if self._spared or self.signals.is_interrupted or (limit and len(unflushed) >= limit):
+        if self._spared or self.signals.is_interrupted:
             self.background.wait_until_flushed()
 
     def _make_room(self, run_dir: str, size: int) -> bool:

@@ -162,21 +162,24 @@ def stop(of, state, control):
 
 STAY = {
     "all stay": ({}, False),
-    "three stay": ({"save_total_limit": 3}, False),
-    "two stay": ({"save_total_limit": 2}, True),
+    "two stay": ({"save_total_limit": 2}, False),
+    "an older one is on the disk": ({"save_total_limit": 2}, True),
     "told to end": ({"max_steps": 9, "callbacks": [At("on_step_end", stop, step=4)]}, False),
 }
 
 
 @pytest.mark.parametrize(("changes", "waits"), STAY.values(), ids=STAY)
-def test_the_end_waits_for_the_disk_only_where_all_that_stay_could_be_lost(tmp_path, held, changes, waits):
+def test_the_end_waits_for_the_disk_only_where_a_checkpoint_is_to_be_deleted_then(tmp_path, held, changes, waits):
     """Nothing is flushed before the end here; a checkpoint that is on the disk is not removed before."""
+    if waits:
+        (tmp_path / "out" / "checkpoint-1").mkdir(parents=True)
     made = trainer(tmp_path / "out", **{**HALVES, **changes})
     ended = threading.Thread(target=made.train)
     ended.start()
     ended.join(2 if waits else None)
     assert ended.is_alive() is waits
     assert (tmp_path / "out" / "checkpoint-4" / "_manifest.json").exists()
+    assert (tmp_path / "out" / "checkpoint-1").exists() == waits
     held.set()
     ended.join()
     made._checkpoints.background.wait_until_flushed()
