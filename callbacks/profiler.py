@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from ..lightning_modules.internals.torch_names import record_memory, write_memory
 from ._work import is_compiled
 from .base import TrainerCallback
 from .report.document import document, figure, header, table
@@ -103,7 +102,7 @@ class ProfilerCallback(TrainerCallback):
         self.seconds.clear()
         self._last = time.perf_counter()
         if self._on_device == "cuda":
-            record_memory(_ALLOCATIONS)
+            torch.cuda.memory._record_memory_history(max_entries=_ALLOCATIONS)
         if model is not None and not is_compiled(args, model):  # hooks would be compiled
             self._hooks = [
                 model.register_forward_pre_hook(lambda module, _: self._mark("data" if module.training else "")),
@@ -137,8 +136,8 @@ class ProfilerCallback(TrainerCallback):
             folder.mkdir(parents=True, exist_ok=True)
         if self._on_device == "cuda":
             if is_writer:
-                write_memory(str(folder / "memory.pickle"))
-            record_memory(0)
+                torch.cuda.memory._dump_snapshot(str(folder / "memory.pickle"))
+            torch.cuda.memory._record_memory_history(enabled=None)
         if not is_writer:
             return
         exchanged = (e for e in profiler.key_averages() if e.key.startswith(_BACKENDS))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import nn
 from torch.utils import _pytree
 
@@ -15,16 +14,6 @@ def default_store() -> Any:
     from torch.distributed.distributed_c10d import _get_default_store
 
     return _get_default_store()
-
-
-def record_memory(events: int) -> None:
-    """Keep the last so many allocations of CUDA with their stacks; 0 ends that."""
-    torch.cuda.memory._record_memory_history(enabled="all" if events else None, max_entries=max(events, 1))
-
-
-def write_memory(file: str) -> None:
-    """Write what `record_memory` has kept, for https://pytorch.org/memory_viz."""
-    torch.cuda.memory._dump_snapshot(file)
 
 
 def mark_as_stepped(optimizer: Any, step: Callable[..., Any]) -> None:

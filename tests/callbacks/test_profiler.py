@@ -1,5 +1,6 @@
 """The profile of some steps: parts that add up, advice, files, and a command."""
 
+import inspect
 import json
 import os
 import subprocess
@@ -42,6 +43,24 @@ def test_the_parts_of_a_step_are_told_apart(tmp_path, capsys):
     assert "ProfilerStep#6" not in names
     page = (tmp_path / "profile" / "profile.html").read_text()
     assert all(part in page for part in parts)
+
+
+class OnGPU(ProfilerCallback):
+    def on_train_begin(self, *args, **kwargs):
+        super().on_train_begin(*args, **kwargs)
+        self._on_device = "cuda"
+
+
+def test_on_a_gpu_allocations_are_recorded_too(tmp_path, monkeypatch):
+    """By names that torch documents; `tests/gpu` has the file."""
+    calls = []
+    for name in ("_record_memory_history", "_dump_snapshot"):
+        bind = inspect.signature(getattr(torch.cuda.memory, name)).bind
+        monkeypatch.setattr(torch.cuda.memory, name, lambda *args, bind=bind, **kw: calls.append(bind(*args, **kw)))
+    monkeypatch.setattr(torch.accelerator, "synchronize", lambda: None)
+    make_trainer(tmp_path, [OnGPU(wait=1, warmup=1, active=2)]).train()
+    file = str(tmp_path / "profile" / "memory.pickle")
+    assert [call.arguments for call in calls] == [{"max_entries": 100_000}, {"filename": file}, {"enabled": None}]
 
 
 def test_numbers_are_those_of_a_training_without_it(tmp_path):

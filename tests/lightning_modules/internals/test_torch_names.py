@@ -1,7 +1,6 @@
 """Each private name of torch that is used does what it is used for."""
 
 import dataclasses
-import inspect
 import warnings
 
 import pytest
@@ -72,22 +71,6 @@ def hooked():
 @pytest.mark.parametrize(("model", "renames"), [(nn.Linear(1, 1), False), (Renaming(1, 1), True), (hooked(), True)])
 def test_models_that_rename_what_they_load_are_known(model, renames):
     assert torch_names.renames_what_it_loads(nn.Sequential(model)) is renames
-
-
-def test_allocations_are_recorded_by_names_that_torch_documents(monkeypatch):
-    """On a GPU, `tests/gpu` has the file; here torch's own arguments are bound."""
-    calls = []
-    for name in ("_record_memory_history", "_dump_snapshot"):
-        bind = inspect.signature(getattr(torch.cuda.memory, name)).bind
-        monkeypatch.setattr(torch.cuda.memory, name, lambda *args, bind=bind, **kw: calls.append(bind(*args, **kw)))
-    torch_names.record_memory(5)
-    torch_names.write_memory("file")
-    torch_names.record_memory(0)
-    assert [call.arguments for call in calls] == [
-        {"enabled": "all", "max_entries": 5},
-        {"filename": "file"},
-        {"enabled": None, "max_entries": 1},
-    ]
 
 
 def test_compiled_models_are_known():
