@@ -2,10 +2,13 @@
 
 import ast
 import functools
+import re
 import sys
 from pathlib import Path
 
 import pytest
+
+from lightrainer.facade.strategies import Strategy
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ["package", "facade", "lightning_modules", "callbacks"]
@@ -184,6 +187,22 @@ def test_what_both_lower_folders_need_imports_nothing_else():
 def test_the_library_of_this_api_is_not_imported():
     """Neither it nor its helper; they are looked for in `sys.modules` where other code has loaded them."""
     assert where(lambda path: {name[0] for name in imports(path)} & {"transformers", "accelerate"}) == {}
+
+
+def test_only_the_strategies_ask_which_one_it_is():
+    """Others import none of their classes, and show their names in messages alone."""
+    classes = {kind.__name__ for kind in Strategy.__subclasses__()}
+
+    def asks(path):
+        nodes = list(ast.walk(tree(path)))
+        shown = {inner for node in nodes if isinstance(node, ast.JoinedStr) for inner in ast.walk(node)}
+        attributes = [node for node in nodes if isinstance(node, ast.Attribute) and node not in shown]
+        named = [node.lineno for node in attributes if re.search(r"\bstrategy\.name$", ast.unparse(node))]
+        return named + [name for name in imports(path) if name[0] == "lightrainer" and name[-1] in classes]
+
+    found = where(asks)
+    assert "facade/strategies/__init__.py" in found  # `choose`, so that the search is known to find
+    assert {place: what for place, what in found.items() if not place.startswith("facade/strategies/")} == {}
 
 
 def test_no_file_is_long():

@@ -209,6 +209,14 @@ def test_what_was_deleted_there_does_not_come_back(folder, tmp_path):
     assert [path.name for path in Path(found.args.output_dir).glob("check*")] == ["checkpoint-2"]
 
 
+def test_trials_of_a_search(folder):
+    options = {"save_total_limit": 1, "eval_strategy": "epoch", "model_init": lambda: trainer("x").model}
+    found = trainer(folder, model=None, **SAVES, **options)
+    found.hyperparameter_search(n_trials=2, backend="optuna", hp_space=lambda trial: {"seed": trial.number})
+    for number in (0, 1):
+        assert checkpoints(f"{folder}/run-{number}") == ["checkpoint-8"]
+
+
 SHARDED = json.dumps({"fsdp": "full_shard", "fsdp_config": {"version": 2, "state_dict_type": "SHARDED_STATE_DICT"}})
 
 

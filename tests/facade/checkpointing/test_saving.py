@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -12,7 +13,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from tiny import files, same, trained, trainer, weights
+from safetensors.torch import load_file
+from tiny import At, files, same, trained, trainer, weights
 
 from lightrainer import Trainer, TrainerCallback, TrainingArguments
 from lightrainer.facade.checkpointing import saving
@@ -212,3 +214,19 @@ def test_parts_are_written_before_what_one_process_alone_writes(tmp_path, monkey
     with pytest.raises(OSError, match="full"):
         made._checkpoints.save_model("folder", internal=True, run=None)
     assert written == ["folder"]
+
+
+def test_a_relative_folder_stays_where_it_was_when_training_began(tmp_path, monkeypatch):
+    """The script changes its folder after the best checkpoint, which is neither rotated away nor lost."""
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    leave = At("on_step_end", lambda *_: monkeypatch.chdir(tmp_path / "elsewhere"), step=2)
+    values = iter([1.0, 3.0, 2.0, 4.0])
+    options = {"save_strategy": "steps", "save_steps": 1, "eval_strategy": "steps", "eval_steps": 1}
+    options |= {"save_total_limit": 2, "load_best_model_at_end": True, "metric_for_best_model": "own_loss"}
+    made = trained(Path("out"), callbacks=[leave], compute_metrics=lambda _: {"own_loss": next(values)}, **options)
+    best = tmp_path / "out" / "checkpoint-1"
+    assert sorted(os.listdir(tmp_path / "out")) == ["checkpoint-1", "checkpoint-4"]
+    assert os.listdir(tmp_path / "elsewhere") == []
+    assert made.state.best_model_checkpoint == str(best)
+    assert same(load_file(best / "model.safetensors"), weights(made.model))

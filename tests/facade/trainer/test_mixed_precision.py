@@ -132,6 +132,20 @@ def test_a_step_that_is_left_out_is_told_to_callbacks(tmp_path):
     assert made.state.global_step == len(skipped) == 12
 
 
+def test_a_second_training_goes_on_with_the_scale_and_in_another_precision_without(tmp_path):
+    """The last step in float16 was left out; in bfloat16 the learning rate moves all the same."""
+    made = trainer(tmp_path, model=steep(), fp16=True, max_steps=3, optim="sgd")
+    made.train()
+    scale, made.args.max_steps = made.accelerator.scaler.get_scale(), 2
+    made.train()
+    assert made.accelerator.scaler.get_scale() == scale / 4 < 65536.0 / 4
+    made.args.mixed_precision = "bf16"
+    made.train()
+    assert made.accelerator.scaler is None
+    rates = [entry["learning_rate"] for entry in made.state.log_history if "learning_rate" in entry]
+    assert rates == pytest.approx([1e-2, 5e-3])
+
+
 @pytest.mark.parametrize("event", ["on_pre_optimizer_step", "on_substep_end"])
 def test_an_interrupted_step_leaves_nothing_behind(tmp_path, event):
     """Neither scaled gradients, nor the belief that they are unscaled: the next training is as if it were the first."""

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 import torch
-from tiny import At, same, tiny, trainer, weights
+from tiny import At, same, tiny, told, trainer, weights
 
 from lightrainer.lightning_modules.common.safe_serialization import to_plain
 
@@ -31,6 +31,18 @@ def test_a_checkpoint_that_lacks_weights_of_the_model_is_refused(tmp_path):
     made.model._keys_to_ignore_on_load_missing = [r"^head\."]
     made.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
     assert made.state.global_step == 4
+
+
+def test_so_is_a_best_checkpoint(tmp_path):
+    """It was written by this run, so that something renamed the weights on the way."""
+
+    def rename(made, *_):
+        made.model.head, made.model.second = made.model.second, torch.nn.Identity()
+
+    best = {"save_strategy": "epoch", "eval_strategy": "epoch", "load_best_model_at_end": True}
+    made = told(trainer(tmp_path, callbacks=[At("on_save", rename)], **best))
+    with pytest.raises(ValueError, match=r"checkpoint-4 has no values for 2 of 6.*head\.weight"):
+        made.train()
 
 
 @pytest.fixture(scope="module")
