@@ -51,6 +51,15 @@ def test_order_is_the_references(tmp_path: Path, use_mtime: bool, best: int | No
     assert sort_checkpoints(str(tmp_path), **options) == reference.sort_checkpoints(str(tmp_path), **options)
 
 
+def test_times_that_tell_nothing_are_not_gone_by(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    """The newest checkpoint would be the first to be deleted."""
+    _make(tmp_path, [100, 9, 20])
+    for number, path in enumerate(list_checkpoints(tmp_path)):
+        os.utime(path, (1000 - number / 10, 1000 - number / 10))
+    assert _steps(sort_checkpoints(tmp_path, use_mtime=True)) == [9, 20, 100]
+    assert "they are ordered by step" in caplog.text
+
+
 @pytest.mark.parametrize("limit", [None, 0, 1, 2, 3, 5])
 @pytest.mark.parametrize("best", [None, 10, 40, 99])
 def test_the_same_checkpoints_are_left_as_by_the_reference(tmp_path: Path, limit: int | None, best: int | None):

@@ -11,6 +11,7 @@ import pytest
 
 from lightrainer.lightning_modules.checkpoints import (
     begin,
+    discard,
     disk,
     get_last_checkpoint,
     owner_token,
@@ -147,3 +148,16 @@ def test_interrupted_replacement_is_finished_or_undone(final: Path, kinds: tuple
     assert (final / "file").read_text() == found
     assert _hidden(final.parent) == []
     assert "was restored" in caplog.text
+
+
+def test_a_folder_is_hidden_before_it_is_deleted_and_one_that_cannot_be_is_a_warning(final: Path, monkeypatch, caplog):
+    """A kill in between leaves no half checkpoint, and a disk that refuses ends no training."""
+    _write(final, "x")
+    seen: list[bool] = []
+    real = disk.delete
+    monkeypatch.setattr(disk, "delete", lambda path: (seen.append(final.exists()), real(path))[1])
+    discard(final)
+    assert seen[-1] is False
+    assert list(final.parent.iterdir()) == []
+    discard(final)
+    assert "could not be deleted" in caplog.text

@@ -98,6 +98,16 @@ def test_tables_are_measured_as_by_the_reference(dataset):
     assert lengths.tolist() == ReferenceSampler(2, dataset=dataset).lengths
 
 
+def test_tables_are_not_read_sample_by_sample(monkeypatch):
+    """As the reference reads them."""
+    table, reads = datasets.Dataset.from_dict({"input_ids": [[0] * 5] * 300}), []
+    take = datasets.Dataset._getitem
+    monkeypatch.setattr(datasets.Dataset, "_getitem", lambda *words, **how: reads.append(1) or take(*words, **how))
+    monkeypatch.setattr(datasets.Dataset, "__iter__", lambda self: (self[index] for index in range(len(self))))
+    assert sample_lengths(table, "input_ids").tolist() == [5] * 300
+    assert len(reads) < 10
+
+
 @pytest.mark.parametrize(
     ("samples", "seen"), [([(1, 2)], "the type tuple"), ([{"ids": [1]}], r"the columns \['ids'\]")]
 )

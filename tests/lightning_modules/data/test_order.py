@@ -1,11 +1,14 @@
 """The order of an epoch: the numbers of torch.randperm, drawn as far as they are read, in 4 bytes a sample."""
 
 import tracemalloc
+import weakref
 
 import pytest
 import torch
 from torch.utils.data import RandomSampler
 
+from lightrainer.lightning_modules.data import batch_samplers
+from lightrainer.lightning_modules.data import order as order_module
 from lightrainer.lightning_modules.data.batch_samplers import ShardedBatchSampler
 from lightrainer.lightning_modules.data.length_grouping import LengthGroupedSampler
 from lightrainer.lightning_modules.data.order import CHUNK, order_of, random_order
@@ -84,3 +87,19 @@ def test_memory_of_an_order(kind, world_size):
         return batches
 
     assert peak_of(make) < 10 * MILLION
+
+
+def test_a_process_keeps_its_own_part_of_an_order_that_is_drawn_at_once(monkeypatch):
+    drawn = []
+
+    def noted(sampler):
+        order = order_of(sampler)
+        drawn.append(weakref.ref(order.values))
+        return order
+
+    monkeypatch.setattr(order_module, "DRAWN_AT_ONCE", 1)
+    monkeypatch.setattr(batch_samplers, "order_of", noted)
+    sampler = SeedableRandomSampler(range(1000), seed=0)
+    batches = iter(ShardedBatchSampler(sampler, 3, False, rank=1, world_size=2))
+    assert len(next(batches)) == 3
+    assert drawn[0]() is None

@@ -173,3 +173,12 @@ def collected_losses(name, concatenate, last, to_host_after):
     result = ours.result()
     assert ours.result() is None, "it can be used again"
     return result, theirs.get_arrays()
+
+
+def test_many_losses_take_the_room_of_numbers():
+    """Tensors of one number each would take a hundred times as much."""
+    collector = LossCollector()
+    for index in range(3000):
+        collector.add(torch.tensor(float(index)))
+    assert len(collector._waiting) + len(collector._parts) < 600
+    assert collector.result().tolist() == list(range(3000))

@@ -103,6 +103,30 @@ def test_what_lightning_users_begin_with_runs(name, through):
         assert len(after) > 1, "the metrics are logged beside the loss"
 
 
+class Echo(Bare):
+    """Generates the beginning of what it is given."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(11, 11)
+
+    def forward(self, input_ids, labels=None):
+        logits = self.table(input_ids)
+        loss = None if labels is None else functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+        return {"loss": loss, "logits": logits}
+
+    def generate(self, input_ids, **kwargs):
+        return input_ids[:, :3]
+
+
+def test_tuples_for_a_model_that_generates():
+    module = Seq2SeqModule(Echo(), metrics={"accuracy": MulticlassAccuracy(11, average="micro")}, pad_token_id=0)
+    trainer, loader = make_trainer(max_epochs=1), DataLoader(TensorDataset(TOKENS, TOKENS), batch_size=4)
+    trainer.fit(module, loader, loader)
+    assert "val_accuracy" in trainer.callback_metrics
+    assert torch.equal(torch.cat(trainer.predict(module, loader)), TOKENS[:, :3])
+
+
 def test_inputs_may_have_names_and_labels_none():
     """`({"x": ...}, y)`: what a tokenizer gave, and a label."""
     samples = [({"x": x}, y) for x, y in zip(ROWS, CLASSES, strict=True)]
