@@ -56,6 +56,17 @@ def test_the_end_of_an_epoch_comes_before_the_checkpoint(callback):
     assert switches(control) == [*SAVE_AND_STOP, "should_evaluate"]
 
 
+def test_a_training_that_starts_over_has_not_forgotten(callback):
+    """As with auto_find_batch_size: the signal came, whatever became of the attempt. A new one has."""
+    at(callback, "on_train_begin")
+    ask()
+    at(callback, "on_train_begin")
+    assert switches(at(callback, "on_step_end", global_step=1, epoch=0.1)) == SAVE_AND_STOP
+    at(callback, "on_train_end", global_step=1)
+    at(callback, "on_train_begin")
+    assert switches(at(callback, "on_step_end", global_step=2, epoch=0.2)) == []
+
+
 def test_after_a_stop_within_an_epoch_nothing_is_due_at_its_end(callback):
     at(callback, "on_train_begin")
     ask()

@@ -39,3 +39,10 @@ def test_stopped_and_resumed_it_leaves_a_model_a_picture_and_logs(demo, tmp_path
     left = {path.name for path in tmp_path.iterdir()}
     assert {"checkpoint-4", "model.safetensors", "tokenizer.json", "loss_curve.png"} <= left
     assert list(tmp_path.rglob("events.out.tfevents.*"))
+
+
+def test_checkpoints_of_an_earlier_run_are_not_mixed_with_a_new_one(demo, tmp_path, capsys):
+    (tmp_path / "checkpoint-2").mkdir()
+    with pytest.raises(SystemExit):
+        demo([f"--output-dir={tmp_path}"])
+    assert "add --resume" in capsys.readouterr().err

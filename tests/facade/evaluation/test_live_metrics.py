@@ -100,6 +100,14 @@ def test_each_dataset_by_itself(tmp_path):
     assert made.compute_metrics.rows == 0
 
 
+def test_an_evaluation_that_fails_leaves_nothing(tmp_path):
+    broken = [*points(6, seed=2), {"x": torch.zeros(9), "labels": torch.tensor(0)}]
+    made = trainer(tmp_path, compute_metrics=Counting([]), per_device_eval_batch_size=1)
+    with pytest.raises(RuntimeError):
+        made.evaluate(broken)
+    assert made.evaluate()["eval_Counting"] == 6
+
+
 class Watched(nn.Module):
     """Remembers its logits, as long as they are referenced elsewhere."""
 

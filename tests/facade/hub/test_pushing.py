@@ -121,6 +121,13 @@ def test_the_best_model_is_what_is_there_in_the_end(hub, tmp_path):
 # In the background.
 
 
+def test_a_second_training_is_uploaded_again(hub, tmp_path):
+    made = pushed(tmp_path)
+    made.train()
+    assert messages(hub) == ["End of training"] * 2
+    assert same(weights_of(hub), weights(made.model))
+
+
 def test_all_are_made_up_for_where_it_is_asked_for(hub, tmp_path):
     pushes = []
     note = At("on_push_begin", lambda host, state, control: pushes.append(state.global_step))
@@ -233,11 +240,13 @@ def test_by_hand(hub, tmp_path):
     note = At("on_push_begin", lambda host, state, control: pushes.append(state.global_step))
     made = trained(tmp_path / "out", model=model, hub_model_id=NAME, callbacks=[note], **EACH_STEP)
     made.save_model()
+    (tmp_path / "out" / "_mine").touch()
     assert hub.requests == []
     assert made.hub_model_id is None
     done = made.push_to_hub("By hand", tags=["one", "two"], language="en", license="mit")
     assert isinstance(done, CommitInfo)
     assert messages(hub) == ["By hand"]
+    assert uploaded(hub) == sorted(MODEL)
     card = hub.repos[NAME].files()["README.md"].decode()
     assert "- one\n- two\n- its-own\n- generated_from_trainer\n" in card
     assert "- en\n" in card

@@ -6,6 +6,7 @@ import pytest
 from tiny import files
 
 from lightrainer.facade.hub import pushing
+from lightrainer.facade.hub.model_card import _write
 from lightrainer.facade.hub.pushing import Stage
 
 CHECKPOINT = {"model.safetensors": b"weights", "config.json": b"{}", "1_Pooling/config.json": b"{1}"}
@@ -56,3 +57,12 @@ def test_nothing_of_the_checkpoint_is_copied_and_nothing_that_grows_is_linked(ou
     monkeypatch.undo()
     stage = Stage(out / "checkpoint-2", out)
     assert not os.path.samefile(stage.fill() / "notes.txt", out / "notes.txt")
+
+
+def test_a_new_card_does_not_change_that_of_the_checkpoint(out):
+    """Both are the same file at first."""
+    write(out / "checkpoint-2", {"README.md": b"of the checkpoint"})
+    root = Stage(out / "checkpoint-2", out).fill()
+    _write(root / "README.md", b"new")
+    assert (root / "README.md").read_bytes() == b"new"
+    assert (out / "checkpoint-2" / "README.md").read_bytes() == b"of the checkpoint"

@@ -12,6 +12,7 @@ from tiny import files, tiny, trainer
 
 from lightrainer.facade.search.hyperparameter_search import MissingBackendError
 from lightrainer.facade.search.storages import StorageError
+from lightrainer.facade.search.trial_folders import checked_name
 
 GARBAGE = "garbage.log"
 
@@ -111,3 +112,10 @@ def test_a_value_that_is_no_number_is_a_failed_trial(tmp_path, caplog):
     with pytest.raises(ValueError, match=r"(?s)2 fail.*trial 0: .* nan.*trial 1: .* nan"):
         made.hyperparameter_search(space, lambda metrics: math.nan, n_trials=2)
     assert made.train().global_step == 4
+
+
+def test_a_name_does_not_lead_out_of_the_folder():
+    """What lies there is deleted after a pruned trial."""
+    for name in ("../up", "/tmp/x", ".", "..", "a/b", "a\\b", "", 3):
+        with pytest.raises(ValueError, match=r"hp_name returned .*not a folder in output_dir"):
+            checked_name(name)

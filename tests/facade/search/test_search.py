@@ -2,14 +2,17 @@
 
 import copy
 import gc
+import pickle
 import weakref
+from functools import partial
 
 import optuna
 import pytest
 from small_searches import Odd, random_sampler, searcher, space
-from tiny import Tiny, files, tiny
+from tiny import Tiny, files, same, tiny, weights
 
-from lightrainer import Trainer, TrainerCallback
+from lightrainer import TimeLimitCallback, Trainer, TrainerCallback
+from lightrainer.facade.trainer import portable
 
 
 def test_the_arguments_are_what_they_were_and_the_best_model_is_there(tmp_path):
@@ -114,13 +117,13 @@ def test_memory_does_not_grow_from_trial_to_trial(tmp_path):
 
     def count(study, trial):
         alive.append(sum(one() is not None for one in models))
-        objects[trial.number] = len(gc.get_objects()) if trial.number in (2, 7) else 0
+        objects[trial.number] = len(gc.get_objects()) if trial.number in (5, 10) else 0
 
     made = searcher(tmp_path, model_init=model)
-    made.hyperparameter_search(space, n_trials=8, sampler=random_sampler(), callbacks=[count], gc_after_trial=True)
-    assert len(models) == 9
+    made.hyperparameter_search(space, n_trials=11, sampler=random_sampler(), callbacks=[count], gc_after_trial=True)
+    assert len(models) == 12
     assert max(alive) <= 2  # the last one, and the best so far
-    assert objects[7] - objects[2] < 5 * 150  # what optuna keeps of a trial
+    assert objects[10] - objects[5] < 5 * 150  # what optuna keeps of a trial
 
 
 def test_a_failure_that_is_caught_is_one_of_the_trial(tmp_path):
@@ -183,6 +186,26 @@ def test_workers_side_by_side(tmp_path):
         return {(trial.params["learning_rate"], trial.value) for trial in made.study.trials}
 
     assert found(2) <= found(1)  # two workers may try one point of the grid
+
+
+def test_a_worker_that_fails_ends_the_search(tmp_path):
+    def fragile(trial):
+        raise ArithmeticError("in a worker")
+
+    with pytest.raises(ArithmeticError, match="in a worker"):
+        searcher(tmp_path).hyperparameter_search(fragile, n_trials=4, n_jobs=2)
+
+
+def test_a_trainer_that_has_trained_goes_to_another_process(tmp_path):
+    """As Ray sends it, which is not installed; what is left behind is made again there."""
+    options = {"callbacks": [TimeLimitCallback("2h")], "enable_jit_checkpoint": True}
+    made = searcher(tmp_path, model_init=partial(tiny, 3), **options)
+    made.train()
+    again, _ = portable.revive(pickle.loads(pickle.dumps(portable.portable(made))))
+    kinds = [[type(one).__name__ for one in each.callback_handler.callbacks] for each in (made, again)]
+    assert kinds[1] == [name for name in kinds[0] if name != "JITCheckpointCallback"] != kinds[0]
+    again.train()
+    assert same(weights(again.model), weights(made.model))
 
 
 @pytest.mark.parametrize("options", [{}, {"storage": "study.log", "n_jobs": 2}])
