@@ -139,6 +139,13 @@ class OwnDraws:
         return {**batch, "x": batch["x"] + 0.1 * float(drawn)}
 
 
+class OwnClass(OwnDraws):
+    """Its batches cannot be written down, so that the last one read is made anew."""
+
+    def __call__(self, samples: list[dict[str, Any]]) -> Any:
+        return Own(super().__call__(samples))
+
+
 class OwnNoise(Noisy):
     """Samples with a generator of their own, too."""
 
@@ -217,6 +224,10 @@ KINDS = {
     "batches of a class of its own": Kind(collator=lambda samples: Own(collate(samples))),
     "generators of their own": Kind(OwnNoise, makes_collator=OwnDraws),
     "a stream with generators of its own": Kind(OwnStream, makes_collator=OwnDraws),
+    "generators of their own, and such batches": Kind(OwnNoise, makes_collator=OwnClass),
+    "a plain DataLoader with generators": Kind(
+        OwnNoise, cls=loaded_by(lambda data: DataLoader(data, 2, shuffle=True, collate_fn=OwnDraws()))
+    ),
     "a plain DataLoader": Kind(cls=loaded_by(lambda data: DataLoader(data, 2, shuffle=True, collate_fn=collate))),
     "a DataLoader with a generator": Kind(
         cls=loaded_by(lambda data: DataLoader(data, 2, shuffle=True, collate_fn=collate, generator=generator()))
