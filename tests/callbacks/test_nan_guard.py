@@ -159,12 +159,17 @@ def test_names_of_the_gradients_where_clipping_has_not_spread_them(tmp_path, cap
 
 
 def test_a_loss_that_the_model_does_not_return(tmp_path, caplog):
-    """Then its gradients tell."""
+    """Then its gradients tell; spikes, which would never be found, are refused."""
     guard = NaNGuardCallback("skip")
-    trainer = make(tmp_path, samples(), guard, model=Model(tells_loss=False), label_names=["labels"])
     loss = lambda outputs, labels, num_items_in_batch=None: functional.mse_loss(outputs["logits"], labels)
-    trainer.compute_loss_func = loss
+    trainer, spikes = (
+        make(tmp_path, samples(), one, model=Model(tells_loss=False), label_names=["labels"])
+        for one in (guard, NaNGuardCallback("skip", spikes=detector()))
+    )
+    trainer.compute_loss_func = spikes.compute_loss_func = loss
     trainer.train()
+    with pytest.raises(ValueError, match="reads the loss that the model returns, and found none"):
+        spikes.train()
     assert guard.skipped == [BAD]
     assert f"Step {BAD}: gradients are NaN" in caplog.text
 

@@ -441,6 +441,12 @@ def planned(folder, monkeypatch, *words):
     return plans[0]
 
 
+def test_steps_of_different_batches_are_warned_of(tmp_path, monkeypatch, capsys):
+    for unit in ("steps", "epochs"):
+        planned(tmp_path, monkeypatch, "--pruner", "median", "--pruning-unit", unit)
+        assert ("different amounts of data" in capsys.readouterr().err) == (unit == "steps")
+
+
 WORDS_AND_VISIBLES = [
     (["--workers", "2"], "5,GPU-b,7", ["5", "GPU-b"]),
     (["--workers", "3"], "5,GPU-b,-1,7", ["5", "GPU-b", "5"]),

@@ -266,3 +266,8 @@ def test_addresses_that_cannot_be(address, folder, tmp_path):
         TrainingArguments(address, report_to="none")
     assert "secret" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_save_on_each_node_is_refused(folder):
+    with pytest.raises(ValueError, match="save_on_each_node: leave it out"):
+        TrainingArguments(folder, save_on_each_node=True)
