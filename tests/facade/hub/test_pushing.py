@@ -217,6 +217,15 @@ def test_what_processes_the_data_and_a_model_that_saves_itself(hub, tmp_path):
     assert same(weights(OfTheHub.from_pretrained(NAME)), weights(made.model))
 
 
+def test_an_override_of_the_card_is_asked(hub, tmp_path):
+    class Own(Trainer):
+        def create_model_card(self, *args, **kwargs):
+            (tmp_path / "out" / "README.md").write_text("---\nlicense: mit\n---\nA model of mine")
+
+    pushed(tmp_path, cls=Own, save_strategy="epoch")
+    assert hub.repos[NAME].files()["README.md"].endswith(b"A model of mine")
+
+
 def test_an_override_of_the_push_is_asked(hub, tmp_path):
     seen = []
 

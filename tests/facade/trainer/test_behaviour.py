@@ -1,10 +1,11 @@
 """How a Trainer behaves over its life: several trainings, modes of the model, interruptions, errors, callbacks."""
 
+import copy
 import signal
 
 import pytest
 import torch
-from tiny import At, Tiny, losses, same, told, trained, trainer, weights
+from tiny import At, Tiny, losses, points, same, told, trained, trainer, weights
 
 from lightrainer import Trainer
 
@@ -90,6 +91,17 @@ def test_an_interruption_reaches_the_script(tmp_path, event):
     assert made.evaluate()["eval_loss"] > 0
 
 
+@pytest.mark.parametrize("act", [lambda made: made.evaluate(), lambda made: made.predict(points(4))])
+def test_an_interruption_of_an_evaluation_too(tmp_path, act):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    handler = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        act(trainer(tmp_path, callbacks=[At("on_prediction_step", interrupt)]))
+    assert signal.getsignal(signal.SIGINT) is handler
+
+
 STEPS = ["training_step", "compute_loss", "prediction_step", "create_optimizer", "_save", "get_train_dataloader", "log"]
 
 
@@ -111,3 +123,12 @@ def test_an_error_of_the_user_comes_out_unchanged(tmp_path, name):
 
 
 # --- callbacks
+
+
+def test_a_copy_makes_its_own_components(tmp_path):
+    """Uploads, signals and states of callbacks are of one Trainer; what the user gave is shared."""
+    made = trainer(tmp_path)
+    assert made._callback_states.host is made
+    copied = copy.copy(made)
+    assert copied._callback_states.host is copied
+    assert copied.callback_handler is made.callback_handler
