@@ -104,3 +104,10 @@ def test_each_wandb_trial_is_a_run_and_a_run_of_the_script_is_used(wandb, tmp_pa
     own = wandb.init(project="own")
     trainer(lightrainer, tmp_path / "out", report_to="wandb").train()
     assert wandb.run is own
+
+
+def test_wandb_disabled_does_nothing(wandb, tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_DISABLED", "true")
+    trainer(lightrainer, tmp_path / "out", report_to="wandb").train()
+    assert wandb.run.disabled
+    assert not Path(wandb.run.settings.sync_file).exists()
