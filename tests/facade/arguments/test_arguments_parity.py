@@ -164,6 +164,7 @@ def test_configurations_are_read_from_files(field, tmp_path):
 SETTERS = [
     ("set_training", {"learning_rate": 1e-4, "batch_size": 2, "num_epochs": 1, "max_steps": 3, "seed": 7}),
     ("set_evaluate", {"strategy": "steps", "steps": 10, "batch_size": 3, "accumulation_steps": 2, "delay": 5}),
+    ("set_testing", {"batch_size": 3, "loss_only": True}),
     ("set_save", {"strategy": "best", "total_limit": 2}),
     ("set_logging", {"strategy": "epoch", "level": "info", "report_to": ["tensorboard"]}),
     ("set_optimizer", {"name": "adamw_torch", "beta1": 0.8}),
