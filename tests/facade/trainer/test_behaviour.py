@@ -2,6 +2,7 @@
 
 import copy
 import signal
+import sys
 
 import pytest
 import torch
@@ -100,6 +101,20 @@ def test_an_interruption_of_an_evaluation_too(tmp_path, act):
     with pytest.raises(KeyboardInterrupt):
         act(trainer(tmp_path, callbacks=[At("on_prediction_step", interrupt)]))
     assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_an_exit_keeps_its_code(tmp_path):
+    """A callback that answers Ctrl-C by leaving with a code of its own."""
+
+    def leave(*_):
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            sys.exit(3)
+
+    with pytest.raises(SystemExit) as raised:
+        trainer(tmp_path, callbacks=[At("on_step_end", leave)]).train()
+    assert raised.value.code == 3
 
 
 STEPS = ["training_step", "compute_loss", "prediction_step", "create_optimizer", "_save", "get_train_dataloader", "log"]
