@@ -218,6 +218,12 @@ def test_damaged_weights_are_an_error_that_names_the_file(tmp_path: Path, size: 
         load_weights(_plain(), tmp_path)
 
 
+def test_values_without_a_place_in_the_model_are_said(tmp_path: Path, caplog):
+    save_weights(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), tmp_path)
+    assert set(load_weights(nn.Sequential(nn.Linear(2, 2)), tmp_path).unexpected) == {"1.weight", "1.bias"}
+    assert "has values that the model has no place for: 1." in caplog.text
+
+
 def test_wrong_pretrained_model_keeps_its_own_values_and_says_so(tmp_path: Path):
     """Reading through the class must not put random values in the place of the model's own."""
     save_weights(_tiny("bert"), tmp_path)
