@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
 from lightrainer.lightning_modules.checkpoints import problems, save_torch, save_weights, write_manifest
@@ -30,6 +31,12 @@ def test_names_and_sizes(checkpoint: Path):
     """Of all files, in subfolders too, but of itself."""
     sizes = read_manifest(checkpoint).sizes
     assert sizes == {name: (checkpoint / name).stat().st_size for name in sorted(NAMES)}
+    assert problems(checkpoint) == []
+
+
+def test_weights_may_have_taken_another_form(checkpoint: Path):
+    torch.save(load_file(checkpoint / "model.safetensors"), checkpoint / "pytorch_model.bin")
+    (checkpoint / "model.safetensors").unlink()
     assert problems(checkpoint) == []
 
 

@@ -11,7 +11,7 @@ from same_values import same
 from transformers import trainer_pt_utils as reference
 
 from lightrainer.lightning_modules.evaluation import preallocated_arrays as module
-from lightrainer.lightning_modules.evaluation.preallocated_arrays import growing
+from lightrainer.lightning_modules.evaluation.preallocated_arrays import PreallocatedArray, growing
 
 
 def numbers(*shape, dtype="float32"):
@@ -63,6 +63,17 @@ def test_other_shapes_and_leaves_are_errors():
     for leaf in ("text", 3, None):
         with pytest.raises(TypeError, match=rf"type {type(leaf).__name__} .*ignore_keys"):
             joined([(np.ones(2), leaf)] * 2)
+
+
+def test_each_value_is_written_once(monkeypatch):
+    """Or twice, in the worst case, in which each batch is wider than all before it."""
+    written, write = [], PreallocatedArray._write
+    noted = lambda array, rows, batch: (written.append(rows.nbytes), write(array, rows, batch))
+    monkeypatch.setattr(PreallocatedArray, "_write", noted)
+    for widths, times in ([4] * 40, 1), ([7, 4] * 20, 1), (range(1, 41), 2):
+        written.clear()
+        found = joined([np.ones((8, width)) for width in widths])
+        assert found.nbytes <= sum(written) <= times * found.nbytes
 
 
 PEAK = """
