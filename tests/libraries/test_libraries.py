@@ -25,6 +25,10 @@ TOGETHER = {"trl_sft": [], "trl_preferences": [], "trl_online": [], "sentence_em
 REPAIRED = ("trl_accumulated", "trl_experimental")
 
 
+FSDP2 = {"fsdp_version": 2, "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP"}
+FSDP2 |= {"fsdp_state_dict_type": "FULL_STATE_DICT", "fsdp_cpu_ram_efficient_loading": False}
+
+
 def need(script, aside=None):
     missing = [name for name in SCRIPTS[script] if importlib.util.find_spec(name) is None]
     if aside is not None and not (ASIDE / aside).is_dir():
@@ -136,6 +140,39 @@ def test_two_adapters_go_on_as_if_never_stopped(tmp_path):
     ]
     assert saved[0] == saved[1]
     assert saved[0][0] != saved[0][1], "only one of them is trained"
+
+
+LAUNCHED = {
+    "sft": ({"distributed_type": "FSDP", "fsdp_config": FSDP2}, {"fsdp": True}, "ModelParallelStrategy"),
+    "dpo": ({"distributed_type": "MULTI_GPU", "mixed_precision": "bf16"}, {"bf16": True}, "bf16-mixed"),
+}
+
+
+@pytest.mark.parametrize("kind", LAUNCHED)
+def test_launchers_train_as_the_arguments_do(tmp_path, kind):
+    """`accelerate launch` and `lightrainer launch` with one file: the weights and logs of torchrun and arguments."""
+    need("trl_sft")
+    config, given, shown = LAUNCHED[kind]
+    file = tmp_path / "launch.json"
+    file.write_text(json.dumps({"compute_environment": "LOCAL_MACHINE", "num_processes": 2, **config}))
+    commands = {
+        "arguments": [*TWO_PROCESSES, "-m", "lightrainer"],
+        "accelerate": ["-m", "accelerate.commands.launch", "--config_file", str(file), "-m", "lightrainer"],
+        "lightrainer": ["-m", "lightrainer", "launch", "--config_file", str(file)],
+    }
+    found = []
+    for name, command in commands.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        more = [json.dumps(given)] if name == "arguments" else []
+        done = execute([*command, "trl_launched.py", str(folder), kind, *more])
+        assert done.returncode == 0, done.stdout[-6000:]
+        figures = json.loads((folder / "figures.json").read_text())
+        assert figures["trainer_of"] == "lightrainer"
+        assert shown in figures["plan"]
+        assert ("taken from its variables" in figures["plan"]) == (name != "arguments")
+        found.append((figures["logs"], (folder / "model" / "model.safetensors").read_bytes()))
+    assert found[0] == found[1] == found[2]
 
 
 TRL_COMMANDS = {"sft": ["text"], "dpo": ["prompt", "chosen", "rejected"]}
