@@ -51,12 +51,12 @@ class TrainerControl(ExportableState):
     should_log: bool = False
     """Report the logs at the end of this step. Taken down when the next step begins."""
 
-    should_go_back: bool = dataclasses.field(default=False, init=False)
+    should_go_back = False
     """Load weights and optimizer of the newest checkpoint at the end of this step; not in the reference."""
 
     def state(self) -> dict[str, Any]:
         """Return the five switches of the reference, which are constructor arguments."""
-        switches = {f.name: getattr(self, f.name) for f in dataclasses.fields(TrainerControl) if f.init}
+        switches = {f.name: getattr(self, f.name) for f in dataclasses.fields(TrainerControl)}
         return {"args": switches, "attributes": {}}
 
 

@@ -299,7 +299,7 @@ class TrainerModule(EvaluationModule):
         """End a step: log, evaluate and save, if they are due."""
         facade = self.facade
         if self.epoch.stepped:
-            if facade.control.should_go_back:
+            if getattr(facade.control, "should_go_back", False):  # a callback may return a control of another library
                 facade._restorer.go_back(self)
             facade.control = facade.callback_handler.on_step_end(facade.args, facade.state, facade.control)
             self._log_save_evaluate()

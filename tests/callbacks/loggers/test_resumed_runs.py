@@ -1,7 +1,9 @@
 """A resumed training goes on with the run of its checkpoint, unless the script or the environment names one."""
 
 import importlib
+import itertools
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import recorded_clients
@@ -46,10 +48,13 @@ def test_wandb(tmp_path, monkeypatch):
 
 @needs("tensorboard")
 @pytest.mark.parametrize("asked", [False, True])
-def test_tensorboard(tmp_path, asked):
+def test_tensorboard(tmp_path, asked, monkeypatch):
     """The folder of the run, in which what came after the checkpoint is taken back."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.summary.writer import event_file_writer
 
+    seconds = itertools.count(1_800_000_000)  # files are read in the order of their names, which are in seconds
+    monkeypatch.setattr(event_file_writer, "time", SimpleNamespace(time=lambda: next(seconds)))
     changes = {"logging_dir": str(tmp_path / "asked")} if asked else {}
     given = tmp_path, "tensorboard", "TensorBoardCallback"
     first = train(*given, **changes)
