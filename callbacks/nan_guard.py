@@ -190,7 +190,7 @@ class NaNGuardCallback(TrainerCallback):
             control.should_training_stop = True
             said += " Training stops, with the weights before this step."
         else:
-            control.should_go_back = self.action == "go_back"
+            control.should_go_back |= self.action == "go_back"
             said += " The step is left out."
         if state.is_world_process_zero:
             logger.warning("%s", said)
