@@ -9,6 +9,7 @@ import argparse
 import os
 import signal
 import time
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -36,6 +37,8 @@ class Trouble(TrainerCallback):
         print(f"step {state.global_step}\n", end="", flush=True)  # in one piece: two processes may write to one file
         time.sleep(options.slow)
         if options.kill and state.global_step == 3 and not os.path.exists(options.kill):
+            while not any(Path(args.output_dir).glob("checkpoint-*")):  # they are written in the background
+                time.sleep(0.01)
             open(options.kill, "w").close()
             os.kill(os.getpid(), signal.SIGKILL)
 
