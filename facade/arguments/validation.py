@@ -29,9 +29,6 @@ from .typecheck import wrong_types
 
 logger = logging.getLogger(__name__)
 
-INTEGRATIONS = tuple(sorted([*TRACKERS, "neptune"]))
-"""Trackers named by the API."""
-
 ACCUMULATION_KEYS = ("num_steps", "adjust_scheduler", "sync_with_dataloader", "sync_each_batch")
 """Keys of `gradient_accumulation_kwargs`."""
 
@@ -148,9 +145,10 @@ def _numbers_of_schedule(args: Any) -> Iterable[str]:
 @rule("report_to")
 def _trackers(args: Any) -> Iterable[str]:
     names = args.report_to if isinstance(args.report_to, (list, tuple)) else [args.report_to]
-    choices = (*INTEGRATIONS, "all", "none", None) if len(names) == 1 else INTEGRATIONS
+    choices = (*TRACKERS, "all", "none", None) if len(names) == 1 else TRACKERS
     for name in names:
-        yield from choice_errors("report_to", name, choices)
+        if name != "neptune":  # `support` refuses it
+            yield from choice_errors("report_to", name, choices)
 
 
 @rule("include_for_metrics")

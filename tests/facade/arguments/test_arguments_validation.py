@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from lightrainer.callbacks.loggers.availability import TRACKERS
 from lightrainer.facade.arguments import TrainingArguments, hardware
 from lightrainer.facade.arguments.enums import OptimizerNames, SchedulerType
-from lightrainer.facade.arguments.validation import INTEGRATIONS
 
 
 def test_lightning_can_read_how_tf32_is_set():
@@ -61,5 +61,14 @@ def test_all_optimizers_schedules_and_trackers_are_accepted():
         assert TrainingArguments(optim=name.value).optim is name
     for name in SchedulerType:
         assert TrainingArguments(lr_scheduler_type=name.value, eval_strategy="epoch").lr_scheduler_type is name
-    for name in set(INTEGRATIONS) - {"neptune"}:
+    for name in TRACKERS:
         assert TrainingArguments(report_to=name).report_to == [name]
+
+
+def test_report_to_error_offers_accepted_trackers_only():
+    for written in ("tensorbord", ["tensorbord", "wandb"]):
+        with pytest.raises(ValueError, match="report_to='tensorbord'") as error:
+            TrainingArguments(report_to=written)
+        offered = str(error.value).partition("Choose from: ")[2].rstrip(".").split(", ")
+        for name in offered:
+            TrainingArguments(report_to=name)
