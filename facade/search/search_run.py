@@ -247,6 +247,7 @@ class SearchRun:
     def _retrain(self, trial: Any) -> None:
         """Train once more with the values of the best run, in the folder `best`."""
         self.folder, self.is_over = "best", True
+        self._require_model(trial)
         try:
             self.trainer.train(trial=trial)
         finally:
@@ -278,6 +279,7 @@ class SearchRun:
         self.metrics = {}
         self.given.restore()
         self.best.make_room()
+        self._require_model(trial)
         self.reported = set()
         if continued is None:
             return
@@ -288,6 +290,11 @@ class SearchRun:
         for step, value in continued.reports.items():
             trial.report(value, step)
         self.reported = set(continued.reports)
+
+    def _require_model(self, trial: Any) -> None:
+        """Make a model where `model_init` failed in the trial before: a training inspects one before it makes its own."""
+        if self.trainer.model is None:
+            install(self.trainer, self.trainer.call_model_init(trial))
 
     def _remove_pruned(self, trial: Any) -> None:
         if self.options.remove_pruned and self.trainer.args.should_save:

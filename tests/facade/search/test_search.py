@@ -143,6 +143,24 @@ def test_a_failure_that_is_caught_is_one_of_the_trial(tmp_path):
     assert made.args.learning_rate == 1e-2
 
 
+@pytest.mark.parametrize("failing", [0, 1, 2])
+@pytest.mark.parametrize("final_model", ["best", "retrain", "last"])
+def test_search_with_catch_continues_after_model_init_failed(tmp_path, failing, final_model):
+    def make(trial=None):
+        if trial is not None and trial.number == failing:
+            raise ArithmeticError("too large")
+        return tiny()
+
+    made = searcher(tmp_path, model_init=make)
+    best = made.hyperparameter_search(space, n_trials=3, catch=ArithmeticError, final_model=final_model)
+    expected = ["COMPLETE"] * 3
+    expected[failing] = "FAIL"
+    assert [trial.state.name for trial in made.study.trials] == expected
+    assert isinstance(made.model, Tiny)
+    if final_model != "last":
+        assert made.evaluate()["eval_loss"] == best.objective
+
+
 def test_options_of_the_study(tmp_path):
     options = {"study_name": "mine", "storage": f"sqlite:///{tmp_path / 'study.db'}"}
     made = searcher(tmp_path / "out")
