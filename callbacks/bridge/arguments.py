@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from ...lightning_modules.common.metric_directions import known_direction
 from ...lightning_modules.common.suggestions import did_you_mean
 from .reports import as_metric_for_best_model
 
@@ -178,7 +179,7 @@ class BridgeArguments:
         monitor = _monitor(self.trainer)
         if "metric_for_best_model" not in self.given and getattr(monitor, "mode", None) in ("min", "max"):
             return monitor.mode == "max"
-        return not name.endswith("loss")
+        return known_direction(name) != "minimize"
 
 
 def _is_plain(value: Any) -> bool:

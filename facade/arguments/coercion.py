@@ -15,6 +15,7 @@ from typing import Any
 
 from ...lightning_modules.common.json_files import read_object
 from ...lightning_modules.common.local_paths import local_folder
+from ...lightning_modules.common.metric_directions import known_direction
 from .accelerator import AcceleratorConfig
 from .checkpointing import agree
 from .enums import DebugOption, FSDPOption, HubStrategy, IntervalStrategy, OptimizerNames, SaveStrategy, SchedulerType
@@ -199,6 +200,12 @@ def _best_model(args: ArgumentFields) -> None:
         args.metric_for_best_model = f"{args.eval_aggregate}_loss" if args.eval_aggregate else "loss"
     if args.greater_is_better is None and isinstance(args.metric_for_best_model, str):
         args.greater_is_better = not args.metric_for_best_model.endswith("loss")
+        if args.greater_is_better and known_direction(args.metric_for_best_model) == "minimize":
+            logger.warning(
+                "metric_for_best_model=%r is maximized: greater_is_better is unset, and the name does not end in 'loss'. "
+                "Set greater_is_better=False if less is better.",
+                args.metric_for_best_model,
+            )
 
 
 def _whole_steps(args: ArgumentFields) -> None:

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
+from ...lightning_modules.common.metric_directions import known_direction
 from .trial_values import cast, declared_types
 
 VARIABLE = "LIGHTRAINER_TRIAL"
@@ -88,14 +89,21 @@ def apply_trial(args: Any) -> None:
         if hasattr(args, name):
             setattr(args, name, cast(name, value, declared.get(name), getattr(args, name)))
     if trial.asks:
-        metric, greater = args.metric_for_best_model, args.greater_is_better
-        if metric is None:
-            trial.answer("eval_loss", False, "The script has no metric_for_best_model.")
-        greater = not metric.endswith("loss") if greater is None else greater
-        trial.answer(metric, greater, f"The script has metric_for_best_model={metric!r}, greater_is_better={greater}.")
+        _answer_by(trial, args.metric_for_best_model, args.greater_is_better)
     folder = str(args.output_dir or "trainer_output")
     if os.path.basename(folder) != trial.run_name:
         args.output_dir = os.path.join(folder, trial.run_name)
+
+
+def _answer_by(trial: ChildTrial, metric: str | None, greater_is_better: bool | None) -> NoReturn:
+    """Answer with the metric of the arguments, and their direction, or else the usual one, or else `maximize`."""
+    if metric is None:
+        trial.answer("eval_loss", False, "The script has no metric_for_best_model.")
+    why = f"The script has metric_for_best_model={metric!r}, greater_is_better={greater_is_better}."
+    if greater_is_better is None:
+        why = f"The script has metric_for_best_model={metric!r}, and no greater_is_better."
+        greater_is_better = known_direction(metric) != "minimize"
+    trial.answer(metric, greater_is_better, why)
 
 
 def _end_with_parent(trial: ChildTrial) -> None:

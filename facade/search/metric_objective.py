@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ...lightning_modules.common.metric_directions import known_direction
 from ...lightning_modules.common.suggestions import did_you_mean
 from ..evaluation.best_metric import MissingMetricError
 from .hyperparameters import default_compute_objective
@@ -15,17 +15,6 @@ from .hyperparameters import default_compute_objective
 logger = logging.getLogger(__name__)
 
 Compute = Callable[[dict[str, float]], Any]
-
-_MINIMIZED = """
-    bpc brier cer crps distance eer error errors fid fpr hinge mae mape mase mer mse msle nll perplexity ppl rmse rmsle
-    runtime ter wer
-"""
-_MAXIMIZED = """
-    acc accuracies accuracy auc auprc auroc bertscore bleu chrf chrf++ comet correlation dice f1 f2 iou jaccard kappa
-    map match matthews mcc meteor mrr ndcg pearson pearsonr precision psnr r2 recall roc rouge rouge1 rouge2 rougel
-    rougelsum sacrebleu sensitivity spearman spearmanr specificity ssim
-"""
-"""Words in the names of metrics whose direction does not depend on the task."""
 
 
 def objective_from(compute: Compute | str | Sequence[str] | None) -> Compute:
@@ -54,18 +43,6 @@ def metric_names(compute: Any) -> list[str]:
     if isinstance(compute, str):
         return [compute]
     return list(compute) if isinstance(compute, (list, tuple)) else []
-
-
-def known_direction(name: str) -> str | None:
-    """Return `minimize` or `maximize` by the words of a metric's name; None if they do not tell.
-
-    A loss is minimized, as with `greater_is_better`; other than there, so are error rates, perplexities and the like.
-    """
-    words = re.split(r"[^a-z0-9+]+", name.lower())
-    less, more = (not set(known.split()).isdisjoint(words) for known in (_MINIMIZED, _MAXIMIZED))
-    if words[-1].endswith("loss") or (less and not more):
-        return "minimize"
-    return "maximize" if more and not less else None
 
 
 def directions_of(names: Sequence[str], option: str, metric: str) -> list[str]:

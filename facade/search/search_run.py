@@ -292,7 +292,7 @@ class SearchRun:
         self.reported = set(continued.reports)
 
     def _require_model(self, trial: Any) -> None:
-        """Make a model where `model_init` failed in the trial before: a training inspects one before it makes its own."""
+        """Make a model if `model_init` failed in the trial before: `train` inspects one before it makes its own."""
         if self.trainer.model is None:
             install(self.trainer, self.trainer.call_model_init(trial))
 

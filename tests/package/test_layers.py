@@ -28,6 +28,7 @@ MAY_IMPORT = {
 COMMON = {
     ("lightrainer", "lightning_modules", "common", "suggestions", "did_you_mean"),
     ("lightrainer", "lightning_modules", "common", "followed", "followed"),
+    ("lightrainer", "lightning_modules", "common", "metric_directions", "known_direction"),
     *(("lightrainer", "lightning_modules", "common", "libraries", name) for name in ("is_installed", "loaded")),
     ("lightrainer", "lightning_modules", "common", "versions", "installed"),
     ("lightrainer", "lightning_modules", "common", "versions", "is_older"),

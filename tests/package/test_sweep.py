@@ -410,7 +410,9 @@ def test_a_storage_that_is_none_or_that_cannot_be_reached(tmp_path, capsys, monk
 
 
 WORDS_AND_PASSEDS = [
-    ([], "metric_for_best_model='f1'", "maximize f1", "metric_for_best_model='f1', greater_is_better=True."),
+    ([], "metric_for_best_model='f1'", "maximize f1", "metric_for_best_model='f1', and no greater_is_better."),
+    ([], "metric_for_best_model='wer'", "minimize wer", "metric_for_best_model='wer', and no greater_is_better."),
+    ([], "metric_for_best_model='wer', greater_is_better=True", "maximize wer", "greater_is_better=True."),
     ([], "metric_for_best_model='f1', greater_is_better=False", "minimize f1", "greater_is_better=False."),
     (["--direction", "minimize"], "metric_for_best_model='f1'", "minimize f1", "metric_for_best_model='f1'"),
     ([], "seed=1/0", "minimize eval_loss", "The script made no TrainingArguments, and ended with exit code 1."),

@@ -72,3 +72,19 @@ def test_report_to_error_offers_accepted_trackers_only():
         offered = str(error.value).partition("Choose from: ")[2].rstrip(".").split(", ")
         for name in offered:
             TrainingArguments(report_to=name)
+
+
+@pytest.mark.parametrize(
+    ("given", "warns"),
+    [
+        ({"metric_for_best_model": "eval_wer"}, True),
+        ({"metric_for_best_model": "eval_wer", "greater_is_better": True}, False),
+        ({"metric_for_best_model": "eval_loss"}, False),
+        ({"metric_for_best_model": "accuracy"}, False),
+    ],
+    ids=str,
+)
+def test_metric_that_is_usually_minimized_warns_when_the_default_maximizes_it(caplog, given, warns):
+    args = TrainingArguments(use_cpu=True, **given)
+    assert args.greater_is_better is (given["metric_for_best_model"] != "eval_loss")
+    assert ("greater_is_better=False" in caplog.text) == warns
