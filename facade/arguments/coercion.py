@@ -202,7 +202,7 @@ def _best_model(args: ArgumentFields) -> None:
         args.greater_is_better = not args.metric_for_best_model.endswith("loss")
         if args.greater_is_better and known_direction(args.metric_for_best_model) == "minimize":
             logger.warning(
-                "metric_for_best_model=%r is maximized: greater_is_better is unset, and the name does not end in 'loss'. "
+                "metric_for_best_model=%r is maximized: greater_is_better is unset, and its name does not end in loss. "
                 "Set greater_is_better=False if less is better.",
                 args.metric_for_best_model,
             )
