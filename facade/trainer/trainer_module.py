@@ -227,33 +227,34 @@ class TrainerModule(EvaluationModule):
     def training_step(self, batch: Window, batch_idx: int) -> torch.Tensor | None:
         """Take an optimizer step over a window of micro-batches; return the loss of the last one.
 
-        There is no step where the data ends inside of a window that is to be completed later, or where a callback
-        ends the epoch.
+        There is no step if a callback ends the epoch between two micro-batches.
         """
         facade, epoch, strategy, memory = self.facade, self.epoch, self.strategy, self.memory
         args, state, handler, called = facade.args, facade.state, facade.callback_handler, epoch.called
 
         # Window: the gradients of its micro-batches add up, and are exchanged with those of the last.
         facade.current_gradient_accumulation_steps = len(batch)
-        epoch.stepped, steps, loss = False, False, None
+        epoch.stepped = False
+        is_last = False
+        loss = None
         for index, inputs in enumerate(batch, start=1):
             is_last = index == len(batch)
-            facade.accelerator.gradient_state.sync_gradients = steps = is_last and batch.steps
+            facade.accelerator.gradient_state.sync_gradients = is_last
             exchanging: AbstractContextManager[Any] = nullcontext()
             if strategy.exchanges:  # where memory is shared, `settle` exchanges, once no process has failed
                 exchange = (is_last or facade.accelerator.sync_each_batch) and not memory.is_shared
-                exchanging = strategy.micro_batch(exchange=exchange, steps=steps)
+                exchanging = strategy.micro_batch(exchange=exchange, steps=is_last)
 
             # Forward and backward.
             with exchanging:
                 loss = self._forward_backward(inputs, batch.items)
-            if not steps:
+            if not is_last:
                 facade.control = handler.on_substep_end(args, state, facade.control)
                 if facade.control.should_epoch_stop or facade.control.should_training_stop:
                     break
         if memory.is_shared:
-            memory.settle(facade.model.parameters() if steps else ())
-        if not steps:
+            memory.settle(facade.model.parameters() if is_last else ())
+        if not is_last:
             return loss
 
         # Clip.

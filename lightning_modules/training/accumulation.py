@@ -21,17 +21,14 @@ Reader = Callable[[Iterator[Any], int], tuple[list[Any], Any]]
 
 
 class Window(list[Any]):
-    """The micro-batches of one optimizer step.
+    """The micro-batches of one optimizer step; the last window of an epoch may have fewer than the others.
 
     Attributes:
         items: number of items (labels that count) in the whole window, over all processes; None if not counted.
-        steps: whether an optimizer step follows. A stream that ends in mid-window leaves its gradients to the next
-            epoch, as in the reference.
     """
 
-    __slots__ = ("items", "steps")
+    __slots__ = ("items",)
     items: Any
-    steps: bool
 
 
 class WindowLoader:
@@ -139,7 +136,7 @@ class WindowLoader:
                 size = self.batches % size or size
             micro_batches, items = self.read(batches, size)
             window = Window(micro_batches)
-            window.items, window.steps = items, len(window) == size
+            window.items = items
             self.exhausted = len(window) < self.accumulation
             if not window:
                 break

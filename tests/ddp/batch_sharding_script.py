@@ -23,21 +23,29 @@ from torch.nn import functional
 from torch.utils.data import Dataset, IterableDataset
 
 RANK = int(os.environ.get("RANK", "0"))
-TRAINED, EVALUATED = 22, 13
+TRAINED, EVALUATED = 22, 13  # streams have 30: a batch left over would take a step here, but not there
 
 EACH = {"sync_each_batch": True, "num_steps": 2}
 GROUPED = {"train_sampling_strategy": "group_by_length", "remove_unused_columns": False}
 CASES: dict[str, dict[str, Any]] = {
     "default": {},
-    "stream": {"stream": True},
+    "stream": {"stream": True, "trained": 30},
     "split": {"config": {"split_batches": True}},
-    "split stream": {"config": {"split_batches": True}, "stream": True},
+    "split stream": {"config": {"split_batches": True}, "stream": True, "trained": 30},
     "dispatched": {"config": {"dispatch_batches": True}},
-    "dispatched stream": {"config": {"dispatch_batches": True}, "stream": True},
+    "dispatched stream": {"config": {"dispatch_batches": True}, "stream": True, "trained": 30},
     "dispatched and split": {"config": {"dispatch_batches": True, "split_batches": True}},
-    "dispatched and split stream": {"config": {"dispatch_batches": True, "split_batches": True}, "stream": True},
-    "stream that each reads": {"config": {"dispatch_batches": False}, "stream": True},
-    "split stream that each reads": {"config": {"dispatch_batches": False, "split_batches": True}, "stream": True},
+    "dispatched and split stream": {
+        "config": {"dispatch_batches": True, "split_batches": True},
+        "stream": True,
+        "trained": 30,
+    },
+    "stream that each reads": {"config": {"dispatch_batches": False}, "stream": True, "trained": 30},
+    "split stream that each reads": {
+        "config": {"dispatch_batches": False, "split_batches": True},
+        "stream": True,
+        "trained": 30,
+    },
     "dropped": {"dataloader_drop_last": True},
     "dropped and dispatched": {"dataloader_drop_last": True, "config": {"dispatch_batches": True}},
     "uneven": {"config": {"even_batches": False}, "trained": 20, "evaluated": 12},

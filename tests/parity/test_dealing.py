@@ -20,11 +20,11 @@ CONFIGS = {
 
 
 def stream_data():
-    return {"train_dataset": Stream(points(18)), "eval_dataset": Stream(points(10, seed=11))}
+    return {"train_dataset": Stream(points(22)), "eval_dataset": Stream(points(10, seed=11))}
 
 
 def measured_data():
-    return {"train_dataset": MeasuredStream(points(18)), "eval_dataset": MeasuredStream(points(10, seed=11))}
+    return {"train_dataset": MeasuredStream(points(22)), "eval_dataset": MeasuredStream(points(10, seed=11))}
 
 
 @pytest.mark.parametrize("name", CONFIGS)

@@ -156,7 +156,7 @@ SITUATIONS = {
     "a fraction of an epoch": Situation({"num_train_epochs": 1.5, "logging_steps": 2}),
     "a stream": Situation(
         {"max_steps": 5, "gradient_accumulation_steps": 2, "eval_strategy": "epoch"},
-        data=lambda: {"train_dataset": Stream(points(18)), "eval_dataset": points(5)},
+        data=lambda: {"train_dataset": Stream(points(22)), "eval_dataset": points(5)},
     ),
     "two evaluation sets": Situation(
         {"eval_strategy": "epoch", "num_train_epochs": 1},

@@ -40,11 +40,10 @@ def make(loader, accumulation=3, sized=True, windows=None):
 @pytest.mark.parametrize("count", range(9))
 @pytest.mark.parametrize("accumulation", range(1, 5))
 def test_windows_hold_all_batches_in_order(count, accumulation):
-    """All windows are full but the last, which takes an optimizer step too."""
+    """All windows are full but the last."""
     windows = make(Recorded(count), accumulation)
     seen = list(windows)
     assert seen == [list(range(start, min(start + accumulation, count))) for start in range(0, count, accumulation)]
-    assert all(window.steps for window in seen)
     assert [window.items for window in seen] == [sum(window) for window in seen]
     assert len(windows) == len(seen)
 
@@ -76,17 +75,17 @@ def test_position_is_reached_after_the_first_window_in_mid_epoch():
 
 
 @pytest.mark.parametrize("count", [6, 7, 2, 0])
-def test_stream_that_ends_in_mid_window_takes_no_step(count):
+def test_windows_of_a_stream_end_with_a_shorter_one(count):
     windows = make(Recorded(count), sized=False, windows=100)
-    seen = [(len(window), window.steps) for window in windows]
-    assert seen == [(3, True)] * (count // 3) + [(count % 3, False)] * (count % 3 > 0)
+    seen = [len(window) for window in windows]
+    assert seen == [3] * (count // 3) + [count % 3] * (count % 3 > 0)
     assert windows.done == len(seen)
 
 
-def test_loader_that_gives_less_than_it_said_takes_no_step_with_a_part():
+def test_windows_of_a_loader_that_gives_less_than_its_length():
     windows = make(Recorded(7))
     windows.loader.count = 5
-    assert [(list(window), window.steps) for window in windows] == [([0, 1, 2], True), ([3, 4], False)]
+    assert list(windows) == [[0, 1, 2], [3, 4]]
 
 
 def test_stop_ends_the_epoch_after_the_current_window():
