@@ -195,9 +195,16 @@ def _evaluation(args: ArgumentFields) -> None:
         args.eval_steps = args.logging_steps
 
 
+def watched_metric(args: ArgumentFields) -> str:
+    """Return the metric that a plateau schedule and the best model depend on: the loss unless another one is set."""
+    if args.metric_for_best_model is not None:
+        return args.metric_for_best_model
+    return f"{args.eval_aggregate}_loss" if args.eval_aggregate else "loss"
+
+
 def _best_model(args: ArgumentFields) -> None:
-    if (args.load_best_model_at_end or schedule_waits_for_metric(args)) and args.metric_for_best_model is None:
-        args.metric_for_best_model = f"{args.eval_aggregate}_loss" if args.eval_aggregate else "loss"
+    if args.load_best_model_at_end or schedule_waits_for_metric(args):
+        args.metric_for_best_model = watched_metric(args)
     if args.greater_is_better is None and isinstance(args.metric_for_best_model, str):
         args.greater_is_better = not args.metric_for_best_model.endswith("loss")
         if args.greater_is_better and known_direction(args.metric_for_best_model) == "minimize":

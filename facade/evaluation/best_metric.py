@@ -12,6 +12,7 @@ import numpy as np
 from ...lightning_modules.common.suggestions import did_you_mean
 from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ...lightning_modules.models.inspection import base_of_adapter
+from ..arguments.coercion import watched_metric
 
 if TYPE_CHECKING:
     from .. import Trainer
@@ -56,13 +57,13 @@ class BestMetric:
         return True
 
     def value(self, metrics: Mapping[str, Any]) -> float:
-        """Return the metric from those of an evaluation.
+        """Return the metric from those of an evaluation; the loss if `metric_for_best_model` is unset.
 
         Raises:
             MissingMetricError: the metric is missing.
             TypeError: it is not a number.
         """
-        wanted = str(self.trainer.args.metric_for_best_model)
+        wanted = watched_metric(self.trainer.args)
         name = wanted if wanted.startswith("eval_") else f"eval_{wanted}"
         if name not in metrics:
             raise missing_metric(self.trainer, name, metrics, self.columns)
@@ -108,7 +109,7 @@ def missing_metric(trainer: Trainer, name: str, metrics: Mapping[str, Any], colu
     found = f"it has {_listed(metrics)}.{did_you_mean(name, metrics)}"
     has_loss = any(known.endswith("_loss") for known in metrics)
     why = _why_no_metric(trainer, name) if has_loss else why_no_labels(trainer, columns)
-    wanted = trainer.args.metric_for_best_model
+    wanted = watched_metric(trainer.args)
     return MissingMetricError(f"metric_for_best_model is {wanted!r}, but the evaluation has no {name!r}: {found} {why}")
 
 

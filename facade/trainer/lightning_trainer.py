@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from ...lightning_modules.internals import fast_path, lightning_internals
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 def build_lightning_trainer(host: Trainer, **kwargs: Any) -> LightningTrainer:
     """Return the Lightning Trainer for the plan of a Trainer, with all defaults turned off.
 
+    Every parameter of `lightning.Trainer` is passed: what is left out it takes from variables such as
+    `PL_TRAINER_LIMIT_TRAIN_BATCHES`, and a training is described by its arguments alone.
+
     Args:
         host: the Trainer, with its plan and the Lightning callbacks of the user.
         kwargs: further arguments of `lightning.Trainer`.
@@ -33,24 +37,30 @@ def build_lightning_trainer(host: Trainer, **kwargs: Any) -> LightningTrainer:
     callbacks = host._lightning_callbacks
     alone = host.plan.strategy.manages_processes
     cluster = [] if alone else cluster_plugins(host.args.distributed_state, host.plan.environment)
+    parameters = _lightning_defaults() | host.plan.trainer_kwargs()
+    parameters |= {
+        "plugins": [_precision(host), *cluster],
+        "callbacks": list(callbacks),
+        "logger": ForwardingLogger(partial(_log, host), host.plan.default_root_dir) if callbacks else False,
+        "log_every_n_steps": 1,  # avoids a warning; a training sets it at its start
+        "enable_checkpointing": _any_of(callbacks, "Checkpoint"),
+        "enable_progress_bar": _any_of(callbacks, "ProgressBar"),
+        "enable_model_summary": _any_of(callbacks, "ModelSummary"),
+        "num_sanity_val_steps": 0,
+        "use_distributed_sampler": False,
+        "inference_mode": False,
+    }
     with lightning_internals.packages_searched_once():
-        trainer = LightningTrainer(
-            **host.plan.trainer_kwargs(),
-            plugins=[_precision(host), *cluster],
-            callbacks=list(callbacks),
-            logger=ForwardingLogger(partial(_log, host), host.plan.default_root_dir) if callbacks else False,
-            log_every_n_steps=1,  # avoids a warning; a training sets it at its start
-            enable_checkpointing=_any_of(callbacks, "Checkpoint"),
-            enable_progress_bar=_any_of(callbacks, "ProgressBar"),
-            enable_model_summary=_any_of(callbacks, "ModelSummary"),
-            num_sanity_val_steps=0,
-            use_distributed_sampler=False,
-            inference_mode=False,
-            **kwargs,
-        )
+        trainer = LightningTrainer(**(parameters | kwargs))
     lightning_internals.leave_signals_alone(trainer)
     fast_path.step_lightly(trainer)
     return trainer
+
+
+@cache
+def _lightning_defaults() -> dict[str, Any]:
+    """Return the parameters of `lightning.Trainer` with their defaults."""
+    return {name: parameter.default for name, parameter in inspect.signature(LightningTrainer).parameters.items()}
 
 
 class ForwardingLogger(Logger):

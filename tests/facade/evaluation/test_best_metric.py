@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tiny import points, trained, trainer
+from tiny import points, tiny, trained, trainer
 from torchmetrics.classification import MulticlassAccuracy
 
 BEST = {"eval_strategy": "epoch", "save_strategy": "epoch", "load_best_model_at_end": True}
@@ -97,3 +97,22 @@ def test_a_training_that_ends_before_its_first_evaluation_has_no_best_model(tmp_
     steps = {"eval_strategy": "steps", "save_strategy": "steps", "eval_steps": 50, "save_steps": 50}
     trainer(tmp_path, load_best_model_at_end=True, **steps).train()
     assert "load_best_model_at_end=True, but there was no evaluation in 4 steps: the last model is kept." in caplog.text
+
+
+WATCHED = {
+    "eval_loss": {},
+    "eval_mean_loss": {"eval_dataset": {"a": points(4), "b": points(6)}, "eval_aggregate": "mean"},
+    "eval_b_loss": {"eval_dataset": {"a": points(4), "b": points(6)}, "metric_for_best_model": "b_loss"},
+}
+
+
+@pytest.mark.parametrize("name", WATCHED)
+def test_a_plateau_object_follows_the_loss_unless_another_metric_is_set(tmp_path, name):
+    """As `lr_scheduler_type="reduce_lr_on_plateau"`: one step of the schedule an evaluation."""
+    model = tiny()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+    made = trainer(tmp_path, model=model, optimizers=(optimizer, schedule), eval_strategy="epoch", **WATCHED[name])
+    made.train()
+    (evaluated,) = [entry[name] for entry in made.state.log_history if name in entry]
+    assert (schedule.last_epoch, schedule.best) == (1, evaluated)
