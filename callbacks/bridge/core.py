@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
+from ...lightning_modules.common.stop_iteration import stop_iteration_surfaces
 from ..flow import DefaultFlowCallback
 from ..handler import CallbackHandler
 from ..state import TrainerControl, TrainerState
@@ -140,6 +141,7 @@ class BridgeCore:
         self._awaits_pre_step = self._awaits_step = self._leaves_epoch = False
         self._evaluation_started = 0.0
 
+    @stop_iteration_surfaces
     def _tell(self, event: str) -> None:
         self.control = getattr(self.callback_handler, event)(self.args, self.state, self.control)
 
@@ -244,6 +246,7 @@ class BridgeCore:
         if trainer.is_last_batch or trainer.should_stop or self.control.should_epoch_stop or is_last_step(trainer):
             self._reports.changed(trainer.callback_metrics)
 
+    @stop_iteration_surfaces
     def _log(self, logs: dict[str, Any]) -> None:
         logs["epoch"] = self.state.epoch
         self.state.log_history.append({**logs, "step": self.state.global_step})

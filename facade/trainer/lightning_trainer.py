@@ -49,6 +49,7 @@ def build_lightning_trainer(host: Trainer, **kwargs: Any) -> LightningTrainer:
         "num_sanity_val_steps": 0,
         "use_distributed_sampler": False,
         "inference_mode": False,
+        "profiler": fast_path.HookGuard(),
     }
     with lightning_internals.packages_searched_once():
         trainer = LightningTrainer(**(parameters | kwargs))

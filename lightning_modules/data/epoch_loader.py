@@ -12,11 +12,12 @@ from torch.utils.data import DataLoader, IterableDataset, MapDataPipe
 from ..common.nested import find_batch_size
 from ..common.safe_serialization import UnsafeValueError, is_plain, to_plain
 from ..common.seeding import capture_host_rng
+from ..common.stop_iteration import misplaced
 from .batch_samplers import SkippingBatchSampler
 from .loader_state import Resumption, go_on_after
 from .rng_discovery import drawing_parts, own_states
 from .samplers import IterableShard, SharedOrderSampler
-from .worker_state import ENDED, Fetched, ReportingCollate, WorkerStates, is_resumable
+from .worker_state import ENDED, Fetched, ReportingCollate, SurfacingCollate, WorkerStates, is_resumable
 
 
 class BatchWatcher(Protocol):
@@ -314,36 +315,46 @@ class EpochLoader(DataLoader):
         return batches, reading.fetch(batches)
 
     def _batches(self) -> Iterator[Any]:
-        """Iterate over the batches of this process; those of a tracked loader carry the states of the workers."""
+        """Iterate over the batches of this process; those of a tracked loader carry the states of the workers.
+
+        Raises:
+            RuntimeError: dataset or collator raised `StopIteration`, which torch's iterators take for the end.
+        """
         given = self.collate_fn
         read_apart = self.num_workers > 0 or isinstance(self.dataset, IterableDataset)
-        if not (read_apart or self.pin_memory or isinstance(self.dataset, MapDataPipe)):
-            return self._read_here()
+        if not (read_apart or isinstance(self.dataset, MapDataPipe)):
+            batches = self._read_here()
+            return _pinned(batches) if self.pin_memory else batches
         if self.tracked and self.reports_workers and read_apart:
             size = None if self.batch_sampler is None else self.batch_size
             self._reporting = ReportingCollate(given, size, self._left)
             self.collate_fn = self._reporting
+        else:
+            self.collate_fn = SurfacingCollate(given)
         try:
-            return super().__iter__()
+            return _until_end(super().__iter__())
         finally:
             self.collate_fn = given
 
     def _read_here(self) -> Iterator[Any]:
         """As torch's iterator with its draw of a seed, but it opens no block for profilers, which costs 20 us a batch.
 
-        A `map` ends where a dataset raises `StopIteration`, as torch's iterator does; a generator would fail.
+        In a generator Python itself tells a `StopIteration` of dataset or collator from the end.
         """
-        dataset, collate, batches = self.dataset, self.collate_fn, self.batch_sampler
+        batches = self.batch_sampler
         indices = iter(self.sampler if batches is None else batches)
         torch.empty((), dtype=torch.int64, device=torch.get_default_device()).random_(generator=self.generator)
+        return self._read(indices)
+
+    def _read(self, indices: Iterator[Any]) -> Iterator[Any]:
+        dataset, collate = self.dataset, self.collate_fn
+        if self.batch_sampler is None:
+            for index in indices:
+                yield collate(dataset[index])
+            return
         together = getattr(dataset, "__getitems__", None)
-
-        def read(index: Any) -> Any:
-            if batches is None:
-                return collate(dataset[index])
-            return collate(together(index) if together else [dataset[one] for one in index])
-
-        return map(read, indices)
+        for index in indices:
+            yield collate(together(index) if together else [dataset[one] for one in index])
 
     def batches_resumed(
         self, worker_init_fn: Callable[[int], None] | None, *, draws_seed: bool = True
@@ -363,3 +374,37 @@ class EpochLoader(DataLoader):
         finally:
             self.worker_init_fn, self.generator = given
             self._left = {}
+
+
+class _Batches(IterableDataset):
+    """Batches as a dataset, for torch's iterators."""
+
+    def __init__(self, batches: Iterator[Any]) -> None:
+        self.batches = batches
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.batches
+
+
+def _pinned(batches: Iterator[Any]) -> Iterator[Any]:
+    """Return the batches in pinned memory, by torch; it draws a seed, which must not be of the global generator."""
+    loader = DataLoader(
+        _Batches(batches), batch_size=None, collate_fn=_unchanged, pin_memory=True, generator=torch.Generator()
+    )
+    return iter(loader)
+
+
+def _unchanged(batch: Any) -> Any:
+    return batch
+
+
+def _until_end(batches: Iterator[Any]) -> Iterator[Any]:
+    """Yield the batches of torch's iterator; a `StopIteration` with a message is an error that a worker handed over."""
+    while True:
+        try:
+            batch = next(batches)
+        except StopIteration as end:
+            if end.args:
+                raise misplaced(end) from end
+            return
+        yield batch

@@ -17,6 +17,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from ..common.safe_serialization import UnsafeValueError, from_plain, to_plain
 from ..common.seeding import capture_host_rng, restore_host_rng, same_rng
+from ..common.stop_iteration import stop_iteration_surfaces
 from .rng_discovery import own_states, restore_own
 
 
@@ -50,7 +51,23 @@ class Fetched(NamedTuple):
     collator and dataset did, `dataset` if it has a state. Packed, since hardly any of them is ever read."""
 
 
-class ReportingCollate:
+class SurfacingCollate:
+    """Wrapper around a `collate_fn` whose `StopIteration` torch would take for the end of a stream.
+
+    Args:
+        collate: makes the batch.
+    """
+
+    def __init__(self, collate: Callable[[Any], Any]) -> None:
+        self.collate = collate
+
+    @stop_iteration_surfaces
+    def __call__(self, samples: Any) -> Any:
+        """Return the batch."""
+        return self.collate(samples)
+
+
+class ReportingCollate(SurfacingCollate):
     """Wrapper around a `collate_fn` that attaches the states of the worker to each batch.
 
     Args:
@@ -65,13 +82,14 @@ class ReportingCollate:
     def __init__(
         self, collate: Callable[[Any], Any], batch_size: int | None, left: dict[int, dict[str, Any]] | None = None
     ) -> None:
-        self.collate = collate
+        super().__init__(collate)
         self.batch_size = batch_size
         self.was_short = False
         self.left = left or {}
         self._rng: Any = None
         self._drawn: dict[str, bytes] = {}
 
+    @stop_iteration_surfaces
     def __call__(self, samples: Any) -> Any:
         """Return the batch, in a worker as a `Fetched`; of no samples, as for a blank, there is none."""
         info = get_worker_info()

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
+from ..common.stop_iteration import stop_iteration_surfaces
 from .lightning_import import (
     DDPStrategy,
     LightningModule,
     MixedPrecision,
+    PassThroughProfiler,
     Precision,
     RunningStage,
     SingleDeviceStrategy,
@@ -42,6 +45,7 @@ def _run_epoch(trainer: Any, data_fetcher: Any) -> None:
     """Run Lightning's loop over an epoch, for a module with manual optimization and a trainer without callbacks.
 
     A module ends the epoch before a batch by returning -1 from `on_train_batch_start`, or by ending its data.
+    Lightning calls this in a block of the `HookGuard`.
     """
     module, loop = trainer.lightning_module, trainer.fit_loop.epoch_loop
     progress, step = loop.batch_progress, module.training_step
@@ -148,7 +152,8 @@ class FastEvaluationLoop(_EvaluationLoop):
         for count in counts:
             count.ready += 1
             count.started += 1
-        self.module_step(batch, batch_idx)
+        with stop_iteration_surfaces:
+            self.module_step(batch, batch_idx)
         for count in counts:
             count.processed += 1
             count.completed += 1
@@ -179,6 +184,18 @@ class ForwardPrecision(ForwardCasting, MixedPrecision):
         device: type of the device, such as `cuda`.
         scaler: scales losses, for float16 only; a `LossScaler`, so that gradients may be unscaled before the step.
     """
+
+
+class HookGuard(PassThroughProfiler):
+    """Lightning profiler that measures nothing; a `StopIteration` that leaves a profiled block becomes an error.
+
+    Lightning runs each hook of modules, callbacks and strategies, and each epoch, in such a block, but not the fetching
+    of a batch, whose `StopIteration` ends the loop.
+    """
+
+    def profile(self, action_name: str) -> AbstractContextManager[None]:  # type: ignore[override] - all it needs to be
+        """Return the context of a hook."""
+        return stop_iteration_surfaces
 
 
 def no_op(*_: Any, **__: Any) -> None:

@@ -98,6 +98,7 @@ from lightning.pytorch.plugins import (
     Precision,
     TorchCheckpointIO,
 )
+from lightning.pytorch.profilers import PassThroughProfiler
 from lightning.pytorch.strategies import DDPStrategy, DeepSpeedStrategy, FSDPStrategy, SingleDeviceStrategy, Strategy
 from lightning.pytorch.trainer.states import RunningStage, TrainerFn
 from lightning.pytorch.utilities import CombinedLoader

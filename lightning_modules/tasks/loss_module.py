@@ -10,6 +10,7 @@ from torch import nn
 
 from ..common.class_paths import build_described, is_description
 from ..common.nested import find_batch_size
+from ..common.stop_iteration import stop_iteration_surfaces
 from ..evaluation.metrics import StageMetrics, as_batch_metrics, is_number, name_in_stage
 from ..models.inspection import accepts_loss_kwargs, base_of_adapter, predicts_next_token
 from ..models.outputs import predictions_in, read_loss
@@ -141,6 +142,7 @@ class LossModule(OptimizerModule):
         """Return the output of the model."""
         return self._require_model()(*args, **kwargs)
 
+    @stop_iteration_surfaces
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         """Compute the loss of a batch."""
         items = self._items(batch)
@@ -156,6 +158,7 @@ class LossModule(OptimizerModule):
         """Compute the loss of a batch."""
         return self._evaluated("test", batch, dataloader_idx)
 
+    @stop_iteration_surfaces
     def predict_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Any:
         """Return the predictions for a batch: the output of the model, without the loss where it returns its own.
 
@@ -269,6 +272,7 @@ class LossModule(OptimizerModule):
         self._counted = {name: StageMetrics(self.metrics) for name in ("val", "test")}
         self._counted["train"] = StageMetrics(self.train_metrics)
 
+    @stop_iteration_surfaces
     def _evaluated(self, stage: str, batch: Any, loader: int) -> torch.Tensor:
         counting = self._counting(stage, batch, loader)
         if counting is not None:
@@ -332,6 +336,7 @@ class LossModule(OptimizerModule):
     def _loaders(self, stage: str) -> Any:
         return getattr(self.trainer, f"{stage}_dataloaders")
 
+    @stop_iteration_surfaces
     def _log_metrics(self, stage: str) -> None:
         loaders = self._loaders(stage) if stage != "train" else None
         values: dict[str, Any] = {}

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ..common.stop_iteration import stop_iteration_surfaces
 from ..distributed.sharding import is_sharded
 from ..models.generation import generate, padding_token, without_answers
 from ..models.inspection import base_of_adapter
@@ -47,6 +48,7 @@ class Seq2SeqModule(TaskModule):
         self.pad_token_id = pad_token_id
         self.keep_hyperparameters(generation=self.generation, pad_token_id=pad_token_id)
 
+    @stop_iteration_surfaces
     def predict_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> torch.Tensor:
         """Return token ids for a batch, (samples, length)."""
         return self.generate(batch)
