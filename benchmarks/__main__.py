@@ -21,7 +21,7 @@ NAMES = {
     "long_data": "first step and memory of the order of 20 million samples, against the reference",
     "memory": "the most memory that steps and a resumption of a GPT take, against the reference",
     "long_run": "50,000 steps with a log each: what grows, and whether they stay as quick as they were",
-    "many_logs": "20,000 steps with a log each, against the reference; trainer_state.json of 100,000 logs",
+    "many_logs": "20,000 steps with a log each, and trainer_state.json of 20,000 logs, against the reference",
     "callback_cost": "time of a step that one callback more takes which does nothing, against the reference",
     "keras_steps": "time of a step of a Keras model on torch and over the bridge, against Keras on TensorFlow",
     "host_sync": "how often the host waits for a number from the device between two logs",

@@ -7,6 +7,7 @@ import json
 import logging
 import math
 import os
+import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -130,7 +131,6 @@ class TrainerState:
     """States of callbacks by class name; a list of `ExportableState` objects given here is turned into that."""
 
     def __post_init__(self) -> None:
-        self._log_text = _LogText()
         if self.log_history is None:
             self.log_history = []
         if self.stateful_callbacks is None:
@@ -147,24 +147,21 @@ class TrainerState:
         Raises:
             TypeError: a value has no JSON form; nothing is written.
         """
-        write_whole(json_path, b"".join(self.to_json()))
+        write_whole(json_path, self.to_json())
 
-    def to_json(self) -> list[bytes]:
-        """Return the content of `trainer_state.json`, in parts.
-
-        Entries of `log_history` are converted once, so that the time does not grow with their number; those that are
-        changed later stay as they were.
+    def to_json(self) -> bytes:
+        """Return the content of `trainer_state.json`.
 
         Raises:
             TypeError: a value has no JSON form.
         """
-        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        entries = self._log_text.parts(values.pop("log_history"))
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        entries = [_entry_text(entry) for entry in values.pop("log_history")]
         text = _json({**values, "log_history": []})
-        before, empty, after = text.partition('\n  "log_history": []')
         if entries:
-            return [f"{before}{empty[:-1]}".encode(), *entries, f"\n  ]{after}\n".encode()]
-        return [f"{text}\n".encode()]
+            before, key, after = text.partition('\n  "log_history": [')
+            text = f"{before}{key}\n{_BETWEEN_ENTRIES.join(entries)}\n  {after}"
+        return f"{text}\n".encode()
 
     @classmethod
     def load_from_json(cls, json_path: str | os.PathLike[str]) -> TrainerState:
@@ -215,25 +212,6 @@ class TrainerState:
         self.is_world_process_zero = trainer.is_world_process_zero()
 
 
-class _LogText:
-    """JSON text of a log history that grows."""
-
-    def __init__(self) -> None:
-        self._parts: list[bytes] = []
-        self._count = 0
-        self._last: Any = None
-
-    def parts(self, history: list[dict[str, Any]]) -> list[bytes]:
-        """Return the text of the entries, without the brackets around them; only new ones are converted."""
-        if self._count > len(history) or (self._count and history[self._count - 1] is not self._last):
-            self._parts, self._count = [], 0
-        if new := history[self._count :]:
-            text = _json(new)[1:-2].replace("\n", "\n  ")
-            self._parts.append((f",{text}" if self._parts else text).encode())
-            self._count, self._last = len(history), history[-1]
-        return self._parts
-
-
 def _json(value: Any) -> str:
     return json.dumps(value, indent=2, sort_keys=True, default=_as_json)
 
@@ -253,6 +231,20 @@ def _as_json(value: Any) -> Any:
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     raise TypeError(f"{value!r} of type {type(value).__name__} has no JSON form. Convert it to a number or a string.")
+
+
+_BETWEEN_ENTRIES = ",\n"
+
+_flat_entry = json.JSONEncoder(sort_keys=True, default=_as_json, separators=(",\n      ", ": "))
+"""Its separator is the indentation of the file: given an `indent`, json takes its slow path, in Python."""
+
+
+def _entry_text(entry: Any) -> str:
+    """Return an entry of the log history as `_json` writes it inside of the file."""
+    is_flat = isinstance(entry, dict) and all(isinstance(value, (int, float, str)) for value in entry.values())
+    if is_flat and entry:
+        return f"    {{\n      {_flat_entry.encode(entry)[1:-1]}\n    }}"
+    return textwrap.indent(_json(entry), "    ")
 
 
 _MUST_BE = {

@@ -151,7 +151,7 @@ class CheckpointSaver:
             if saves:
                 host.state.stateful_callbacks = self.callbacks.exported()
                 with together.part():
-                    self.files.pieces(host.state.to_json(), folder / TRAINER_STATE_NAME)
+                    self.files.raw(host.state.to_json(), folder / TRAINER_STATE_NAME)
                     self.callbacks.save(str(folder), self.files)
         if host.args.push_to_hub:
             self._to_push = os.path.join(run_dir, final.name)

@@ -8,7 +8,7 @@ import os
 import pickle
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
@@ -67,11 +67,11 @@ def _hashing(path: StrPath, written: WrittenFiles) -> Iterator[IO[bytes]]:
 _BUFFER = 1 << 17  # bytes
 
 
-def write_pieces(pieces: Iterable[bytes], path: StrPath, written: WrittenFiles) -> None:
+def write_bytes(content: bytes, path: StrPath, written: WrittenFiles) -> None:
     """Write bytes to a file.
 
     Args:
-        pieces: the content, in parts.
+        content: all of the file.
         path: the file.
         written: receives the checksum.
 
@@ -79,7 +79,7 @@ def write_pieces(pieces: Iterable[bytes], path: StrPath, written: WrittenFiles) 
         OSError: the disk refused.
     """
     with _hashing(path, written) as file:
-        file.writelines(pieces)
+        file.write(content)
 
 
 _DTYPES: dict[torch.dtype, tuple[str, type]] = {

@@ -6,7 +6,7 @@ import inspect
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -20,7 +20,7 @@ from torch import nn
 from ..common.local_paths import StrPath
 from ..common.nested import map_nested
 from .disk import is_disk_full, sync_path, sync_tree
-from .hashed_files import Pickled, WrittenFiles, write_pieces, write_torch
+from .hashed_files import Pickled, WrittenFiles, write_bytes, write_torch
 from .tied_weights import identity
 from .weights import save_weights
 
@@ -64,9 +64,9 @@ class CheckpointFiles:
         pickled = Pickled(values) if self.copies is None else self.copies.pickled(values)
         self._write(partial(write_torch, pickled, path, self.written))
 
-    def pieces(self, content: Sequence[bytes], path: StrPath) -> None:
-        """As `write_pieces`."""
-        self._write(partial(write_pieces, content, path, self.written))
+    def raw(self, content: bytes, path: StrPath) -> None:
+        """As `write_bytes`."""
+        self._write(partial(write_bytes, content, path, self.written))
 
     def begin(self) -> None:
         """Begin to write the parts; collective."""

@@ -59,6 +59,27 @@ def test_each_reads_what_the_other_has_written(writer, reader, tmp_path):
     assert early.early_stopping_patience_counter == 3
 
 
+ODD_ENTRIES = [{}, {"a": None}, {"list": [1, [2]], "of": {"x": {}}}, {"text": "},\n", "é": True}]
+
+
+@pytest.mark.parametrize("entries", [[], [{}], ODD_ENTRIES], ids=["none", "empty", "odd"])
+def test_odd_histories_are_written_byte_for_byte_as_in_the_reference(tmp_path, entries):
+    for module in (ours, reference):
+        module.TrainerState(log_history=[*entries]).save_to_json(str(tmp_path / f"{module.__name__}.json"))
+    mine, theirs = ((tmp_path / f"{module.__name__}.json").read_bytes() for module in (ours, reference))
+    assert mine == theirs
+
+
+@pytest.mark.parametrize("index", [0, 1, -1])
+def test_an_entry_that_was_changed_after_a_save_is_saved_as_changed(tmp_path, index):
+    state = TrainerState(log_history=[{"loss": float(step), "nested": {"step": step}} for step in range(3)])
+    state.save_to_json(tmp_path / "s.json")
+    state.log_history[index]["note"] = "added"
+    state.log_history[index]["nested"]["step"] = 7
+    state.save_to_json(tmp_path / "s.json")
+    assert TrainerState.load_from_json(tmp_path / "s.json").log_history == state.log_history
+
+
 def test_numbers_of_numpy_and_torch_become_plain_ones(tmp_path):
     values = {"a": np.float32(0.5), "b": np.int64(3), "c": torch.tensor(2.5), "d": np.array([1, 2]), "p": tmp_path}
     TrainerState(log_history=[values]).save_to_json(tmp_path / "s.json")
