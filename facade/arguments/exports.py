@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -43,7 +45,22 @@ def export_precision(args: ProcessView) -> None:
             return
         module.AcceleratorState._reset_state()
     cpu = module.PartialState().device.type == "cpu"
-    accelerate.Accelerator(mixed_precision=args.mixed_precision, cpu=cpu)
+    with _without_engines() if cpu else nullcontext():
+        accelerate.Accelerator(mixed_precision=args.mixed_precision, cpu=cpu)
+
+
+_ENGINES = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_PARALLELISM_CONFIG")
+"""Variables by which accelerate makes settings that it does not use on the CPU, some of which need a GPU."""
+
+
+@contextmanager
+def _without_engines() -> Iterator[None]:
+    """Hide the variables of `_ENGINES` in the block."""
+    hidden = {name: os.environ.pop(name) for name in _ENGINES if name in os.environ}
+    try:
+        yield
+    finally:
+        os.environ.update(hidden)
 
 
 def _state_module() -> ModuleType | None:

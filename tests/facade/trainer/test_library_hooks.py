@@ -4,6 +4,7 @@ Each test does what one of them does, and looks at what becomes of it. The train
 `tests/libraries`.
 """
 
+import os
 from pathlib import Path
 
 import pytest
@@ -305,6 +306,26 @@ def test_accelerate_knows_the_process_where_names_are_served(tmp_path, states):
     states.PartialState().marked = True
     arguments(tmp_path)
     assert states.PartialState().marked
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "1", "FSDP_SYNC_MODULE_STATES": "true"},
+        {"ACCELERATE_USE_DEEPSPEED": "true"},
+        {"ACCELERATE_USE_PARALLELISM_CONFIG": "true", "PARALLELISM_CONFIG_TP_SIZE": "2"},
+    ],
+    ids=["fsdp", "deepspeed", "parallelism_config"],
+)
+def test_export_precision_on_the_cpu_ignores_engines_of_the_launcher(tmp_path, states, monkeypatch, variables):
+    """accelerate has no use for them there, and makes settings that need a GPU, a package or more processes."""
+    old_names.accept()
+    args = arguments(tmp_path, bf16=True)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    export_precision(args)
+    assert states.AcceleratorState().mixed_precision == "bf16"
+    assert {name: os.environ[name] for name in variables} == variables
 
 
 def test_accelerate_is_left_alone_elsewhere(tmp_path, states):
