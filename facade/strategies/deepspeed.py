@@ -17,11 +17,12 @@ from torch.optim.lr_scheduler import LRScheduler
 from ...lightning_modules.checkpoints import CheckpointFiles, bytes_of
 from ...lightning_modules.checkpoints.forms import has_weights
 from ...lightning_modules.common.seeding import host_rng_untouched
-from ...lightning_modules.common.suggestions import MUON, OptimizerNames, optimizer_name
+from ...lightning_modules.common.suggestions import optimizer_name
 from ...lightning_modules.distributed import deepspeed_engine
 from ...lightning_modules.distributed.zero_files import SavedStates, saved_schedule, saved_states
 from ...lightning_modules.distributed.zero_states import ZeroStates
 from ...lightning_modules.models import inspection
+from ...lightning_modules.optim import needs_whole_parameters
 from ..arguments.deepspeed_config import GATHER, fill_from_arguments, fill_from_run, load_deepspeed, open_keys, value_at
 from ..arguments.packages import require_deepspeed
 from .strategy import GROUP, Strategy, picked, process_group
@@ -105,8 +106,21 @@ class DeepSpeed(Strategy):
         if half and self.device == "cpu":
             raise ValueError("deepspeed with fp16 needs a GPU. Pass bf16=True in place of fp16=True, or neither.")
         optimizer = optimizer_name(args.optim)
-        if optimizer in _ALL_AT_ONCE and "optimizer" not in self.options["config"]:
-            raise ValueError(f"optim={optimizer!r} does not go with deepspeed, which flattens parameters.")
+        if "optimizer" in self.options["config"]:
+            return
+        if any(part in optimizer for part in _REFUSED):
+            raise ValueError(
+                f"optim={optimizer!r} does not go with deepspeed. Use FSDP (fsdp=True), or another optimizer."
+            )
+        self.check_optimizer(args, f"optim={optimizer!r}", optimizer)
+
+    def check_optimizer(self, args: TrainingArguments, given: str, name: str) -> None:
+        """See `Strategy.check_optimizer`; stage 0 keeps the shapes of parameters."""
+        if self.stage != 0 and needs_whole_parameters(name):
+            raise ValueError(
+                f"{given} needs whole parameters, and deepspeed flattens parameters. "
+                "Use version 2 of FSDP (fsdp=True), or choose another optimizer, such as 'adamw_torch'."
+            )
 
     def build(self) -> Any:
         """Make a `DeepSpeedStrategy`, whose engine is around the model, not the LightningModule.
@@ -228,6 +242,8 @@ class DeepSpeed(Strategy):
             host.create_optimizer_and_scheduler(num_training_steps=steps)
         elif "optimizer" not in own:
             host.create_optimizer()
+        if "optimizer" not in own:
+            self._check_made_optimizer(host)
         groups = host.optimizer.param_groups if "optimizer" not in own else []
         filled = [bool(group["params"]) for group in groups]
         engine = self.lightning.train(self.called, host.optimizer)
@@ -365,9 +381,8 @@ _SHARDED_OTHERWISE: dict[str, Callable[[Any], bool]] = {
 }
 """With these a process does not have the part of the states that its rank says, in memory, or not as usual."""
 
-_NAMES = ("schedule_free", "lomo", "galore", "apollo")
-_ALL_AT_ONCE = [MUON, *(name for name in OptimizerNames if any(part in name.value for part in _NAMES))]
-"""Optimizers that look at the shapes of parameters, or change them at other times than in a step."""
+_REFUSED = ("schedule_free", "lomo", "galore", "apollo")
+"""Parts of the names of optimizers that change parameters at other times than in a step, or have not been tried."""
 
 
 def _add_what_is_missing(config: dict[str, Any], args: TrainingArguments) -> None:

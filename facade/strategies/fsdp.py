@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from ...lightning_modules.common.suggestions import MUON
+from ...lightning_modules.common.suggestions import optimizer_name
 from ...lightning_modules.distributed import sharding
+from ...lightning_modules.optim import needs_whole_parameters
 from ..arguments.fsdp_config import FSDPSettings
 from .strategy import GROUP, Strategy, picked, process_group
 from .wrapping import check_sharding, layers_of, wrap_option, wrap_policy
@@ -75,9 +76,22 @@ class FSDP(Strategy):
     def check(self, args: TrainingArguments, model: nn.Module) -> None:
         """See `Strategy.check`."""
         check_sharding(args, model, layers=self.options["auto_wrap_policy"])
-        if args.optim == MUON or (args.parameter_rules and not self.options["use_orig_params"]):
-            given = f"optim={MUON!r}" if args.optim == MUON else "parameter_rules with use_orig_params=False"
-            raise ValueError(f"{given}: version 1 of fsdp flattens parameters. Set fsdp_config={{'version': 2}}.")
+        if args.parameter_rules and not self.options["use_orig_params"]:
+            raise ValueError(
+                "parameter_rules with use_orig_params=False: version 1 of fsdp flattens parameters. "
+                "Set fsdp_config={'version': 2}."
+            )
+        optimizer = optimizer_name(args.optim)
+        self.check_optimizer(args, f"optim={optimizer!r}", optimizer)
+
+    def check_optimizer(self, args: TrainingArguments, given: str, name: str) -> None:
+        """See `Strategy.check_optimizer`; with whole weights in each process parameters can keep their shapes."""
+        whole = not self.shards_weights or args.world_size == 1
+        if needs_whole_parameters(name) and not (whole and self.options["use_orig_params"]):
+            raise ValueError(
+                f"{given} needs whole parameters, and version 1 of fsdp flattens parameters. "
+                "Set fsdp_config={'version': 2}, or choose another optimizer, such as 'adamw_torch'."
+            )
 
     def keywords(self) -> dict[str, Any]:
         """Return the options as torch and Lightning take them."""

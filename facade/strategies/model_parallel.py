@@ -32,6 +32,8 @@ _SHARDING = ("shard", "reshard_after_forward", "offload", "replicate_size")
 _SPLIT = ("plan",)
 _LAYERS = ("layers", "activation_checkpointing", "forward_prefetch")
 _DTYPES = ("param_dtype", "reduce_dtype")
+_NOT_OF_PARTS = "torch.optim.Adafactor"
+"""Uses operations in place that the tensors of `fully_shard` do not have."""
 
 
 class ModelParallel(Strategy):
@@ -101,6 +103,8 @@ class ModelParallel(Strategy):
         """See `Strategy.check`."""
         check_sharding(args, model, layers=self.options.get("layers"))
         check_split(model, self.options["tensor_parallel_size"])
+        if args.optim == _NOT_OF_PARTS:
+            raise ValueError(f"optim={args.optim!r} cannot step parts of parameters. Pass 'adafactor', which can.")
         if size := self.options.get("context_parallel_size"):
             check_sequences(model, "cp_size", size)
         if size := self.options.get("sequence_parallel_size"):

@@ -266,7 +266,27 @@ class Strategy:
         """
         host = self._require_host()
         host.create_optimizer_and_scheduler(num_training_steps=steps)
+        self._check_made_optimizer(host)
         return host.optimizer, host.lr_scheduler
+
+    def check_optimizer(self, args: TrainingArguments, given: str, name: str) -> None:
+        """Check that an optimizer can step what the strategy gives it.
+
+        Args:
+            args: the training arguments.
+            given: the optimizer and its argument, for the error.
+            name: of the optimizer or its class.
+
+        Raises:
+            ValueError: it needs whole parameters, and gets flat parts of them.
+        """
+
+    def _check_made_optimizer(self, host: Trainer) -> None:
+        """Check the optimizer of the Trainer, whose class only `create_optimizer` tells."""
+        argument = "create_optimizer" if host.optimizer_cls_and_kwargs is None else "optimizer_cls_and_kwargs"
+        kind = type(host.optimizer)
+        names = " ".join(cls.__name__ for cls in kind.__mro__)
+        self.check_optimizer(host.args, f"The optimizer {kind.__name__} ({argument})", names)
 
     steps_parameters: Any = True
     """Whether the optimizer holds the parameters of the model, and not parts of its own in their place."""

@@ -17,6 +17,7 @@ from .groups import decay_parameter_names, parameter_groups
 from .layerwise import LayerwiseOptimizer, LayerwiseSchedule
 from .libraries import MissingLibraryError
 from .request import parse_optimizer_args
+from .whole_parameters import needs_whole_parameters
 
 __all__ = [
     "BUILDERS",
@@ -30,6 +31,7 @@ __all__ = [
     "decay_parameter_names",
     "get_adafactor_schedule",
     "let_backward_step",
+    "needs_whole_parameters",
     "optimizer_class_and_kwargs",
     "parameter_groups",
     "parse_optimizer_args",

@@ -20,7 +20,7 @@ SCRIPT = Path(__file__).with_name("shard_script.py")
 PARTS = ["fsdp1_parts", "fsdp2_parts"]
 EXACT = ["fsdp1", "fsdp1_hybrid", "fsdp1_other", "fsdp2", "fsdp2_grad", "fsdp2_hybrid", "groups", *PARTS]
 HALF = ["fsdp1_bf16", "fsdp2_bf16"]
-RULED = ["ddp_rules", "fsdp1_rules", "fsdp2_rules"]
+RULED = ["ddp_rules", "fsdp1_rules", "fsdp2_rules", "fsdp2_adafactor"]
 MUON = ["ddp_muon", "fsdp2_muon"] if hasattr(torch.optim, "Muon") else []
 PARAMETERS = 264  # two blocks of 8 * 8 + 8 + 16, and tied embeddings of 11 * 8
 
@@ -31,7 +31,7 @@ def results(
 ) -> Callable[[str, int], dict[str, Any]]:
     """See `launched`: one launch trains under all of them, one after the other."""
     groups = (2, ["ddp", *EXACT, *HALF, "fsdp1_fp16", "fsdp2_fp16", "fsdp1_flat", *RULED, *MUON])
-    alone = ["single", "single_rules", "single_muon"]
+    alone = ["single", "single_rules", "single_muon", "single_adafactor"]
     return launched(SCRIPT, tmp_path_factory.mktemp("sharded"), request.param, alone, groups)
 
 
@@ -45,8 +45,8 @@ def test_the_numbers_are_those_of_one_process(results, strategy):
 
 
 @pytest.mark.parametrize("strategy", [*RULED, *MUON])
-def test_rules_and_muon_train_as_in_one_process(results, strategy):
-    """Frozen parameters, decay by layer; Muon's iteration in bfloat16 rounds otherwise where matrices are in parts."""
+def test_rules_and_optimizers_of_whole_parameters_train_as_in_one_process(results, strategy):
+    """Frozen parameters, decay by layer; Adafactor; Muon's iteration in bfloat16 rounds differently on parts."""
     alone = f"single_{strategy.rpartition('_')[2]}"
     close(results(alone, "single"), results(strategy), 2e-2 if strategy == "fsdp2_muon" else 1e-5)
     assert results(strategy)["losses"] == results(strategy, 1)["losses"]

@@ -1,0 +1,100 @@
+"""Optimizers that need whole parameters are refused by strategies that flatten them, however they are passed."""
+
+import pytest
+import torch
+from tiny import arguments, tiny, trainer
+
+from lightrainer import Trainer
+from lightrainer.facade.strategies.deepspeed import DeepSpeed
+from lightrainer.facade.strategies.fsdp import FSDP
+from lightrainer.facade.strategies.model_parallel import ModelParallel
+from lightrainer.lightning_modules.common.suggestions import OptimizerNames
+from lightrainer.lightning_modules.optim import Adafactor, needs_whole_parameters
+
+WHOLE = [
+    "adafactor",
+    "galore_adamw",
+    "galore_adamw_8bit",
+    "galore_adafactor",
+    "galore_adamw_layerwise",
+    "galore_adamw_8bit_layerwise",
+    "galore_adafactor_layerwise",
+    "lomo",
+    "adalomo",
+    "grokadamw",
+    "apollo_adamw",
+    "apollo_adamw_layerwise",
+    "stable_adamw",
+]
+PATHS = ["torch.optim.Adafactor", *(["torch.optim.Muon"] if hasattr(torch.optim, "Muon") else [])]
+PATHS_OF_LIBRARIES = ["pytorch_optimizer.Lamb", "bitsandbytes.optim.LARS8bit", "pytorch_optimizer.StableAdamW"]
+
+
+def fsdp(**changes):
+    options = {"auto_wrap_policy": None, "use_orig_params": False, "sharding_strategy": "FULL_SHARD"}
+    return FSDP("FSDPStrategy", {**options, **changes})
+
+
+def zero(stage):
+    return DeepSpeed("DeepSpeedStrategy", {"config": {"zero_optimization": {"stage": stage}}})
+
+
+class OwnAdafactor(torch.optim.Adafactor):
+    """Its own name has nothing to do with that of its base class."""
+
+
+class OwnOptimizer(Trainer):
+    def create_optimizer(self, model=None):
+        self.optimizer = Adafactor(self.model.parameters(), lr=0.1, relative_step=False)
+        return self.optimizer
+
+
+def test_names_of_optimizers_that_need_whole_parameters_are_these():
+    assert [name.value for name in OptimizerNames if needs_whole_parameters(name.value)] == WHOLE
+    assert all(needs_whole_parameters(path) for path in PATHS + PATHS_OF_LIBRARIES)
+    others = "Adam AdamW SGD NAdam RAdam RMSprop Adagrad Adadelta ASGD Rprop AdEMAMix Lion AdamWScheduleFree AdamW8bit"
+    assert not any(needs_whole_parameters(name) for name in others.split())
+
+
+@pytest.mark.parametrize("optim", [*WHOLE, *PATHS])
+@pytest.mark.parametrize("strategy", [fsdp(), zero(1), zero(2), zero(3)], ids=["fsdp1", "zero1", "zero2", "zero3"])
+def test_optim_that_needs_whole_parameters_is_refused_before_a_run(tmp_path, strategy, optim, monkeypatch):
+    monkeypatch.setattr("lightrainer.facade.strategies.deepspeed.require_deepspeed", lambda: None)
+    with pytest.raises(ValueError, match=f"optim='{optim}'"):
+        strategy.check(arguments(tmp_path, optim=optim), tiny())
+
+
+@pytest.mark.parametrize(
+    ("made", "argument"),
+    [
+        ({"optimizer_cls_and_kwargs": (Adafactor, {"lr": 0.1, "relative_step": False})}, "optimizer_cls_and_kwargs"),
+        ({"optimizer_cls_and_kwargs": (OwnAdafactor, {"lr": 0.1})}, "optimizer_cls_and_kwargs"),
+        ({"cls": OwnOptimizer}, "create_optimizer"),
+    ],
+    ids=["class", "subclass", "override"],
+)
+@pytest.mark.parametrize("strategy", [fsdp(), zero(2)], ids=["fsdp1", "zero2"])
+def test_made_optimizer_that_needs_whole_parameters_is_refused_before_the_first_step(
+    tmp_path, strategy, made, argument
+):
+    facade = trainer(tmp_path, **made)
+    facade.create_optimizer()
+    with pytest.raises(ValueError, match=rf"\({argument}\) needs whole parameters"):
+        strategy._check_made_optimizer(facade)
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [fsdp(use_orig_params=True), fsdp(use_orig_params=True, sharding_strategy="NO_SHARD"), zero(0)],
+    ids=["one process", "no_shard", "zero0"],
+)
+def test_strategies_that_keep_shapes_take_every_optimizer(tmp_path, strategy):
+    """One process alone shards nothing."""
+    strategy.check_optimizer(arguments(tmp_path), "optim='adafactor'", "adafactor")
+
+
+def test_torch_adafactor_is_refused_where_parameters_are_in_parts(tmp_path):
+    strategy = ModelParallel("ModelParallelStrategy", {"tensor_parallel_size": 1})
+    with pytest.raises(ValueError, match=r"optim='torch\.optim\.Adafactor'.*'adafactor'"):
+        strategy.check(arguments(tmp_path, optim="torch.optim.Adafactor"), tiny())
+    strategy.check(arguments(tmp_path, optim="adafactor"), tiny())
