@@ -4,9 +4,11 @@
 # The folders beside this one are mapped to subpackages only when the package is built.
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
+import statistics
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,14 +18,17 @@ from .command_line import CommandParser, positive, whole
 _DESCRIPTION = """\
 Run a script for some steps in which the learning rate grows from the smallest to the largest, each step by the same
 factor, and show the loss over it. The suggestion is where the smoothed loss falls fastest, as with Lightning's
-learning rate finder. It ends early where the loss is four times the smallest. Nothing of yours is written: output_dir
-is a scratch folder, and nothing is saved, evaluated, uploaded or tracked.
+learning rate finder, but only where it falls by more than its scatter between batches. It ends early where the loss is
+four times the smallest. Nothing of yours is written: output_dir is a scratch folder, and nothing is saved, evaluated,
+uploaded or tracked.
 """
 _ARGUMENTS = {
     **{"logging_strategy": "steps", "logging_steps": 1, "logging_nan_inf_filter": False, "eval_strategy": "no"},
     **{"eval_on_start": False, "lr_scheduler_type": "constant", "lr_scheduler_kwargs": None},
 }
 _WIDTH, _HEIGHT, _SKIPPED, _KEPT = 64, 12, 5, 0.8
+_DEVIATIONS_OF_MEDIAN = 1.4826
+"""The standard deviation of a normal distribution, in medians of its absolute values."""
 
 
 def lr_find(words: Sequence[str]) -> int:
@@ -33,7 +38,8 @@ def lr_find(words: Sequence[str]) -> int:
         words: options, the script, and its arguments.
 
     Returns:
-        The exit status: 0, 1 if the script fails or the loss never falls, 2 for a wrong command line.
+        The exit status: 0, 1 if the script fails or the loss never falls by more than its scatter, 2 for a wrong
+        command line.
     """
     usage = "lightrainer lr-find [options] SCRIPT [ARGUMENTS]"
     parser = CommandParser("lr-find", _DESCRIPTION, "Example: lightrainer lr-find train.py --output_dir out", usage)
@@ -52,14 +58,15 @@ def lr_find(words: Sequence[str]) -> int:
     if found is None:
         return 1
     losses = smoothed(found["losses"])
-    best = suggestion(losses)
+    best = suggestion(losses, scatter(found["losses"]))
     chosen = None if best is None else rates[best]
     if given.json:
         print(json.dumps({"suggestion": chosen, "rates": rates[: len(losses)], "losses": found["losses"]}))
     else:
         ends = f"{rates[0]:<.1e}{rates[max(len(losses), 1) - 1]:>{_WIDTH + 2}.1e}  learning rate"
         print("\n".join([*picture(losses or [0.0]), ends]))
-        print("The loss never falls: choose other rates." if chosen is None else f"suggestion: {chosen:.2e}")
+        never = "No suggestion: the loss never falls by more than its scatter. Choose other rates, or larger batches."
+        print(never if chosen is None else f"suggestion: {chosen:.2e}")
     return int(chosen is None)
 
 
@@ -75,11 +82,36 @@ def smoothed(losses: Sequence[float]) -> list[float]:
     return means
 
 
-def suggestion(losses: Sequence[float]) -> int | None:
-    """Return the step at which the loss falls fastest; None where it never falls."""
-    falls = {step: losses[step + 1] - losses[step - 1] for step in range(_SKIPPED, len(losses) - 1)}
-    best = min(falls, key=falls.__getitem__, default=None)
-    return best if best is not None and falls[best] < 0 else None
+def scatter(losses: Sequence[float]) -> float:
+    """Return the standard deviation that smoothed losses have because batches differ, from the losses of all steps.
+
+    It follows from the median of the changes from step to step, to which few steps of a fast fall matter little.
+    """
+    changes = [abs(after - before) for before, after in itertools.pairwise(losses) if math.isfinite(after - before)]
+    if not changes:
+        return 0.0
+    deviation = _DEVIATIONS_OF_MEDIAN * statistics.median(changes) / math.sqrt(2)  # a change has two losses
+    return deviation * math.sqrt((1 - _KEPT) / (1 + _KEPT))
+
+
+def suggestion(losses: Sequence[float], scatter: float = 0.0) -> int | None:
+    """Return the step at which the loss falls fastest; None where it never falls by more than its scatter.
+
+    Args:
+        losses: smoothed.
+        scatter: their standard deviation where the rate changes nothing. Around the step, over about a tenth of all
+            steps, they have to fall by four standard deviations of a difference.
+    """
+    least = 4 * math.sqrt(2) * scatter
+    reach = max(_SKIPPED, len(losses) // 20)
+    falls: dict[int, float] = {}
+    for step in range(_SKIPPED, len(losses) - 1):
+        before = losses[max(step - reach, _SKIPPED - 1)]
+        after = losses[min(step + reach, len(losses) - 1)]
+        change = losses[step + 1] - losses[step - 1]
+        if change < 0 and before - after > least:
+            falls[step] = change
+    return min(falls, key=falls.__getitem__, default=None)
 
 
 def picture(losses: Sequence[float]) -> list[str]:
@@ -114,4 +146,9 @@ def change(trainer_class: Any, settings: dict[str, Any]) -> None:
         write_result(trainer, settings, {"losses": losses})
         raise SystemExit(0)
 
+    def rate_in_use(trainer: Any) -> float:
+        """Return the rate of the step, for the logs; the schedule of the script knows nothing of it."""
+        return trainer.optimizer.param_groups[0]["lr"]
+
     trainer_class.train = train
+    trainer_class._get_learning_rate = rate_in_use

@@ -57,7 +57,7 @@ RULES = {"blocks.*": {"layer_decay": 0.5}, "*.bias": {"lr_factor": 2, "weight_de
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "rules": {"parameter_rules": RULES},
     "muon": {"optim": "torch.optim.Muon", "parameter_rules": {"embed*": {"lr_factor": 0.5}}},
-    "adafactor": {"optim": "adafactor", "learning_rate": 1e-2},
+    "adafactor": {"optim": "adafactor"},
 }
 STRATEGIES |= {
     f"{kind}_{name}": {**STRATEGIES[kind], **more}

@@ -2,11 +2,13 @@
 
 import json
 import math
+import random
+import re
 
 import pytest
 from commands import NET, command
 
-from lightrainer.tools.lr_find import smoothed, suggestion
+from lightrainer.tools.lr_find import scatter, smoothed, suggestion
 
 SCRIPT = """\
 import sys, torch
@@ -39,6 +41,8 @@ def test_it_suggests_a_rate_and_writes_nothing(tmp_path):
     first, last = found["losses"][:5], found["losses"][-5:]
     assert max(first) - min(first) < 0.3 < sum(first) / 5 - min(last)  # small rates change nothing, large ones do
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
+    logged = [float(rate) for rate in re.findall(r"'learning_rate': '?([\d.e+-]+)", done.stderr)]
+    assert logged == pytest.approx(found["rates"], rel=1e-3)
 
 
 def test_bad_input(tmp_path):
@@ -53,6 +57,22 @@ def test_the_suggestion_is_where_the_loss_falls_fastest():
     assert suggestion(losses) == 21
     assert suggestion([1.0 + step for step in range(20)]) is None
     assert suggestion([]) is None
+
+
+def noisy_losses(seed, fall):
+    """Losses of 100 steps whose batches scatter by 0.1, and which fall from step 70 to 85."""
+    draw = random.Random(seed)
+    return [1.0 - fall * min(max((step - 70) / 15, 0), 1) + draw.gauss(0, 0.1) for step in range(100)]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_suggestion_ignores_the_scatter_between_batches(seed):
+    losses = noisy_losses(seed, fall=0.7)
+    assert suggestion(smoothed(losses)) is not None, "negative control: scatter falls as well"
+    assert scatter(losses) == pytest.approx(0.1 / 3, rel=0.5)
+    assert 65 <= suggestion(smoothed(losses), scatter(losses)) <= 90
+    losses = noisy_losses(seed, fall=0.0)
+    assert suggestion(smoothed(losses), scatter(losses)) is None
 
 
 def test_smoothing_ends_where_the_loss_explodes():
