@@ -11,8 +11,11 @@ import pytest
 from commands import NET, command
 
 from lightrainer.tools.compare import runs
-from lightrainer.tools.compare.differences import CONTENT, FILES, GROUPS, LOGS, WEIGHTS, Difference
+from lightrainer.tools.compare.differences import CONTENT, FILES, GROUPS, LOGS, METRICS, WEIGHTS, Difference
+from lightrainer.tools.compare.differences import compare as differences_of
+from lightrainer.tools.compare.findings import Findings
 from lightrainer.tools.compare.known import reason
+from lightrainer.tools.compare.verdict import Verdict
 
 SCRIPTS = Path(__file__).parents[2] / "examples" / "scripts"
 COMMON = "--do_train --do_eval --eval_strategy steps --eval_steps 3 --save_steps 3 --logging_steps 1 --max_steps 6"
@@ -218,10 +221,45 @@ def test_a_script_that_fails_or_trains_nothing_is_told(tmp_path):
     assert "without train, evaluate or predict" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("group", "name"),
+    [(LOGS, "step 1: loss"), (METRICS, "train: train_loss"), (CONTENT, "all_results.json train_loss")],
+)
+def test_sum_of_losses_is_known_only_with_the_factor_of_the_accumulation(group, name):
+    facts = {"version": "transformers 5.3.0", "gradient_accumulation_steps": 4, "gradient_norms": (0.5, 0.5)}
+    name_of_reason = "the logged loss of a mean under accumulation"
+    assert reason(Difference(group=group, name=name, reference=4.4, lightrainer=1.1), facts).name == name_of_reason
+    for reference, ours in ((1.1, 4.4), (2.2, 1.1), (1.1, 1.2)):
+        assert reason(Difference(group=group, name=name, reference=reference, lightrainer=ours), facts) is None
+    evaluated = Difference(group=LOGS, name="step 1: eval_loss", reference=4.4, lightrainer=1.1)
+    assert reason(evaluated, facts) is None
+
+
+def test_counts_are_of_values_also_in_files(tmp_path):
+    sides = []
+    for side, numbers in (("reference", range(50)), ("lightrainer", range(50, 100))):
+        folder = tmp_path / side
+        folder.mkdir()
+        (folder / "norms.json").write_text(json.dumps(list(numbers)))
+        run = runs.Run(side=side, folder=folder, seconds=1.0)
+        files = {"norms.json": folder / "norms.json"}
+        sides.append(Findings(run=run, version="transformers 5.3.0", facts={}, files=files))
+    (row,) = [
+        row
+        for row in Verdict(
+            script="s", words=[], reference=sides[0], lightrainer=sides[1], compared=differences_of(*sides)
+        ).rows()
+        if row["what"] == CONTENT
+    ]
+    assert (row["compared"], row["equal"], row["unexplained"]) == (50, 0, 50)
+
+
 def test_a_known_difference_explains_only_what_it_is_the_reason_for():
     weight = Difference(group=WEIGHTS, name="layer.weight", size=0.1)
-    old = {"version": "transformers 5.3.0", "gradient_accumulation_steps": 4}
+    old = {"version": "transformers 5.3.0", "gradient_accumulation_steps": 4, "gradient_norms": (0.5, 2.0)}
     assert reason(weight, old).name == "the gradient under accumulation"
+    for norms in ((0.5, 0.5), (2.0, 0.5), (0.5, 1.0), (None, None)):
+        assert reason(weight, {**old, "gradient_norms": norms}) is None
     assert reason(weight, {**old, "version": "transformers 5.23.0"}) is None
     assert reason(weight, {**old, "gradient_accumulation_steps": 1}) is None
     manifest = Difference(group=FILES, name="checkpoint-3/_manifest.json", only_in="lightrainer")

@@ -35,6 +35,7 @@ class Compared:
 
     group: str
     count: int = 0
+    """Values compared: in files places of a text and tensors of weights; a file of equal weights counts once."""
     differences: list[Difference] = field(default_factory=list)
     tensors: dict[str, float] = field(default_factory=dict)
     """The largest absolute difference of each tensor, of weights alone."""
@@ -79,9 +80,10 @@ def _contents(reference: Findings, ours: Findings, tolerance: float) -> Compared
         else:
             left, right = map(read_weights, paths)
         if left is not None and right is not None:
-            found.count += 1
             one, other = ({f"{name} {place}": value for place, value in side.items()} for side in (left, right))
-            found.differences += _compared(CONTENT, one, other, tolerance).differences
+            inside = _compared(CONTENT, one, other, tolerance)
+            found.count += max(inside.count, 1)
+            found.differences += inside.differences
     return found
 
 

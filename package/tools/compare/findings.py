@@ -29,6 +29,8 @@ class Findings:
     version: str
     facts: dict[str, Any]
     """Training arguments that known differences depend on."""
+    gradient_norm: float | None = None
+    """Norm of the gradients of the first optimizer step before clipping; None without one, or if they are sharded."""
     logs: dict[str, Any] = field(default_factory=dict)
     """Logged numbers, by training, step and name."""
     metrics: dict[str, Any] = field(default_factory=dict)
@@ -59,6 +61,7 @@ def read_side(run: Run) -> Findings:
     resumed = any(call["arguments"]["resume_from_checkpoint"] for call in calls)
     facts = {**calls[0]["arguments"], "resume_from_checkpoint": resumed}
     found = Findings(run=run, version=_version(run.side, records), facts=facts)
+    found.gradient_norm = next((call["gradient_norm"] for call in calls if "gradient_norm" in call), None)
     _read_calls(found, calls)
     outputs = list(dict.fromkeys(Path(folder) for record in records for folder in record["outputs"]))
     for path in sorted({path for folder in outputs for path in folder.rglob("*") if path.is_file()}):

@@ -7,6 +7,7 @@ docs/user/differences.md and docs/user/migrate.md describe them for users.
 # The folders beside this one are mapped to subpackages only when the package is built.
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -16,7 +17,7 @@ from ...lightning_modules.common.versions import is_older
 from .differences import CONTENT, FILES, LOGS, METRICS, WEIGHTS, Difference
 
 Facts = dict[str, Any]
-"""Training arguments of the run, and `version`, that of transformers."""
+"""Training arguments of the run, the `version` of transformers, and the `gradient_norms` of both at the first step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +32,8 @@ class Known:
     """Patterns of the names of these values."""
     applies: Callable[[Facts], bool] = lambda facts: True
     """Returns whether it can occur with these arguments."""
+    agrees: Callable[[Difference, Facts], bool] = lambda difference, facts: True
+    """Returns whether the two values are those that it predicts."""
     only_in: str | None = None
     """The side that alone has the value, if that is the difference."""
     remedy: str = ""
@@ -42,7 +45,7 @@ class Known:
             return False
         if self.only_in and difference.only_in != self.only_in:
             return False
-        return any(fnmatch(difference.name, pattern) for pattern in self.names)
+        return any(fnmatch(difference.name, pattern) for pattern in self.names) and self.agrees(difference, facts)
 
 
 def _before(version: str, facts: Facts) -> bool:
@@ -50,8 +53,35 @@ def _before(version: str, facts: Facts) -> bool:
     return is_older(str(facts.get("version", "0")).split()[-1], version)
 
 
+def _accumulated(facts: Facts) -> int:
+    return int(facts.get("gradient_accumulation_steps") or 1)
+
+
 def _accumulates(facts: Facts) -> bool:
-    return int(facts.get("gradient_accumulation_steps") or 1) > 1
+    return _accumulated(facts) > 1
+
+
+def _gradient_is_too_small(facts: Facts) -> bool:
+    """Return whether the gradient of the reference is that of ours divided by the accumulated batches.
+
+    Both are those of the same weights, and nothing else explains this factor.
+    """
+    reference, ours = facts.get("gradient_norms") or (None, None)
+    if reference is None or ours is None:
+        return False
+    return math.isclose(_accumulated(facts) * reference, ours, rel_tol=_NEAR)
+
+
+def _loss_is_a_sum(difference: Difference, facts: Facts) -> bool:
+    """Return whether a loss of the reference is that of ours multiplied by the accumulated batches."""
+    reference, ours = difference.reference, difference.lightrainer
+    if not isinstance(reference, float) or not isinstance(ours, float):
+        return False
+    return math.isclose(reference, _accumulated(facts) * ours, rel_tol=_NEAR)
+
+
+_NEAR = 0.02
+"""Relative tolerance of these factors, which are 2 or more, in half precision too."""
 
 
 def _is(name: str) -> Callable[[Facts], bool]:
@@ -67,8 +97,17 @@ KNOWN = (
         why="transformers before 5.10 divides the loss by gradient_accumulation_steps twice, so its gradients are too "
         "small by that factor; here a window of 4 is one batch of 4 times the size",
         groups=_NUMBERS,
-        applies=lambda facts: _accumulates(facts) and _before("5.10", facts),
+        applies=lambda facts: _accumulates(facts) and _before("5.10", facts) and _gradient_is_too_small(facts),
         remedy="compare everything else with --gradient_accumulation_steps 1 and a larger batch",
+    ),
+    Known(
+        name="the logged loss of a mean under accumulation",
+        why="of a model that takes **kwargs and returns a mean, transformers logs the sum over the accumulated "
+        "batches, lightrainer the mean",
+        groups=(LOGS, METRICS, CONTENT),
+        names=("*step * loss", "*step * loss (*)", *_TRAIN_LOSS),
+        applies=_accumulates,
+        agrees=_loss_is_a_sum,
     ),
     Known(
         name="smoothed labels under accumulation",

@@ -56,6 +56,8 @@ class Recorder:
         self.calls: list[dict[str, Any]] = []
         self.outputs: list[str] = []
         self._inside = 0
+        self._first_step: int | None = None
+        self._gradient_norm: float | None = None
 
     def start(self) -> None:
         """Seed the generators, and patch modules when they are imported."""
@@ -89,6 +91,26 @@ class Recorder:
     def _watch_trainer(self, module: Any) -> None:
         for name in ("train", "evaluate", "predict"):
             setattr(module.Trainer, name, self._recorded(name, getattr(module.Trainer, name)))
+        module.Trainer.training_step = self._measured(module.Trainer.training_step)
+
+    def _measured(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        """Wrap `training_step`, and keep the norm of the gradients that the first optimizer step gets, before clipping.
+
+        Both sides have the same weights there.
+        """
+
+        @functools.wraps(method)
+        def training_step(trainer: Any, *positional: Any, **keywords: Any) -> Any:
+            loss = method(trainer, *positional, **keywords)
+            step = trainer.state.global_step
+            if self._first_step is None:
+                self._first_step = step
+            if step == self._first_step and not _is_sharded(trainer.args):
+                self._gradient_norm = _norm_of_gradients(trainer.model)
+            return loss
+
+        del training_step.__wrapped__  # or ours takes it for an override of the script
+        return training_step
 
     def _recorded(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap a method, and record each call that is not made by another one."""
@@ -114,6 +136,7 @@ class Recorder:
         if name == "train":
             entry["log_history"] = list(trainer.state.log_history)
             entry["weights"] = self._save_weights(trainer)
+            entry["gradient_norm"] = self._gradient_norm
             entry["arguments"]["resume_from_checkpoint"] = bool(given[0] or trainer.args.resume_from_checkpoint)
         self.calls.append(entry)
         self._write_process()
@@ -125,7 +148,7 @@ class Recorder:
 
     def _save_weights(self, trainer: Any) -> str | None:
         """Save the model; None if it is sharded over processes."""
-        if trainer.args.world_size > 1 and (trainer.args.fsdp or trainer.args.deepspeed):
+        if _is_sharded(trainer.args):
             return None
         import torch
 
@@ -170,6 +193,15 @@ class Afterwards:
 
             spec.loader.exec_module = exec_module
         return spec
+
+
+def _is_sharded(args: Any) -> bool:
+    return args.world_size > 1 and bool(args.fsdp or args.deepspeed)
+
+
+def _norm_of_gradients(model: Any) -> float:
+    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    return sum(float(gradient.double().norm()) ** 2 for gradient in gradients) ** 0.5
 
 
 def _peak_bytes() -> int | None:

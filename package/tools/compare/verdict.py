@@ -42,6 +42,7 @@ class Verdict:
     def reasons(self) -> list[tuple[Difference, Known | None]]:
         """Return each difference with its reason, where there is one."""
         facts: Facts = {**self.reference.facts, "version": self.reference.version}
+        facts["gradient_norms"] = (self.reference.gradient_norm, self.lightrainer.gradient_norm)
         return [(one, reason(one, facts)) for group in self.compared for one in group.differences]
 
     @property
@@ -68,7 +69,7 @@ class Verdict:
                 {
                     "what": group.group,
                     "compared": group.count,
-                    "equal": group.count - len({one.name for one in group.differences}),
+                    "equal": group.count - len(group.differences),
                     "known": len(group.differences) - unknown,
                     "unexplained": unknown,
                     "largest": max(sizes, default=0.0),
