@@ -11,6 +11,7 @@ from torch import nn
 
 from ...lightning_modules.internals.precision import HALF, LossScaler
 from ...lightning_modules.optim import steps_in_backward
+from ...lightning_modules.training.micro_batch_loss import MicroBatchLoss
 from ..distributed.process import forwarded
 from ..strategies.ddp import OWN_LOOP
 from ..strategies.plan import PRECISIONS
@@ -38,6 +39,8 @@ class Gradients(Collectives):
     _scaler: LossScaler | None = None
     _unscaled_run = False  # in a run whose precision needs no scaler
     _windows = 0  # depth of nested `accumulate` blocks
+    micro_batch: MicroBatchLoss | None = None
+    """Weighs the loss of the micro-batch that the Trainer trains now; None outside of `Trainer.training_step`."""
 
     @property
     def in_run(self) -> bool:
@@ -91,8 +94,8 @@ class Gradients(Collectives):
     def backward(self, loss: torch.Tensor, learning_rate: float | None = None, **kwargs: Any) -> None:
         """Run the backward pass of one micro-batch through strategy and precision plugin.
 
-        In an `accumulate` block of a custom loop the loss is divided by the length of the window; in a training the
-        Trainer does that.
+        In an `accumulate` block of a custom loop the loss is divided by the length of the window. In a training a mean
+        over the micro-batch is divided so that the losses of the step add up to the mean over all of it.
 
         Args:
             loss: of the micro-batch.
@@ -101,6 +104,9 @@ class Gradients(Collectives):
         """
         if self._windows and not self.in_run:
             loss = loss / self.gradient_accumulation_steps
+        elif self.micro_batch is not None:
+            self.micro_batch.is_weighed_by_trainer = True
+            loss = self.micro_batch.weigh(loss)
         optimizer: Any = None if learning_rate is None else self._stepping_in_backward()
         if optimizer is not None:
             kwargs["learning_rate"] = learning_rate

@@ -40,6 +40,8 @@ class KerasEngine(Trainer):
 
     model: Any  # a KerasModule
     args: TFTrainingArguments
+    loss_is_scaled_for_ga = True
+    """The steps of a `TFTrainer` divide by the instances of the whole step."""
 
     def __init__(self, steps: Any, **kwargs: Any) -> None:
         self.steps = steps

@@ -82,7 +82,13 @@ class ContextParallel:
         return both[_smoothed(model)]
 
     def loss_of_part(
-        self, loss: torch.Tensor, model: nn.Module, inputs: dict[str, Any], smoothed: torch.Tensor | None, items: Any
+        self,
+        loss: torch.Tensor,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        smoothed: torch.Tensor | None,
+        *,
+        is_mean: bool,
     ) -> torch.Tensor:
         """Scale the loss of a part so that the mean over the processes is the loss of the whole.
 
@@ -91,10 +97,10 @@ class ContextParallel:
             model: the trained model.
             inputs: of the part.
             smoothed: labels of the part if label smoothing computed the loss.
-            items: labels that count in all parts of all batches of the step, if known.
+            is_mean: the loss is a mean over the labels of the part.
         """
         size = parts_of_sequences(self.trainer.args)
-        if items is not None and (self.trainer.model_accepts_loss_kwargs or smoothed is not None):
+        if not is_mean:
             return loss * size
         assert self.targets is not None
         whole = self.targets["shift_labels" if smoothed is None else _smoothed(model)]

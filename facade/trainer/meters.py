@@ -14,8 +14,8 @@ from ...callbacks.recording import RecordedValues
 from ...lightning_modules.common.collectives import gather_objects
 from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ...lightning_modules.training.accumulation import LossMeter
-from ..arguments.parallelism import copies_of_batches, data_ranks
-from .steps import own_items
+from ...lightning_modules.training.micro_batch_loss import MicroBatchLoss
+from ..arguments.parallelism import copies_of_batches
 
 if TYPE_CHECKING:
     from .. import Trainer
@@ -109,12 +109,9 @@ class RunningLoss:
             return {}
         return self.recorded.take(gather_objects)
 
-    def _share(self, batch: tuple[Any, Any]) -> Any:
-        """Return the part of its step that a micro-batch makes up, by its items where they are counted."""
-        inputs, items = batch
-        if items is None:
-            return 1 / self.trainer.current_gradient_accumulation_steps
-        return own_items(self.trainer, [inputs]) * data_ranks(self.trainer.args) / items
+    def _share(self, micro_batch: MicroBatchLoss) -> Any:
+        """Return the part of its step that a micro-batch makes up."""
+        return micro_batch.share()
 
     def _sum_up(self) -> float:
         if self._tensor is not None:

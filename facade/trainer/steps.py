@@ -116,14 +116,6 @@ def no_loss_and_outputs(trainer: Any, model: nn.Module, inputs: dict[str, Any]) 
         return None, model(**inputs)
 
 
-def loss_is_scaled(trainer: Any, num_items_in_batch: Any) -> bool:
-    """Return whether `compute_loss` has divided the loss by the items of the whole window."""
-    if trainer.loss_is_scaled_for_ga is not None:
-        return trainer.loss_is_scaled_for_ga
-    by_items = trainer.model_accepts_loss_kwargs and num_items_in_batch is not None
-    return trainer.compute_loss_func is not None or by_items
-
-
 def has_loss(inputs: Any, label_names: list[str], can_return_loss: bool) -> bool:
     """Return whether a batch has the labels, or `return_loss`, for the model to compute a loss."""
     if label_names:

@@ -31,6 +31,7 @@ from ...lightning_modules.models import inspection
 from ...lightning_modules.models.outputs import losses_beside, read_loss, split_outputs
 from ...lightning_modules.optim import decay_parameter_names, optimizer_class_and_kwargs
 from ...lightning_modules.training.label_smoothing import LabelSmoother
+from ...lightning_modules.training.micro_batch_loss import MicroBatchLoss
 from ..accelerator.accelerator import Accelerator
 from ..arguments import TrainingArguments
 from ..arguments.enums import DebugOption, HPSearchBackend
@@ -63,6 +64,7 @@ from .lightning_callbacks import check_callback, is_lightning_callback
 from .memory_report import MemoryTracker
 from .meters import OfRunningLoss, ParameterCounter, RunningLoss, TokenCounter
 from .overrides import is_own
+from .step_items import declares_scaled_loss, noted
 from .tracebacks import ShortTraceback
 from .training_run import ModelPreparation, TrainingRun, save_or_warn
 
@@ -549,6 +551,10 @@ class Trainer:
             if callable(getattr(self.optimizer, "train", None)):
                 self.optimizer.train()
             inputs = self._prepare_inputs(inputs)
+            micro_batch = self.accelerator.micro_batch
+            if micro_batch is None:
+                micro_batch = self._outside_of_a_training(num_items_in_batch)
+                num_items_in_batch = micro_batch.items
             known: dict[str, Any] = {"num_items_in_batch": num_items_in_batch}
             if getattr(self.compute_loss, "__func__", None) is not Trainer.compute_loss:
                 known = inspection.accepted_arguments(self.compute_loss, **known)
@@ -557,12 +563,17 @@ class Trainer:
             del inputs
             if self.args.torch_empty_cache_steps is not None:
                 steps.empty_cache_if_due(self.args, self.state.global_step)
-            parts = self.current_gradient_accumulation_steps
+            loss = micro_batch.weigh_in_step(loss)
             kwargs = {"learning_rate": self._get_learning_rate()} if hasattr(self.optimizer, "fused_backward") else {}
-            if parts > 1 and not steps.loss_is_scaled(self, known.get("num_items_in_batch")):
-                loss = loss / parts
             self.accelerator.backward(loss, **kwargs)
             return loss.detach()
+
+    def _outside_of_a_training(self, items: Any) -> MicroBatchLoss:
+        """Return what weighs a loss where `training_step` is called by itself: each micro-batch counts the same."""
+        parts = self.current_gradient_accumulation_steps
+        return MicroBatchLoss(
+            noted(items), lambda: parts, lambda: 1 / parts, parts, is_scaled=declares_scaled_loss(self)
+        )
 
     def compute_loss(
         self,
@@ -583,26 +594,29 @@ class Trainer:
             The loss, or the loss and the model's outputs.
         """
         labels, split = None, self._context_parallel.targets is not None
+        items = noted(num_items_in_batch)
         if "labels" in inputs and (self.label_smoother is not None or self.compute_loss_func is not None):
             labels = self._context_parallel.pop_labels(model, inputs) if split else inputs.pop("labels")
-        if self.model_accepts_loss_kwargs and num_items_in_batch is not None:
-            inputs = {**inputs, "num_items_in_batch": num_items_in_batch}
+        if self.model_accepts_loss_kwargs and items is not None:
+            inputs = {**inputs, "num_items_in_batch": items}
         outputs = model(**inputs)
         if self.args.record_model_losses:
             self.record(**losses_beside(outputs))
         if self.compute_loss_func is not None:
-            loss: Any = self.compute_loss_func(outputs, labels, num_items_in_batch=num_items_in_batch)
+            loss: Any = self.compute_loss_func(outputs, labels, num_items_in_batch=items)
         elif labels is not None and self.label_smoother is not None:
-            loss = steps.smoothed_loss(self, model, outputs, labels, num_items_in_batch, split=split)
+            loss = steps.smoothed_loss(self, model, outputs, labels, items, split=split)
         else:
             loss = outputs.get("loss") if isinstance(outputs, dict) else None
             if not isinstance(loss, torch.Tensor):
                 loss = read_loss(outputs, inputs, first_of_vector=True)
-        shared = self.args.average_tokens_across_devices and num_items_in_batch is not None
-        if shared and (self.model_accepts_loss_kwargs or self.compute_loss_func is not None):
-            loss = loss * data_ranks(self.args) if data_ranks(self.args) > 1 else loss
+
+        # Divided by the items of all processes, where gradients are averaged over the processes.
+        divided_by_items = items is not None and items.use.noted
+        if divided_by_items and self.args.average_tokens_across_devices and data_ranks(self.args) > 1:
+            loss = loss * data_ranks(self.args)
         if split:
-            loss = self._context_parallel.loss_of_part(loss, model, inputs, labels, num_items_in_batch)
+            loss = self._context_parallel.loss_of_part(loss, model, inputs, labels, is_mean=not divided_by_items)
         return (loss, outputs) if return_outputs else loss
 
     def compute_loss_context_manager(self) -> AbstractContextManager[Any]:

@@ -15,6 +15,7 @@ from ...lightning_modules.internals import fast_path, lightning_internals
 from ...lightning_modules.models.inspection import accepted_arguments
 from ...lightning_modules.tasks.resuming import add_process_states
 from ...lightning_modules.training.accumulation import Window, WindowLoader
+from ...lightning_modules.training.micro_batch_loss import MicroBatchLoss, WeighsBackward
 from ...lightning_modules.training.out_of_memory import explain
 from ..arguments.enums import DebugOption
 from ..checkpointing.interrupted_evaluation import InterruptedEvaluation
@@ -25,7 +26,8 @@ from ..evaluation.out_of_memory_advice import advice_for_training
 from . import optimization
 from .lightning_callbacks import ReplacedSchedule
 from .meters import RunningLoss
-from .overrides import is_own
+from .overrides import is_own, mentions
+from .step_items import micro_batch_losses
 
 if TYPE_CHECKING:
     from lightning.pytorch import Trainer as LightningTrainer
@@ -51,6 +53,8 @@ class Epoch:
     may_skip_steps: bool = False
     takes_items: bool = False
     """`Trainer.training_step` has the parameter `num_items_in_batch`."""
+    runs_own_backward: bool = False
+    """An override of `Trainer.training_step` may call `loss.backward()` itself."""
     windows: int = 0
     """Windows of the epoch that were read."""
     stepped: bool = False
@@ -201,6 +205,7 @@ class TrainerModule(EvaluationModule):
             clips_in_step=strategy.clips_in_step,
             may_skip_steps=strategy.step_was_skipped is not None or facade.accelerator.scaler is not None,
             takes_items=bool(accepted_arguments(facade.training_step, num_items_in_batch=None)),
+            runs_own_backward=not is_own(facade, "training_step") and mentions(facade, "backward"),
             windows=self.windows.done,
             grad_norm=norm,
             learning_rate=rate,
@@ -237,7 +242,8 @@ class TrainerModule(EvaluationModule):
         epoch.stepped = False
         is_last = False
         loss = None
-        for index, inputs in enumerate(batch, start=1):
+        micro_batches = micro_batch_losses(facade, batch, batch.items)
+        for index, (inputs, micro_batch) in enumerate(zip(batch, micro_batches, strict=True), start=1):
             is_last = index == len(batch)
             facade.accelerator.gradient_state.sync_gradients = is_last
             exchanging: AbstractContextManager[Any] = nullcontext()
@@ -247,7 +253,7 @@ class TrainerModule(EvaluationModule):
 
             # Forward and backward.
             with exchanging:
-                loss = self._forward_backward(inputs, batch.items)
+                loss = self._forward_backward(inputs, micro_batch)
             if not is_last:
                 facade.control = handler.on_substep_end(args, state, facade.control)
                 if facade.control.should_epoch_stop or facade.control.should_training_stop:
@@ -374,22 +380,26 @@ class TrainerModule(EvaluationModule):
                 scaler.others = left_out
         return made
 
-    def _forward_backward(self, inputs: Any, items: Any) -> torch.Tensor | None:
+    def _forward_backward(self, inputs: Any, micro_batch: MicroBatchLoss) -> torch.Tensor | None:
         """Run a micro-batch through `Trainer.training_step`; return its loss, None after a shared failure."""
         facade = self.facade
         if self.memory.failure is not None:
             return None
-        self.recorded.batch = inputs, items
+        self.recorded.batch = facade.accelerator.micro_batch = micro_batch
         try:
-            known = {"num_items_in_batch": items} if self.epoch.takes_items else {}
-            loss = facade.training_step(self.epoch.called, inputs, **known)
+            known = {"num_items_in_batch": micro_batch.items} if self.epoch.takes_items else {}
+            with WeighsBackward(micro_batch) if self.epoch.runs_own_backward else nullcontext():
+                loss = facade.training_step(self.epoch.called, inputs, **known)
         except Exception as error:
             explain(error, lambda: advice_for_training(facade.args, inputs))
             if not self.memory.keeps(error):
                 raise
             return None
         finally:
-            self.recorded.batch = None
+            self.recorded.batch = facade.accelerator.micro_batch = None
+        if micro_batch.is_weighed_by_trainer:
+            self.epoch.runs_own_backward = False
+        loss = micro_batch.to_log(loss)
         self.losses.meter.add(loss, facade.state.global_step - self.losses.last_logged)
         facade.current_flos += float(facade.floating_point_ops(inputs))
         facade._track_num_input_tokens(inputs)

@@ -83,7 +83,8 @@ def accepts_loss_kwargs(model: nn.Module) -> bool:
     declared = getattr(model, "accepts_loss_kwargs", None)
     if declared is not None:
         return declared
-    return any(p.kind is p.VAR_KEYWORD for p in inspect.signature(model.forward).parameters.values())
+    parameters = inspect.signature(model.forward).parameters
+    return "num_items_in_batch" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
 def signature_columns(model: nn.Module, label_names: Sequence[str]) -> list[str]:
@@ -143,8 +144,12 @@ def predicts_next_token(model: Any) -> bool:
     Args:
         model: the model itself, without wrappers or adapters.
     """
-    names = {base.__name__ for base in type(model).__mro__}
-    auto = loaded("transformers.models.auto.modeling_auto")
+    return _is_causal(type(model), loaded("transformers.models.auto.modeling_auto"))
+
+
+@functools.lru_cache(maxsize=64)  # called in steps
+def _is_causal(model_class: type, auto: Any) -> bool:
+    names = {base.__name__ for base in model_class.__mro__}
     listed = set() if auto is None else set(auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
     return bool(names & listed) or any(name.endswith("ForCausalLM") for name in names)
 

@@ -16,6 +16,8 @@ from ..models.inspection import accepts_loss_kwargs, base_of_adapter, predicts_n
 from ..models.outputs import predictions_in, read_loss
 from ..optim.module_optimizers import OptimizerSetting, ScheduleSetting, to_plain_setting
 from ..training.label_smoothing import LabelSmoother
+from ..training.micro_batch_loss import count_labels
+from ..training.noted_items import NotedItems
 from .batch_inputs import (
     as_arguments,
     count_targets,
@@ -48,8 +50,8 @@ class LossModule(OptimizerModule):
     autoencoders want it.
 
     Losses and weights are those of the Trainer API: to the last bit, and with accumulated gradients to rounding. So
-    with several batches a step every item counts the same, in a shorter last step too, see `step_window`; of the means
-    that a model returns without taking `num_items_in_batch` every batch does.
+    with several batches a step every item counts the same, in a shorter last step too, see `step_window`: each label
+    that counts, or each row where the labels are no class numbers.
 
     Logs `train_loss` at each step (over all its batches so far), `val_loss` and `test_loss` over an epoch, each sample
     counting the same, and metrics over an epoch as `val_<name>`, `test_<name>` and `train_<name>`. Where there is a
@@ -350,17 +352,27 @@ class LossModule(OptimizerModule):
     def _items(self, batch: Any) -> torch.Tensor | None:
         """Return the number of labels that count, if the model takes it."""
         labels = self._named_labels(batch) if self.loss_fn is None else None
-        return self._count_labels(labels) if isinstance(labels, torch.Tensor) and self._wants_items() else None
+        if not isinstance(labels, torch.Tensor) or not self._wants_items():
+            return None
+        return NotedItems.of(self._count_labels(labels))
 
     def _items_of_loss(self, batch: Any, items: torch.Tensor | None, outputs: Any) -> torch.Tensor | None:
-        """Return the number of items whose mean is the loss of a batch; None if only the model knows.
+        """Return the number of items whose mean is the loss of a batch; None if it is no mean.
 
         Args:
             batch: see the class.
-            items: the number that the model was given.
+            items: the number that the model was given, and may not have used.
             outputs: of the model.
         """
-        return items if self.loss_fn is None else count_targets(self.loss_fn, self._labels(batch), self.device)
+        if self.loss_fn is not None:
+            return count_targets(self.loss_fn, self._labels(batch), self.device)
+        if isinstance(items, NotedItems) and items.use.noted:
+            return items.number
+        labels = count_labels(self._named_labels(batch), shifted=self._predicts_next_token())
+        rows = find_batch_size(batch)
+        if labels is None and rows is not None:
+            return torch.full((), rows, device=self.device)
+        return labels
 
     def _count_labels(self, labels: torch.Tensor) -> torch.Tensor:
         shifted = self.label_smoothing and self._predicts_next_token()

@@ -70,6 +70,7 @@ class StepWindow:
         dtype = torch.float64 if loss.dtype == torch.float64 else torch.float32
         items = items.to(dtype)
         self._last = items if share is None else share.to(dtype)
+        loss = torch.where(self._last > 0, loss, torch.zeros_like(loss))  # the mean over no items is NaN
         if self._items is None:
             self._unit, self._items, self.loss = items.clamp(min=1), items, loss
         else:
@@ -78,7 +79,10 @@ class StepWindow:
 
     def weighted(self, loss: torch.Tensor) -> torch.Tensor:
         """Return the loss of the batch added last, as it goes into the backward pass: in units of the first batch."""
-        return loss if self._items is None else loss * (self._last / self._unit).to(loss.dtype)
+        if self._items is None:
+            return loss
+        weighted = loss * (self._last / self._unit).to(loss.dtype)
+        return torch.where(self._last > 0, weighted, torch.zeros_like(weighted))
 
     def finish(self, parameters: Iterable[nn.Parameter], divisor: int) -> None:
         """Turn the sums of gradients into the gradient of the mean loss of the step, and begin the next one.

@@ -205,15 +205,3 @@ def test_only_the_strategies_ask_which_one_it_is():
     found = where(asks)
     assert "facade/strategies/__init__.py" in found  # `choose`, so that the search is known to find
     assert {place: what for place, what in found.items() if not place.startswith("facade/strategies/")} == {}
-
-
-def test_no_file_is_long():
-    lines = {str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES}
-    limits = {"facade/trainer/trainer.py": 1200}  # the documented class
-    assert {name: count for name, count in lines.items() if count > limits.get(name, 500)} == {}
-
-
-def test_helpers_of_tests_have_names_of_their_own():
-    """They are imported as if they lay at the top, so of two of one name one process would see only the first."""
-    helpers = [path.name for path in (ROOT / "tests").rglob("*.py") if not path.name.startswith(("test_", "conftest"))]
-    assert sorted(set(helpers)) == sorted(helpers)

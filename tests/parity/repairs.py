@@ -1,4 +1,11 @@
-"""The reference 5.3.0 without the defects that its later versions fixed: lightrainer has the fixed behaviour.
+"""The reference without the defects that are mended here.
+
+Of all versions:
+
+- A mean loss is divided by the number of micro-batches, so that the last, smaller one of an epoch counts as much as the
+  others; and not at all for models that accept `num_items_in_batch`, use it or not.
+
+Of 5.3.0, mended in later versions as well:
 
 - Under accumulation 5.3.0 divides the loss by the number of micro-batches itself and lets accelerate divide it once
   more: its gradients are too small by that factor. Right in 5.10 and later.
@@ -13,10 +20,47 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 
+RETURN_A_MEAN = {"BertForSequenceClassification", "T5ForConditionalGeneration"}
+"""Models here that accept `num_items_in_batch` and do not use it."""
+
 
 def trainer_class(api: ModuleType) -> type:
-    """The library's `Trainer`; 5.3.0's with its defects repaired."""
-    return _repaired(api.Trainer) if getattr(api, "__version__", None) == "5.3.0" else api.Trainer
+    """The library's `Trainer`, with the defects of the reference repaired."""
+    if api.__name__ != "transformers":
+        return api.Trainer
+    weighing = _weighing(api.Trainer)
+    return _repaired(weighing) if api.__version__ == "5.3.0" else weighing
+
+
+def items_of_mean(batch: dict) -> int:
+    """The class numbers among the labels that count, or the rows where there are none."""
+    labels = batch.get("labels")
+    if labels is None or labels.is_floating_point():
+        return len(next(iter(batch.values())))
+    return int(labels.ne(-100).sum())
+
+
+@cache
+def _weighing(base: type) -> type:
+    class Weighing(base):
+        def __init__(self, *positional, **keywords):
+            super().__init__(*positional, **keywords)
+            if type(self.model).__name__ in RETURN_A_MEAN:
+                self.model_accepts_loss_kwargs = False
+
+        def get_batch_samples(self, *positional, **keywords):
+            samples, items = super().get_batch_samples(*positional, **keywords)
+            self.counts = [items_of_mean(sample) for sample in samples]
+            self.trained = 0
+            return samples, items
+
+        def training_step(self, *positional, **keywords):
+            if self.compute_loss_func is None:  # otherwise it divides nothing
+                self.current_gradient_accumulation_steps = sum(self.counts) / self.counts[self.trained]
+            self.trained += 1
+            return super().training_step(*positional, **keywords)
+
+    return Weighing
 
 
 @cache

@@ -51,11 +51,35 @@ def test_a_window_of_4_is_one_batch_of_4_times_the_size(ours, tmp_path, name):
         assert one["loss"] == pytest.approx(other["loss"], rel=1e-5)
 
 
-def test_a_mean_over_the_micro_batches_would_be_another_gradient(ours, tmp_path):
-    """Negative control: with variable numbers of labels, a model that is not told their number goes elsewhere."""
+class Untold(TokenModel):
+    """Is not told the number of items: its loss is the mean of its micro-batch."""
 
-    class Untold(TokenModel):
-        accepts_loss_kwargs = False
+    accepts_loss_kwargs = False
 
+
+class Unlabelled(Untold):
+    """Its labels have another name, so that the rows of a micro-batch count."""
+
+    def forward(self, input_ids, targets):
+        return super().forward(input_ids, labels=targets)
+
+
+def unlabelled(samples):
+    batch = pad(samples)
+    return {"input_ids": batch["input_ids"], "targets": batch["labels"]}
+
+
+def test_a_mean_is_weighed_by_its_labels(ours, tmp_path):
     window, whole = both(ours, token_case(lambda: Untold(dropout=0.0)), tmp_path)
+    assert largest_difference(window.weights, whole.weights) < 1e-6
+
+
+def test_a_mean_over_unevenly_many_labels_weighed_by_rows_is_another_gradient(ours, tmp_path):
+    """Negative control: where the labels cannot be found, their different numbers cannot be made up for."""
+    case = token_case(lambda: Unlabelled(dropout=0.0))
+    case = case.but(
+        data=lambda: {"train_dataset": sentences(24), "data_collator": unlabelled},
+        arguments={"remove_unused_columns": False},
+    )
+    window, whole = both(ours, case, tmp_path)
     assert largest_difference(window.weights, whole.weights) > 1e-5

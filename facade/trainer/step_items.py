@@ -1,0 +1,148 @@
+"""The items of an optimizer step, and how the losses of its micro-batches are weighed by them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ...lightning_modules.common.followed import followed
+from ...lightning_modules.common.nested import find_batch_size
+from ...lightning_modules.models.inspection import shifts_smoothed_labels
+from ...lightning_modules.training.micro_batch_loss import Divisor, MicroBatchLoss, count_labels, shifts_labels
+from ...lightning_modules.training.noted_items import NotedItems
+from ..arguments.parallelism import copies_of_batches, data_ranks
+from .overrides import mentions
+
+if TYPE_CHECKING:
+    from .. import Trainer
+
+
+class StepItems:
+    """Counts the items over which the losses of an optimizer step are means.
+
+    These are the labels that count, or the rows of the batches where there are no class numbers among the labels. With
+    `average_tokens_across_devices` those of all processes count, otherwise those of this process.
+
+    Args:
+        trainer: the Trainer.
+        batches: the micro-batches of the step in this process.
+        items: `num_items_in_batch` of the step; None where the Trainer has not counted it.
+    """
+
+    def __init__(self, trainer: Trainer, batches: list[Any], items: Any) -> None:
+        self._trainer = trainer
+        self._items = items
+        self._parts = len(batches)
+        self._shifted = self._leaves_out_first_labels()
+        self._divisors: Tensor | None = None
+
+        counts = [self._labels_of(batch) for batch in batches]
+        self._labels = [count for count in counts if count is not None]
+        self._rows = [find_batch_size(batch) or 1 for batch in batches]
+
+    def divisor(self, index: int) -> Divisor:
+        """Return what the mean over a micro-batch is divided by.
+
+        Where labels are counted, the first call for a step gathers their number from all processes.
+
+        Args:
+            index: of the micro-batch in the step.
+        """
+        if len(self._labels) < self._parts:
+            # Processes have batches of the same number of rows.
+            return sum(self._rows) / self._rows[index]
+
+        if self._divisors is None:
+            labels = torch.stack(self._labels).to(self._trainer.args.device)
+            # Not 0 / 0 where no label of the whole step counts.
+            self._divisors = self._count_whole(labels.sum()).clamp(min=1) / labels
+        return self._divisors[index]
+
+    def share(self, index: int) -> Tensor | float:
+        """Return the part of the step that a micro-batch makes up, without waiting for other processes.
+
+        Args:
+            index: of the micro-batch in the step.
+        """
+        if len(self._labels) < self._parts:
+            return self._rows[index] / sum(self._rows)
+        if isinstance(self._items, Tensor):
+            return self._labels[index] * data_ranks(self._trainer.args) / self._items
+        return self._labels[index] / torch.stack(self._labels).sum().clamp(min=1)
+
+    def _count_whole(self, own: Tensor) -> Tensor:
+        """Return the labels of the whole step for each process, as gradients are averaged over the processes.
+
+        Args:
+            own: labels of this process.
+        """
+        args = self._trainer.args
+        ranks = data_ranks(args)
+        if ranks == 1 or not args.average_tokens_across_devices:
+            return own
+        if isinstance(self._items, Tensor) and not self._shifted and not followed().counts_shifted_labels:
+            return self._items / ranks
+        return self._trainer.accelerator.gather(own).sum() / (copies_of_batches(args) * ranks)
+
+    def _labels_of(self, batch: Any) -> Tensor | None:
+        if not isinstance(batch, Mapping):
+            return None
+        if "shift_labels" in batch:
+            return count_labels(batch["shift_labels"], shifted=False)
+        return count_labels(batch.get("labels"), shifted=self._shifted)
+
+    def _leaves_out_first_labels(self) -> bool:
+        trainer = self._trainer
+        if trainer.label_smoother is not None and trainer.compute_loss_func is None:
+            return shifts_smoothed_labels(trainer.model)
+        return shifts_labels(trainer.model)
+
+
+def micro_batch_losses(trainer: Trainer, batches: list[Any], items: Any) -> list[MicroBatchLoss]:
+    """Return what weighs the loss of each micro-batch of an optimizer step.
+
+    Args:
+        trainer: the Trainer.
+        batches: the micro-batches of the step in this process.
+        items: `num_items_in_batch`, None where it is not counted.
+    """
+    parts = len(batches)
+    is_scaled = declares_scaled_loss(trainer)
+    handed = noted(items) if is_scaled is None else items
+    if parts == 1 and data_ranks(trainer.args) == 1:
+        return [MicroBatchLoss(handed, lambda: 1.0, lambda: 1.0, parts, is_scaled=is_scaled)]
+
+    step = StepItems(trainer, batches, items)
+    may_be_divided = mentions(trainer, "gradient_accumulation_steps")
+    return [
+        MicroBatchLoss(
+            handed,
+            partial(step.divisor, index),
+            partial(step.share, index),
+            parts,
+            is_scaled=is_scaled,
+            may_be_divided=may_be_divided,
+        )
+        for index in range(parts)
+    ]
+
+
+def noted(items: Any) -> NotedItems | None:
+    """Return `num_items_in_batch` as a tensor that notes its use; None where it is not counted."""
+    return None if items is None else NotedItems.of(items)
+
+
+def declares_scaled_loss(trainer: Trainer) -> bool | None:
+    """Return whether the user's code says that its loss is divided by the items of the step; None if it does not say.
+
+    It says so by `loss_is_scaled_for_ga`, or as libraries do, by a `compute_loss_func` that is no function.
+    """
+    if trainer.loss_is_scaled_for_ga is not None:
+        return trainer.loss_is_scaled_for_ga
+    if trainer.compute_loss_func is not None and not callable(trainer.compute_loss_func):
+        return True
+    return None

@@ -1,0 +1,104 @@
+"""The number of items of an optimizer step, as a tensor that notes whether a computation reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_READS_THE_NUMBER = frozenset({"item", "tolist", "numpy", "__array__", "__int__", "__float__", "__index__"})
+"""Methods that hand the number to Python, where what becomes of it cannot be followed any more."""
+
+
+class Use:
+    """Whether the number of items has taken part in a computation.
+
+    Attributes:
+        noted: it was combined with another tensor, or read as a Python number.
+    """
+
+    def __init__(self) -> None:
+        self.noted = False
+
+
+class NotedItems(Tensor):
+    """`num_items_in_batch` of a micro-batch, which notes whether the loss is computed from it.
+
+    A model that divides the sum of its losses by the items of the whole step reads the number; a model whose loss is a
+    mean passes it on, in `**kwargs`, or drops it. The signature of `forward` is the same for both.
+
+    What is made of the number alone, such as a copy on another device, is a `NotedItems` with the same `use`. What is
+    made of it and another tensor is a plain tensor. Compiled code is given the plain number, and notes its use too.
+
+    Attributes:
+        number: the plain tensor.
+        use: see `Use`.
+    """
+
+    number: Tensor
+    use: Use
+
+    @classmethod
+    def of(cls, number: Tensor | int, use: Use | None = None) -> NotedItems:
+        """Wrap a number, or return it as it is where it is wrapped already.
+
+        Args:
+            number: the items of the step.
+            use: of a number from which this one was computed; by default a new one.
+        """
+        if isinstance(number, NotedItems):
+            return number
+        number = torch.as_tensor(number)
+        noted = number.as_subclass(cls)
+        noted.number = number
+        noted.use = Use() if use is None else use
+        return noted
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Compute with the plain number, and note the use."""
+        operands = _Operands()
+        plain_args = [operands.unwrap(arg) for arg in args]
+        plain_kwargs = {name: operands.unwrap(arg) for name, arg in (kwargs or {}).items()}
+        result = func(*plain_args, **plain_kwargs)
+
+        use = operands.use
+        if use is None:
+            return result
+        if operands.other_tensors or getattr(func, "__name__", "") in _READS_THE_NUMBER:
+            use.noted = True
+        elif isinstance(result, Tensor):
+            return cls.of(result, use)
+        return result
+
+
+class _Operands:
+    """The arguments of one operation.
+
+    Attributes:
+        use: of the number of items among them.
+        other_tensors: whether there are other tensors among them.
+    """
+
+    def __init__(self) -> None:
+        self.use: Use | None = None
+        self.other_tensors = False
+
+    def unwrap(self, argument: Any) -> Any:
+        """Return an argument with the plain number in place of a `NotedItems`, also in lists and tuples."""
+        if isinstance(argument, NotedItems):
+            self.use = argument.use
+            return argument.number
+        if isinstance(argument, Tensor):
+            self.other_tensors = True
+        elif type(argument) in (list, tuple):
+            return type(argument)([self.unwrap(part) for part in argument])
+        return argument

@@ -1,0 +1,134 @@
+"""4 micro-batches of 2 rows make the step of one batch of 8, also where an override runs the backward pass."""
+
+import pytest
+import torch
+from tiny import Tiny, arguments, points
+from torch.nn import functional
+
+from lightrainer import Trainer
+
+STEP = {"optim": "sgd", "learning_rate": 0.1, "max_grad_norm": 0, "max_steps": 2, "logging_steps": 1}
+
+
+class Base(Trainer):
+    """Computes the loss of a micro-batch."""
+
+    def prepared_loss(self, model, inputs):
+        model.train()
+        return self.compute_loss(model, self._prepare_inputs(inputs))
+
+
+class ThroughTheAccelerator(Base):
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        loss = self.prepared_loss(model, inputs)
+        self.accelerator.backward(loss)
+        return loss.detach()
+
+
+class AsIn45(Base):
+    """accelerate divides in `backward`, so what is logged is divided here."""
+
+    def training_step(self, model, inputs):
+        loss = self.prepared_loss(model, inputs)
+        self.accelerator.backward(loss)
+        return loss.detach() / self.args.gradient_accumulation_steps
+
+
+class DividesItself(Base):
+    """As versions of `training_step` in which accelerate does not divide."""
+
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        loss = self.prepared_loss(model, inputs)
+        if self.args.gradient_accumulation_steps > 1:
+            loss = loss / self.args.gradient_accumulation_steps
+        self.accelerator.backward(loss)
+        return loss.detach()
+
+
+class Plain(Base):
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        loss = self.prepared_loss(model, inputs)
+        loss.backward()
+        return loss.detach()
+
+
+class PlainAndDivided(Base):
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        loss = self.prepared_loss(model, inputs) / self.args.gradient_accumulation_steps
+        loss.backward()
+        return loss.detach()
+
+
+class Adversarial(Base):
+    """A second loss after the Trainer's own step."""
+
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        loss = super().training_step(model, inputs, num_items_in_batch)
+        self.accelerator.backward(self.prepared_loss(model, {**inputs, "x": inputs["x"] + 0.1}))
+        return loss
+
+
+class MeanOfTwo(Base):
+    """Ends in a division that has nothing to do with accumulation."""
+
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        disturbed = {**inputs, "x": inputs["x"] + 0.1}
+        loss = (self.prepared_loss(model, inputs) + self.prepared_loss(model, disturbed)) / 2
+        self.accelerator.backward(loss)
+        return loss.detach()
+
+
+def logs(folder, trainer_class, rows, accumulation):
+    torch.manual_seed(0)
+    model = Tiny(dropout=0.0)
+    args = arguments(folder, per_device_train_batch_size=rows, gradient_accumulation_steps=accumulation, **STEP)
+    made = trainer_class(model, args, train_dataset=points(16))
+    made.train()
+    return [(log["loss"], log["grad_norm"]) for log in made.state.log_history if "loss" in log]
+
+
+KINDS = [ThroughTheAccelerator, AsIn45, DividesItself, Plain, PlainAndDivided, Adversarial, MeanOfTwo]
+
+
+@pytest.mark.parametrize("accumulation", [4, 2])
+@pytest.mark.parametrize("trainer_class", KINDS)
+def test_own_training_step_under_accumulation(tmp_path, trainer_class, accumulation):
+    whole = logs(tmp_path / "whole", trainer_class, 8, 1)
+    parts = logs(tmp_path / "parts", trainer_class, 8 // accumulation, accumulation)
+    assert len(parts) == 2
+    for (loss, norm), (expected_loss, expected_norm) in zip(parts, whole, strict=True):
+        assert norm == pytest.approx(expected_norm, rel=1e-5)
+        assert loss == pytest.approx(expected_loss, rel=1e-5)
+
+
+def test_a_declared_loss_is_left_to_the_override(tmp_path):
+    """Negative control: the sum of the micro-batches' means is as many times too large."""
+
+    class Declared(ThroughTheAccelerator):
+        loss_is_scaled_for_ga = True
+
+    whole = logs(tmp_path / "whole", Declared, 8, 1)
+    parts = logs(tmp_path / "parts", Declared, 2, 4)
+    assert parts[0][1] == pytest.approx(4 * whole[0][1], rel=1e-5)
+
+
+class Told(torch.nn.Module):
+    """Names `num_items_in_batch`, and divides by it when it is told."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 3)
+        self.told = []
+
+    def forward(self, x, labels=None, num_items_in_batch=None):
+        self.told.append(num_items_in_batch)
+        logits = self.layer(x)
+        items = len(labels) if num_items_in_batch is None else num_items_in_batch
+        return {"loss": functional.cross_entropy(logits, labels, reduction="sum") / items, "logits": logits}
+
+
+def test_a_forward_that_names_the_items_is_told_them(tmp_path):
+    args = arguments(tmp_path, per_device_train_batch_size=2, gradient_accumulation_steps=4, **{**STEP, "max_steps": 1})
+    model = Told()
+    Trainer(model, args, train_dataset=[{"x": torch.randn(4), "labels": index % 3} for index in range(8)]).train()
+    assert [int(items) for items in model.told] == [8, 8, 8, 8]

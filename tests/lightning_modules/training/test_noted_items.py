@@ -1,0 +1,80 @@
+"""The number of items notes whether a loss is computed from it, and is otherwise an ordinary tensor."""
+
+import copy
+
+import pytest
+import torch
+
+from lightrainer.lightning_modules.training.noted_items import NotedItems
+
+USES = {
+    "divides a loss": lambda items: torch.ones(3).sum() / items,
+    "divides a loss after a copy": lambda items: torch.ones(3).sum() / items.to("cpu").float(),
+    "divides a loss in parts": lambda items: torch.ones(3).sum() / (items // 2).clamp(min=1),
+    "changes a tensor in place": lambda items: torch.ones(()).div_(items),
+    "is stacked with others": lambda items: torch.stack([items, torch.tensor(1)]),
+    "is read as a number": lambda items: 1.0 / items.item(),
+    "becomes a float": lambda items: 1.0 / float(items),
+}
+
+NO_USES = {
+    "is passed on": lambda items: items,
+    "is compared with None": lambda items: items is not None,
+    "is compared with a number": lambda items: bool(items > 0),
+    "is copied": lambda items: copy.copy(items),
+    "is moved": lambda items: items.to("cpu", torch.float32).unsqueeze(0),
+    "is described": lambda items: (f"{items}", repr(items), items.shape, items.device, items.dtype, items.dim()),
+}
+
+
+@pytest.mark.parametrize("name", USES)
+def test_a_use_is_noted(name):
+    items = NotedItems.of(torch.tensor(6))
+    result = USES[name](items)
+    assert items.use.noted
+    assert not isinstance(result, NotedItems)
+
+
+@pytest.mark.parametrize("name", NO_USES)
+def test_other_operations_are_no_use(name):
+    items = NotedItems.of(torch.tensor(6))
+    NO_USES[name](items)
+    assert not items.use.noted
+
+
+def test_what_is_computed_is_what_the_plain_number_gives():
+    loss = torch.tensor(7.0, requires_grad=True)
+    quotient = loss / NotedItems.of(torch.tensor(6))
+    quotient.backward()
+    assert type(quotient) is torch.Tensor
+    assert torch.equal(quotient, torch.tensor(7.0) / 6)
+    assert torch.equal(loss.grad, torch.tensor(1.0) / 6)
+
+
+class Summing(torch.nn.Linear):
+    """Divides the sum of its losses by the number of items."""
+
+    def forward(self, x, **kwargs):
+        return super().forward(x).square().sum() / kwargs["num_items_in_batch"].to(x.device)
+
+
+class Averaging(torch.nn.Linear):
+    """Takes any keyword, and returns a mean."""
+
+    def forward(self, x, **kwargs):
+        return super().forward(x).square().mean()
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("model_class", [Summing, Averaging])
+def test_compiled_code_notes_each_use(backend, model_class):
+    torch.compiler.reset()
+    model = model_class(2, 1)
+    model.compile(backend=backend)
+    x = torch.ones(3, 2)
+    for number in (3, 4, 5):
+        items = NotedItems.of(torch.tensor(number))
+        loss = model(x, num_items_in_batch=items)
+        loss.backward()
+        assert items.use.noted is (model_class is Summing)
+        assert torch.equal(loss, model_class.forward(model, x, num_items_in_batch=torch.tensor(number)))
