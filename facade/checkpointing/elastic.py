@@ -308,7 +308,7 @@ class ElasticResumption:
         kept = {name: loader[name] for name in ("epoch", "start", "renewed", "seed", "next_seed")}
         path = self.stored.rng_path(checkpoint)
         rng = load_rng_file(path) if path is not None else loader["start"]
-        return {**kept, "handed_out": handed_out, "before_ahead": rng, "workers": None}
+        return {**kept, "handed_out": handed_out, "before": [rng], "ended": False, "workers": None}
 
     def _warn_of_change(self, before: dict[str, int], now: dict[str, int], seen: int, rest: int) -> None:
         if not self.host.args.should_log:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import operator
 import os
@@ -180,13 +181,36 @@ def _warn_lost(name: str, reason: str) -> None:
     logger.warning(said, name, reason)
 
 
+_MT19937_BYTES = 624 * 4 + 4
+"""Size of the state of numpy's Mersenne Twister: its words, and the position in them."""
+
+_last_numpy: tuple[bytes, Any] = (b"", None)
+"""The state of numpy's generator when `_get_numpy` read it last, as bytes and as `np.random.get_state` gives it."""
+
+
+def _get_numpy() -> Any:
+    """As `np.random.get_state`, which takes 100 us, but in 1 us while the generator has not moved."""
+    global _last_numpy
+    numpy_random: Any = np.random  # numpy declares no type of `get_bit_generator`
+    generator = numpy_random.get_bit_generator()
+    if type(generator) is not np.random.MT19937:
+        return np.random.get_state()
+    now = ctypes.string_at(generator.ctypes.state_address, _MT19937_BYTES)
+    before, state = _last_numpy
+    has_spare_normal = state is not None and state[3]  # taking it does not move the generator
+    if now != before or has_spare_normal:
+        state = np.random.get_state()
+        _last_numpy = (now, state)
+    return state
+
+
 def _set_numpy(state: Any) -> None:
     np.random.set_state(state)
 
 
 _GENERATORS: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
     "python": (random.getstate, random.setstate),
-    "numpy": (np.random.get_state, _set_numpy),
+    "numpy": (_get_numpy, _set_numpy),
     "cpu": (torch.get_rng_state, torch.set_rng_state),
 }
 

@@ -35,7 +35,7 @@ class DispatchLoader(EpochLoader):
         kwargs: see `EpochLoader`; batches come in turn, one for each process, or for each such group.
     """
 
-    reports_workers = False
+    reports_states = False
 
     def __init__(self, dataset: Any, *, rank: int, world_size: int, copies: int = 1, **kwargs: Any) -> None:
         self._draws_once = kwargs.get("persistent_workers", False)

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset, MapDataPipe
 
 from ..common.nested import find_batch_size
-from ..common.safe_serialization import UnsafeValueError, is_plain, to_plain
+from ..common.safe_serialization import UnsafeValueError
 from ..common.seeding import capture_host_rng
 from ..common.stop_iteration import misplaced
 from .batch_samplers import SkippingBatchSampler
 from .loader_state import Resumption, go_on_after
 from .rng_discovery import drawing_parts, own_states
 from .samplers import IterableShard, SharedOrderSampler
-from .worker_state import ENDED, Fetched, ReportingCollate, SurfacingCollate, WorkerStates, is_resumable
+from .worker_state import (
+    Fetched,
+    ReportingCollate,
+    SurfacingCollate,
+    WorkerStates,
+    is_resumable,
+    packed,
+    unpacked,
+)
 
 
 class BatchWatcher(Protocol):
@@ -32,8 +41,26 @@ class BatchWatcher(Protocol):
         ...
 
 
-NOTHING: Any = object()
+_NOTHING: Any = object()
 """Returned in place of a batch after the last one."""
+
+
+class Before(NamedTuple):
+    """The state of a loader before it read a batch, from which it reads that batch again."""
+
+    generators: dict[str, Any]
+    """The global generators, and those of collator and dataset."""
+    workers: WorkerStates
+    stream: bytes | None
+    """State of a resumable stream that is read in this process, packed."""
+
+
+class Read(NamedTuple):
+    """A batch that was read."""
+
+    batch: Any
+    before: Before | None
+    """None if the loader is not tracked."""
 
 
 class Reading:
@@ -41,41 +68,44 @@ class Reading:
 
     Attributes:
         handed_out: batches yielded so far.
-        ahead: the batch that was read after them, `NOTHING` if there is none.
-        before_ahead: the generators before `ahead`, if such batches cannot be saved and have to be read again.
+        ahead: what was read after them: one batch, as in the reference, or none at the end.
         start: the generators at the start of the iteration, from which its order and worker seeds can be redrawn.
         renewed: whether workers were started, and their seed drawn; persistent ones are started by the first iteration.
     """
 
     def __init__(self) -> None:
         self.handed_out = 0
-        self.ahead: Any = NOTHING
-        self.before_ahead: dict[str, Any] | None = None
+        self.ahead: deque[Read] = deque()
         self.start: dict[str, Any] | None = None
         self.renewed = True
+        self._last: Read | None = None
+        """The batch handed out last."""
         self._draws: tuple[Any, ...] = ()
         """Objects that may have generators of their own."""
-        self._plain: bool | None = None
-        self._workers, self._workers_before, self._workers_at_start = WorkerStates(), WorkerStates(), WorkerStates()
+        self._has_own: bool | None = None
+        """Whether they have any, known after the first batch: a collator may make one when it is first called."""
+        self._stream: Any = None
+        """A resumable stream that is read in this process."""
+        self._workers = WorkerStates()
+        self._workers_at_start = WorkerStates()
 
     def next_epoch(self, loader: EpochLoader, *, tracked: bool) -> Reading:
         """Return the reading of the next iteration.
 
         Args:
             loader: the loader; its persistent workers keep their states.
-            tracked: record the generators for a checkpoint.
+            tracked: record the states before each batch for a checkpoint.
         """
         made = Reading()
         made._draws = drawing_parts(loader)
         made.start = made._generators() if tracked else None
+        if loader.num_workers == 0 and loader.reports_states and is_resumable(loader.dataset):
+            made._stream = loader.dataset
         if loader.persistent_workers:
             made._workers = self._workers.between_epochs()
             made._workers_at_start = made._workers.copy()
             made.renewed = self.start is None
         return made
-
-    def _generators(self) -> dict[str, Any]:
-        return {**capture_host_rng(), "own": own_states(*self._draws)}
 
     def restore_workers(self, state: dict[str, Any]) -> None:
         """Restore the states of the workers from a `state_dict`."""
@@ -83,45 +113,67 @@ class Reading:
             if state.get(key) is not None:
                 setattr(self, name, WorkerStates.known(state[key]))
 
-    def fetch(self, batches: Iterator[Any]) -> Any:
-        """Return the next batch, or `NOTHING`."""
-        if self.start is not None and not self._plain:
-            self.before_ahead = self._generators()
-        item = next(batches, NOTHING)
-        if isinstance(item, Fetched):
-            self._workers_before = self._workers.copy()
-            item = self._workers.take(item)
-        if self._plain is None and item is not NOTHING:
-            self._plain = is_plain(item)
-        self.ahead = item
-        return item
+    def fetch(self, batches: Iterator[Any]) -> None:
+        """Read the next batch; nothing is added to `ahead` at the end."""
+        before = None if self.start is None else self._before()
+        batch = next(batches, _NOTHING)
+        if batch is _NOTHING:
+            return
+        if isinstance(batch, Fetched):
+            batch = self._workers.take(batch)
+        if self._has_own is None and before is not None:
+            self._has_own = bool(own_states(*self._draws))
+        self.ahead.append(Read(batch, before))
+
+    def hand_out(self) -> Any:
+        """Return the next batch of those read."""
+        self._last = self.ahead.popleft()
+        self.handed_out += 1
+        return self._last.batch
 
     def worker_states(self, loader: EpochLoader) -> dict[str, Any]:
         """Return the states of the workers after the batches read so far."""
         return self._workers.state_dict(loader.num_workers)
 
-    def state_dict(self, loader: EpochLoader) -> dict[str, Any]:
-        """Return the position, as the loader's `state_dict`."""
-        state: dict[str, Any] = {"handed_out": self.handed_out, "start": self.start, "renewed": self.renewed}
-        state |= {"seed": loader.order_seed, "next_seed": loader.next_order_seed}
-        state["own_now"] = own_states(*drawing_parts(loader))
-        workers = self._workers
-        try:
-            state["ahead"] = None if self.ahead is NOTHING else [to_plain(self.ahead)]
-        except UnsafeValueError:
-            workers = self._workers_before
-            state["before_ahead"] = self.before_ahead
+    def state_dict(self, loader: EpochLoader, unused: int) -> dict[str, Any]:
+        """Return the position, as the loader's `state_dict`: no batch is in it, but the states to read it again."""
+        to_read = [*self.ahead]
+        if unused and self._last is not None:
+            to_read.insert(0, self._last)
+        befores = [read.before for read in to_read if read.before is not None]
+        first = befores[0] if befores else None
+        state: dict[str, Any] = {
+            "handed_out": self.handed_out - unused,
+            "start": self.start,
+            "renewed": self.renewed,
+            "seed": loader.order_seed,
+            "next_seed": loader.next_order_seed,
+            "own_now": own_states(*drawing_parts(loader)),
+            "before": [before.generators for before in befores],
+            "ended": not self.ahead,
+        }
         if loader.num_workers > 0:
-            now, first = workers, self._workers_at_start
-            return {
-                **state,
-                "workers": now.state_dict(loader.num_workers),
-                "workers_at_start": first.state_dict(loader.num_workers),
-            }
-        stream = loader.stream_state
-        if stream is not None and "ahead" in state and is_plain(stream):
-            state["dataset"] = stream
+            workers = self._workers if first is None else first.workers
+            state["workers"] = workers.state_dict(loader.num_workers)
+            state["workers_at_start"] = self._workers_at_start.state_dict(loader.num_workers)
+        if first is not None and first.stream is not None:
+            state["stream"] = unpacked(first.stream)
         return state
+
+    def _before(self) -> Before:
+        return Before(self._generators(), self._workers.copy(), self._stream_state())
+
+    def _generators(self) -> dict[str, Any]:
+        own = [] if self._has_own is False else own_states(*self._draws)
+        return {**capture_host_rng(), "own": own}
+
+    def _stream_state(self) -> bytes | None:
+        if self._stream is None:
+            return None
+        try:
+            return packed(self._stream.state_dict())
+        except UnsafeValueError:  # the stream has to be read from its start again
+            return None
 
 
 class EpochLoader(DataLoader):
@@ -138,7 +190,7 @@ class EpochLoader(DataLoader):
         kwargs: as for `torch.utils.data.DataLoader`.
     """
 
-    reports_workers = True
+    reports_states = True
     """Batches of a tracked loader may carry the states of their workers or of their stream."""
 
     def __init__(
@@ -156,7 +208,6 @@ class EpochLoader(DataLoader):
         self.tracked = False
         self._reading = Reading()
         self._resumption: Resumption | None = None
-        self._reporting: ReportingCollate | None = None
         self._left: dict[int, dict[str, Any]] = {}
 
     @property
@@ -233,9 +284,13 @@ class EpochLoader(DataLoader):
         """Record the state for `state_dict` from the next iteration on."""
         self.tracked = True
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the position of the iteration for `load_state_dict`, in plain values."""
-        return {"epoch": self.epoch, **self._reading.state_dict(self)}
+    def state_dict(self, unused: int = 0) -> dict[str, Any]:
+        """Return the position of the iteration for `load_state_dict`, in plain values and without any batch.
+
+        Args:
+            unused: 1 if the batch handed out last was not used, and is to be handed out again.
+        """
+        return {"epoch": self.epoch, **self._reading.state_dict(self, unused)}
 
     def load_state_dict(self, state: dict[str, Any], on_ready: Callable[[], None] | None = None) -> bool:
         """Resume from a `state_dict` at the next iteration.
@@ -260,14 +315,6 @@ class EpochLoader(DataLoader):
         self._iterator = None
 
     @property
-    def stream_state(self) -> Any:
-        """Return the state of a resumable stream, `ENDED` at its end; None for others, or if workers read it."""
-        if self._reporting is None or self.num_workers > 0 or not is_resumable(self.dataset):
-            return None
-        dataset: Any = self.dataset
-        return ENDED if self._reporting.was_short else dataset.state_dict()
-
-    @property
     def worker_states(self) -> dict[str, Any] | None:
         """Return the states of the persistent workers, for `had_workers`; None without such workers."""
         return self._reading.worker_states(self) if self.has_workers else None
@@ -281,7 +328,8 @@ class EpochLoader(DataLoader):
         if self.persistent_workers and states is not None:
             states = {**states, "last": None}
             begun = {"epoch": self.epoch, "handed_out": 0, "start": None, "renewed": False, "seed": self.order_seed}
-            self._resumption = Resumption({**begun, "workers": states, "workers_at_start": states}, None)
+            begun |= {"before": [], "ended": False, "workers": states, "workers_at_start": states}
+            self._resumption = Resumption(begun, None)
 
     def begin_epoch_after(self, state: dict[str, Any]) -> None:
         """Start the next epoch as after one that ended in this `state_dict`, with persistent workers restored."""
@@ -294,25 +342,26 @@ class EpochLoader(DataLoader):
         self.set_epoch(self.epoch if resumption is None else resumption.epoch)
         self.end_of_loader = False
         reading = self._reading = self._reading.next_epoch(self, tracked=self.tracked)
-        batches, current = self._start(reading) if resumption is None else resumption.start(self, reading)
-        if current is NOTHING:
+        batches = self._start(reading) if resumption is None else resumption.start(self, reading)
+        if not reading.ahead:
             return
-        while (upcoming := reading.fetch(batches)) is not NOTHING:
-            reading.handed_out += 1
-            yield current if self.watcher is None else self.watcher.handed_out(self, current)
-            current = upcoming
-        self.end_of_loader = True
-        self._last_batch_size = find_batch_size(current) or -1
-        reading.handed_out += 1
-        yield current if self.watcher is None else self.watcher.handed_out(self, current)
+        while reading.ahead:
+            if len(reading.ahead) == 1:
+                reading.fetch(batches)
+            self.end_of_loader = len(reading.ahead) == 1
+            batch = reading.hand_out()
+            if self.end_of_loader:
+                self._last_batch_size = find_batch_size(batch) or -1
+            yield batch if self.watcher is None else self.watcher.handed_out(self, batch)
         self.epoch += 1
         if self.watcher is not None:
             self.watcher.ended(self)
 
-    def _start(self, reading: Reading) -> tuple[Iterator[Any], Any]:
+    def _start(self, reading: Reading) -> Iterator[Any]:
         skip, self.skip_batches = self.skip_batches, 0
         batches = itertools.islice(self._batches(), skip, None)
-        return batches, reading.fetch(batches)
+        reading.fetch(batches)
+        return batches
 
     def _batches(self) -> Iterator[Any]:
         """Iterate over the batches of this process; those of a tracked loader carry the states of the workers.
@@ -325,10 +374,9 @@ class EpochLoader(DataLoader):
         if not (read_apart or isinstance(self.dataset, MapDataPipe)):
             batches = self._read_here()
             return _pinned(batches) if self.pin_memory else batches
-        if self.tracked and self.reports_workers and read_apart:
+        if self.tracked and self.reports_states and self.num_workers > 0:
             size = None if self.batch_sampler is None else self.batch_size
-            self._reporting = ReportingCollate(given, size, self._left)
-            self.collate_fn = self._reporting
+            self.collate_fn = ReportingCollate(given, size, self._left)
         else:
             self.collate_fn = SurfacingCollate(given)
         try:

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch.utils.data import IterableDataset
 
-from ..common.safe_serialization import from_plain
 from ..common.seeding import capture_host_rng, restore_host_rng
 from .rng_discovery import drawing_parts, own_states, restore_own
 from .worker_state import ENDED, ResumedWorkers, next_worker
@@ -32,22 +31,12 @@ class Resumption:
         self.epoch: int = state["epoch"]
 
     @property
-    def knows_next(self) -> bool:
-        """Return whether the state holds the batch that was read ahead."""
-        return bool(self.state.get("ahead"))
-
-    @property
-    def was_read(self) -> bool:
-        """Return whether the loader was at its end."""
-        return "ahead" in self.state and self.state["ahead"] is None
-
-    @property
     def is_exact(self) -> bool:
         """Return whether the states of the generators around the next batch are known."""
-        return self.knows_next or self.was_read or self.state.get("before_ahead") is not None
+        return bool(self.state["before"]) or self.state["ended"]
 
-    def start(self, loader: Any, reading: Any) -> tuple[Iterator[Any], Any]:
-        """Begin the iteration; return its iterator and the first batch to yield."""
+    def start(self, loader: Any, reading: Any) -> Iterator[Any]:
+        """Begin the iteration, and read again what had been read ahead; return the iterator."""
         reading.handed_out = self.state["handed_out"]
         if self.state["start"] is not None:
             reading.start = self.state["start"]
@@ -55,21 +44,21 @@ class Resumption:
         reading.renewed = self.state["renewed"]
         reading.restore_workers(self.state)
         loader.order_seed = self.state["seed"]
-        over = self.was_read and not loader.persistent_workers  # persistent ones have to be restored even then
-        batches = iter(()) if over else self._at_position(loader)
-        restore_own(self.state.get("own_now"), *drawing_parts(loader))
-        if self.knows_next:
-            reading.ahead = from_plain(self.state["ahead"][0])
-        else:
-            if self.state.get("before_ahead") is not None:
-                restore_generators(self.state["before_ahead"], loader)
+        befores, ended = self.state["before"], self.state["ended"]
+        is_over = ended and not befores and not loader.persistent_workers  # these have to be restored even then
+        batches = iter(()) if is_over else self._at_position(loader)
+        for generators in befores:
+            restore_generators(generators, loader)
             reading.fetch(batches)
+        if ended or not befores:
+            reading.fetch(batches)
+        restore_own(self.state.get("own_now"), *drawing_parts(loader))
         if self.on_ready is not None and self.is_exact:
             self.on_ready()
-        return batches, reading.ahead
+        return batches
 
     def _at_position(self, loader: Any) -> Iterator[Any]:
-        skip = self.state["handed_out"] + self.knows_next
+        skip = self.state["handed_out"]
         workers = self._workers(loader)
         if isinstance(loader.dataset, IterableDataset):
             return self._in_stream(loader, skip, workers)
@@ -82,10 +71,8 @@ class Resumption:
 
     def _in_stream(self, loader: Any, skip: int, workers: dict[str, Any] | None) -> Iterator[Any]:
         """Resume a stream from its state; without one, read it again up to its position."""
-        if "dataset" in self.state:
-            if self.state["dataset"] == ENDED:
-                return iter(())
-            loader.dataset.load_state_dict(self.state["dataset"])
+        if "stream" in self.state:
+            loader.dataset.load_state_dict(self.state["stream"])
             return self._resumed(loader, None)
         if workers is not None and _are_resumable(workers) and not (loader.persistent_workers and next_worker(workers)):
             return self._resumed(loader, workers, next_worker(workers))

@@ -74,9 +74,6 @@ class ReportingCollate(SurfacingCollate):
         collate: makes the batch.
         batch_size: samples of a full batch, None where samples are not put together.
         left: by worker, the saved states to restore.
-
-    Attributes:
-        was_short: whether the last batch was not a full one, so that a stream has ended; outside of workers.
     """
 
     def __init__(
@@ -84,18 +81,14 @@ class ReportingCollate(SurfacingCollate):
     ) -> None:
         super().__init__(collate)
         self.batch_size = batch_size
-        self.was_short = False
         self.left = left or {}
         self._rng: Any = None
         self._drawn: dict[str, bytes] = {}
 
     @stop_iteration_surfaces
     def __call__(self, samples: Any) -> Any:
-        """Return the batch, in a worker as a `Fetched`; of no samples, as for a blank, there is none."""
-        info = get_worker_info()
-        if info is None:
-            self.was_short = self._is_short(samples)
-            return self.collate(samples)
+        """Return the batch and the states of the worker after it; of no samples, as for a blank, there is none."""
+        info: Any = get_worker_info()
         left, self.left = self.left.get(info.id, {}), {}
         restore_own(left.get("collate_draws"), self.collate)
         if isinstance(samples, list) and not samples:
@@ -108,19 +101,19 @@ class ReportingCollate(SurfacingCollate):
         if self._rng is None or not same_rng(rng, self._rng):
             self._rng = rng
             # As an array: a tensor would be sent through a shared-memory segment.
-            news["rng"] = _packed({**rng, "cpu": rng["cpu"].numpy()})
+            news["rng"] = packed({**rng, "cpu": rng["cpu"].numpy()})
         for name, of in (("collate_draws", self.collate), ("dataset_draws", dataset)):
             states = own_states(of)
-            drawn = _packed(states) if states else b""
+            drawn = packed(states) if states else b""
             if drawn != self._drawn.get(name, b""):
                 news[name] = self._drawn[name] = drawn
         if isinstance(dataset, IterableDataset) and is_resumable(dataset):
             stream: Any = dataset
             try:
                 state = ENDED if self._is_short(samples) else stream.state_dict()
-                news["dataset"] = _packed(state)
+                news["dataset"] = packed(state)
             except UnsafeValueError:  # has to be read from its start again
-                news["dataset"] = _packed(ENDED)
+                news["dataset"] = packed(ENDED)
         return news
 
     def _is_short(self, samples: Any) -> bool:
@@ -138,7 +131,7 @@ class WorkerStates:
     def known(cls, state: dict[str, Any]) -> WorkerStates:
         """Return the states of a `state_dict`."""
         made = cls()
-        made.states = {worker: {name: _packed(value) for name, value in of.items()} for worker, of in state["states"]}
+        made.states = {worker: {name: packed(value) for name, value in of.items()} for worker, of in state["states"]}
         made.last = state["last"]
         return made
 
@@ -163,8 +156,9 @@ class WorkerStates:
 
     def state_dict(self, workers: int) -> dict[str, Any]:
         """Return the states for `ResumedWorkers`."""
-        unpacked = {of: {name: _unpacked(value) for name, value in state.items()} for of, state in self.states.items()}
-        states = [[worker, state] for worker, state in unpacked.items()]
+        states = [
+            [worker, {name: unpacked(value) for name, value in state.items()}] for worker, state in self.states.items()
+        ]
         return {"workers": workers, "last": self.last, "states": states}
 
 
@@ -219,7 +213,7 @@ def _let_pass_blanks(dataset: Any) -> None:
         dataset.__getitems__ = lambda indices: load(indices) if len(indices) else []
 
 
-def _packed(value: Any) -> bytes:
+def packed(value: Any) -> bytes:
     """Return the value in one piece.
 
     Raises:
@@ -228,8 +222,8 @@ def _packed(value: Any) -> bytes:
     return pickle.dumps(to_plain(value))
 
 
-def _unpacked(value: bytes) -> Any:
-    """Return what `_packed`, in a process of this program, was given."""
+def unpacked(value: bytes) -> Any:
+    """Return what `packed`, in a process of this program, was given."""
     return from_plain(pickle.loads(value))
 
 

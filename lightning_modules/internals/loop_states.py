@@ -174,27 +174,16 @@ def _both(counts: dict[str, int]) -> dict[str, dict[str, int]]:
     return {"total": dict(counts), "current": dict(counts)}
 
 
-def begin_reading_anew(trainer: Trainer, read: list[Any] | None = None) -> None:
-    """Begin the iteration of the train loaders once more: Lightning did before it called a hook, and may have read.
-
-    Args:
-        trainer: is about to train.
-        read: `read_ahead` of an interrupted training. The loaders go on after it, and are not asked before it is used.
-    """
+def begin_reading_anew(trainer: Trainer) -> None:
+    """Begin the iteration of the train loaders once more: Lightning did before it called a hook, and may have read."""
     fetcher: Any = trainer.fit_loop._data_fetcher
-    if fetcher is None:
-        return
-    if read is None:
+    if fetcher is not None:
         iter(fetcher)
-        return
-    fetcher.iterator = iter(fetcher.combined_loader)
-    fetcher.reset()
-    fetcher.batches = read
 
 
-def read_ahead(trainer: Trainer) -> list[Any]:
-    """Return what Lightning has read and not used: a batch of loaders without a length, with its two numbers."""
-    return list(getattr(trainer.fit_loop._data_fetcher, "batches", ()))
+def count_read_ahead(trainer: Trainer) -> int:
+    """Return how many batches Lightning has read and not used: 1 of loaders without a length, except at the end."""
+    return len(getattr(trainer.fit_loop._data_fetcher, "batches", ()))
 
 
 def go_on_inside(trainer: Trainer, place: Place, before_reading: Callable[[], None]) -> None:

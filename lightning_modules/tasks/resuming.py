@@ -28,11 +28,11 @@ from ..internals.loop_states import (
     Place,
     begin_epoch,
     begin_reading_anew,
+    count_read_ahead,
     go_on_inside,
     leave_out_loaders,
     place_in_loops,
     place_of,
-    read_ahead,
     settle,
 )
 from ..training.accumulation import WindowLoader
@@ -53,6 +53,8 @@ class ResumingCallback(Callback):
         self._metrics: dict[str, Any] = {}
         self._place = Place(0, 0)
         self._generators: dict[str, Any] | None = None
+        self._is_positioned = False
+        """Whether what had been read ahead has been read again: Lightning reads at once where there is no length."""
         self._before_validation: dict[str, Any] | None = None
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
@@ -79,6 +81,7 @@ class ResumingCallback(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Go to the position in the data, and restore the generators."""
         resumed, self._resumed = self._resumed, None
+        self._is_positioned = False
         loader, place = _epoch_loader(trainer), self._place
         if loader is not None:
             loader.track()
@@ -135,11 +138,16 @@ class ResumingCallback(Callback):
         if state is None:
             loader.skip(self._place.done)
         else:
-            loader.load_state_dict(state, self._restore_generators)
-        begin_reading_anew(trainer, None if state is None else [tuple(item) for item in stored.get("read", ())])
+            loader.load_state_dict(state, self._position_reached)
+        begin_reading_anew(trainer)
+
+    def _position_reached(self) -> None:
+        self._restore_generators()
+        self._is_positioned = True
 
     def _keep_generators(self) -> None:
-        self._generators = capture_host_rng()
+        if not self._is_positioned:
+            self._generators = capture_host_rng()
 
     def _restore_generators(self) -> None:
         state, self._generators = self._generators, None
@@ -200,8 +208,8 @@ def add_process_states(checkpoint: dict[str, Any], trainer: Trainer, rng: dict[s
 def data_state(trainer: Trainer) -> dict[str, Any] | None:
     """Return the position of a training in an `EpochLoader`, as in `data_state_*.pth`; None for other loaders.
 
-    The facade, which reads whole windows itself, does not use "inside": the position in Lightning's own count, the
-    batches that Lightning has read ahead, and the gradients of a step that is not complete.
+    The facade, which reads whole windows itself, does not use "inside": the position in Lightning's own count, how many
+    batches Lightning has read ahead, and the gradients of a step that is not complete.
     """
     loader = trainer.train_dataloader
     windowed = isinstance(loader, WindowLoader)
@@ -226,7 +234,8 @@ def data_state(trainer: Trainer) -> dict[str, Any] | None:
         if current.ready > current.processed:  # the loader is a batch further than the training
             state["loader"] = None
         elif state["loader"] is None:
-            inside |= {"loader": inner.state_dict(), "read": read_ahead(trainer)}
+            inside["read"] = count_read_ahead(trainer)
+            inside["loader"] = inner.state_dict(unused=inside["read"])
         if done % accumulation and not place.at_end:
             inside["step"] = step_so_far(trainer)
         state["inside"] = inside

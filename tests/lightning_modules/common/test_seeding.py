@@ -35,6 +35,29 @@ def draw():
     return random.random(), np.random.rand(3).tolist(), torch.rand(3).tolist()
 
 
+@pytest.mark.parametrize("draws", range(4))
+def test_a_state_of_numpy_is_the_present_one_after_any_draws(draws):
+    """Also where a draw takes the second of two normal numbers, which moves nothing else."""
+    np.random.seed(draws)
+    for _ in range(draws):
+        ours.capture_host_rng()
+        np.random.randn()
+    state, expected = ours.capture_host_rng(), np.random.get_state()
+    assert str(state["numpy"]) == str(expected)
+    ours.restore_host_rng(state)
+    assert str(ours.capture_host_rng()["numpy"]) == str(expected)
+
+
+def test_a_state_of_another_generator_of_numpy():
+    before = np.random.get_bit_generator()
+    try:
+        np.random.set_bit_generator(np.random.PCG64(3))
+        with pytest.warns(RuntimeWarning, match="MT19937"):
+            assert ours.capture_host_rng()["numpy"]["bit_generator"] == "PCG64"
+    finally:
+        np.random.set_bit_generator(before)
+
+
 def unsettle():
     """Put every generator somewhere else."""
     ours.set_seed(991)

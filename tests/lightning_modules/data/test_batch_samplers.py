@@ -8,7 +8,6 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, TensorDataset
 
 from lightrainer.lightning_modules.data.batch_samplers import GivenBatchSampler
-from lightrainer.lightning_modules.data.epoch_loader import NOTHING
 from lightrainer.lightning_modules.data.loaders import EpochLoader, rebuild_loader
 
 
@@ -161,4 +160,4 @@ def test_a_position_is_found_again(name, seen):
     assert [batch[0].tolist() for batch in again] == expected
     assert expected
     assert state["handed_out"] == seen
-    assert state.get("ahead") is not NOTHING
+    assert not state["ended"]
