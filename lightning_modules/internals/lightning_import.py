@@ -74,10 +74,24 @@ def _deferred(module: str, name: str) -> _Deferred:
     return _Deferred(name, (), {"__module__": module})
 
 
-with deferring("transformers"), deferring("torchmetrics.utilities.plot"):
+@contextlib.contextmanager
+def importable_again(*packages: str) -> Iterator[None]:
+    """Let packages be imported again where an exception, such as that of a signal handler, ends their import.
+
+    Submodules that are complete would stay, and Python does not set them as attributes of their package a second time.
+    """
+    try:
+        yield
+    except BaseException:
+        for name in [name for name in sys.modules if name.partition(".")[0] in packages]:
+            del sys.modules[name]
+        raise
+
+
+with importable_again("torchmetrics"), deferring("transformers"), deferring("torchmetrics.utilities.plot"):
     import torchmetrics  # first, so that Lightning finds it loaded
 
-with deferring(DYNAMO, disable=disable_dynamo):
+with importable_again("lightning", "lightning_utilities"), deferring(DYNAMO, disable=disable_dynamo):
     import lightning.pytorch  # all of what follows comes with it
 
 from lightning.fabric.accelerators.xla import XLAAccelerator

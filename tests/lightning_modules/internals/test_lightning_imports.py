@@ -29,6 +29,27 @@ print(bert.AutoTokenizer.from_pretrained.__func__ is transformers.AutoTokenizer.
     assert last_line(program, tmp_path) == "True"
 
 
+def test_an_import_that_a_signal_handler_ended_can_be_repeated(tmp_path):
+    program = """
+import sys
+
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == "lightning.fabric._graveyard.tpu":
+            sys.meta_path.remove(self)
+            raise SystemExit
+
+sys.meta_path.insert(0, Interrupting())
+try:
+    import lightrainer.lightning_modules.internals.lightning_internals
+except SystemExit:
+    print("ended")
+import lightrainer.lightning_modules.internals.lightning_internals as again
+print(again.Trainer.__name__)
+"""
+    assert finished_code(program, tmp_path, library="torch").splitlines()[-2:] == ["ended", "Trainer"]
+
+
 @pytest.fixture
 def installed(monkeypatch):
     """Says which version of Lightning is installed."""
