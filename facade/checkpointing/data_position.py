@@ -63,7 +63,7 @@ class DataPosition:
             "in_evaluation": run.interrupted_evaluation.state(),
         }
         path = self.elastic.stored.path(folder, self.host.args.process_index)
-        self.host._checkpoints.files.tensors(_as_plain(state), path)
+        self.host._checkpoints.files_of(folder).tensors(_as_plain(state), path)
 
     def windows(
         self, dataloader: DataLoader, length: TrainingLength, checkpoint: str | None, read: Reader, on_positioned: Any
@@ -119,7 +119,7 @@ class DataPosition:
         name = rng_state_name(args.process_index if distributed else None)
         with contextlib.nullcontext() if run is None else run.interrupted_evaluation.generators_before():
             path = os.path.join(folder, name)
-            self.host._checkpoints.files.tensors(capture_rng_state(distributed), path)
+            self.host._checkpoints.files_of(folder).tensors(capture_rng_state(distributed), path)
 
     def load_rng(self, checkpoint: str) -> None:
         """Restore the random generators of this process; warn if their file is missing."""

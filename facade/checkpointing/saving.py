@@ -54,12 +54,12 @@ class CheckpointSaver:
         self.lightning = lightning
         self.signals = signals
         self.background = BackgroundWriter()
-        self.files = CheckpointFiles()
-        """Writes the files of the current save."""
+        self._files = CheckpointFiles()  # of the checkpoint being written
         self._deleting = threading.Lock()
         self._last: tuple[str, str | None, Path] = ("", None, Path())  # folder, best and newest of the last commit
         self._spared: list[str] = []  # checkpoints beyond `save_total_limit` until newer ones are flushed
         self._staging: str | None = None  # folder of the checkpoint being written
+        self._begun: Path | None = None  # name of the newest checkpoint, which may still be written in the background
         self._to_push: str | None = None  # checkpoint to upload once it is written
         self._bests: list[str] = []  # best checkpoints of this run so far, oldest first
         self._origin = ""  # working folder at the beginning of the training
@@ -79,7 +79,9 @@ class CheckpointSaver:
         if strategy.saves_parts(checkpoint=internal and self.is_checkpoint(folder)):
             follow = internal and self.saves_training_state
             # The collective write first: a rank that failed on the other files would leave the others waiting.
-            strategy.save_weights(folder, files=self.files, step=host.state.global_step, states_follow=follow)
+            strategy.save_weights(
+                folder, files=self.files_of(folder), step=host.state.global_step, states_follow=follow
+            )
             if saves:
                 host._save(folder, state_dict={})
             return
@@ -99,14 +101,15 @@ class CheckpointSaver:
         os.makedirs(folder, exist_ok=True)
         logger.info("Saving the model to %s", checkpoints.final_path(folder))
         host, model = self.host, inspection.unwrap_model(self.host.model)
+        files = self.files_of(folder)
         if state_dict is None or state_dict:
-            self.files.weights(model, folder, state_dict=state_dict)
+            files.weights(model, folder, state_dict=state_dict)
         elif hasattr(getattr(model, "config", None), "save_pretrained"):
             model.config.save_pretrained(folder)
         processing = host.processing_class or getattr(host.data_collator, "tokenizer", None)
         if processing is not None and hasattr(processing, "save_pretrained"):
             processing.save_pretrained(folder)
-        self.files.tensors(_without_tokens(host.args), os.path.join(folder, TRAINING_ARGS_NAME))
+        files.tensors(_without_tokens(host.args), os.path.join(folder, TRAINING_ARGS_NAME))
 
     # --- a checkpoint
 
@@ -118,6 +121,13 @@ class CheckpointSaver:
     def is_checkpoint(self, folder: str) -> bool:
         """Return whether this is the folder of the checkpoint being written."""
         return folder == self._staging
+
+    def files_of(self, folder: str) -> CheckpointFiles:
+        """Return what writes the files of a folder: with the others of the checkpoint being written, or at once.
+
+        A signal handler or a thread may save a model while a checkpoint is being written.
+        """
+        return self._files if self.is_checkpoint(folder) else CheckpointFiles()
 
     def save(
         self, run_dir: str, parts: Iterable[Callable[[str], None]], *, run: TrainerModule | None, at_once: bool
@@ -147,12 +157,12 @@ class CheckpointSaver:
                         save(str(folder))
                 with together.part():
                     if saves:
-                        self.lightning.save(str(folder), self.files)
+                        self.lightning.save(str(folder), self._files)
             if saves:
                 host.state.stateful_callbacks = self.callbacks.exported()
                 with together.part():
-                    self.files.raw(host.state.to_json(), folder / TRAINER_STATE_NAME)
-                    self.callbacks.save(str(folder), self.files)
+                    self._files.raw(host.state.to_json(), folder / TRAINER_STATE_NAME)
+                    self.callbacks.save(str(folder), self._files)
         if host.args.push_to_hub:
             self._to_push = os.path.join(run_dir, final.name)
             self.push_written()
@@ -161,6 +171,17 @@ class CheckpointSaver:
         """Return the newest checkpoint of this training, on all processes, once it is written."""
         self.finish_writing()
         return from_first_process(str(self._last[2]) if self._last[0] else None, self.host.args.world_size)
+
+    def accept_changes(self) -> None:
+        """Take changes that overrides and callbacks have made to the newest checkpoint into its manifest.
+
+        In `on_save` they are on purpose; later they could not be told from damage.
+        """
+        newest = self._begun
+        if newest is None or not self.host.args.should_save or self.background.bytes_waiting:
+            return
+        if checkpoints.refresh_manifest(newest):
+            self.host._object_store.submit()
 
     def push_written(self) -> None:
         """Start the upload of the newest checkpoint once it is written."""
@@ -224,10 +245,12 @@ class CheckpointSaver:
         undo, disk = partial(checkpoints.abort, folder), checkpoints.OtherDisk(folder, asked=False)
         size, copies = self.bytes_to_save(), None
         has_parts = later and self.host._strategy.saves_parts(checkpoint=True)
-        if has_parts:  # those of two checkpoints would be written over the same process groups
+        if has_parts or final == self._begun:  # parts of two checkpoints share process groups, two of one step a folder
             with self._full_disk_warns():
                 self.background.wait()
+        if has_parts:
             self.background.parts.begin()
+        self._begun = final
         is_tight = args.should_save and self._make_room(run_dir, size)
         if not later:
             self.finish_writing()
@@ -246,7 +269,7 @@ class CheckpointSaver:
                     self._require_whole_files(final)
             if args.world_size > args.local_world_size:
                 together.agree()
-            self.files = files = CheckpointFiles(copies, self.background.parts if has_parts else None)
+            self._files = files = CheckpointFiles(copies, self.background.parts if has_parts else None)
             self._staging = str(folder)
             yield folder, together
             together.agree()
@@ -271,7 +294,7 @@ class CheckpointSaver:
             disk.give_up()
             raise
         finally:
-            self.files, self._staging = CheckpointFiles(), None
+            self._files, self._staging = CheckpointFiles(), None
 
     def _other_disk(self, folder: Path) -> checkpoints.OtherDisk:
         """Return the disk of a machine that does not see the folder, but has states of its own to write."""

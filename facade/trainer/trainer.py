@@ -661,6 +661,7 @@ class Trainer:
             self._token_counter.flush()
             if save_or_warn(self, model, trial):
                 self.control = self.callback_handler.on_save(self.args, self.state, self.control)
+                self._checkpoints.accept_changes()
             else:
                 self.control.should_save = False
 
@@ -904,7 +905,9 @@ class Trainer:
         """Write both; all processes have to call it."""
         saver = self._checkpoints
         in_checkpoint = saver.is_checkpoint(output_dir)
-        self._training_state.save_optimizer_and_schedule(output_dir, saver.files, checkpoint=in_checkpoint)
+        self._training_state.save_optimizer_and_schedule(
+            output_dir, saver.files_of(output_dir), checkpoint=in_checkpoint
+        )
 
     def _save_scaler(self, output_dir: str) -> None:
         """Write the loss scale of fp16."""

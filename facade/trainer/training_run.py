@@ -246,6 +246,7 @@ def save_or_warn(trainer: Trainer, model: nn.Module, trial: Any) -> bool:
     """Write a checkpoint; return False, with a warning, if the disk is full."""
     try:
         trainer._save_checkpoint(model, trial)
+        trainer._checkpoints.accept_changes()  # an override may have made some
     except OSError as error:
         checkpoints.warn_if_disk_full(error, trainer._get_output_dir(trial))
         return False

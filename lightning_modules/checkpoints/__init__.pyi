@@ -19,6 +19,7 @@ from .folders import sort_checkpoints as sort_checkpoints
 from .forms import has_optimizer_parts as has_optimizer_parts
 from .hashed_files import WrittenFiles as WrittenFiles
 from .lightning_files import save_torch as save_torch
+from .manifest import refresh_manifest as refresh_manifest
 from .manifest import write_manifest as write_manifest
 from .owners import FolderInUseError as FolderInUseError
 from .owners import exclusive as exclusive

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from xxhash import xxh3_64, xxh3_64_hexdigest
 
 from ..common.local_paths import StrPath
+from .disk import sync_path
 from .hashed_files import WrittenFiles
 from .owners import job_mark
 
@@ -94,11 +95,59 @@ def write_manifest(folder: StrPath, written: WrittenFiles | None = None) -> None
         now = os.stat(path)
         sizes[name] = now.st_size
         found[name] = noted.get(name) or written.checksum(path, now) or checksum(Path(path))
+    (folder / MANIFEST_NAME).write_text(_text_of(sizes, found), encoding="utf-8")
+
+
+def refresh_manifest(folder: StrPath) -> bool:
+    """Take the present contents of files into the manifest that were changed or removed since it was written.
+
+    For changes that are known to be on purpose, since they cannot be told from damage later. Files that the manifest
+    does not name are not added.
+
+    Args:
+        folder: a complete checkpoint; one whose manifest is missing or was edited is left as it is.
+
+    Returns:
+        whether there were such changes.
+    """
+    folder = Path(folder)
+    path = folder / MANIFEST_NAME
+    try:
+        manifest = read_manifest(folder)
+    except ValueError:
+        return False
+    if manifest is None:
+        return False
+    written_at = path.stat().st_ctime_ns  # a copy may bring an earlier time of modification along
+    sizes: dict[str, int] = {}
+    checksums: dict[str, str] = {}
+    for name, size in manifest.sizes.items():
+        file = folder / name
+        if not file.is_file():
+            continue
+        now = file.stat()
+        sizes[name] = now.st_size
+        if now.st_ctime_ns >= written_at or now.st_size != size or name not in manifest.checksums:
+            checksums[name] = checksum(file)
+        else:
+            checksums[name] = manifest.checksums[name]
+    if Manifest(sizes, checksums) == manifest:
+        return False
+    unfinished = folder / f".{MANIFEST_NAME}.partial"
+    unfinished.write_text(_text_of(sizes, checksums), encoding="utf-8")
+    sync_path(unfinished)
+    os.replace(unfinished, path)
+    return True
+
+
+def _text_of(sizes: Mapping[str, int], checksums: Mapping[str, str]) -> str:
+    """Return the text of a manifest, which ends with a checksum of itself."""
+    content: dict[str, Any] = {"version": _VERSION, "files": sizes, ALGORITHM: checksums}
     job = job_mark()
-    content = {"version": _VERSION, "files": sizes, ALGORITHM: found, **({} if job is None else {"job": job})}
+    if job is not None:
+        content["job"] = job
     text = json.dumps(content, sort_keys=True)
-    text = f'{text[:-1]}, "{_OWN}": "{xxh3_64_hexdigest(text.encode())}"}}\n'
-    (folder / MANIFEST_NAME).write_text(text, encoding="utf-8")
+    return f'{text[:-1]}, "{_OWN}": "{xxh3_64_hexdigest(text.encode())}"}}\n'
 
 
 class Manifest(NamedTuple):

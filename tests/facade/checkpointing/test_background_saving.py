@@ -12,7 +12,7 @@ from tiny import At, files, same, trained, trainer, weights
 
 from lightrainer import Trainer, TrainerCallback
 from lightrainer.facade.checkpointing import saving
-from lightrainer.lightning_modules.checkpoints import BackgroundWriter, disk, writing
+from lightrainer.lightning_modules.checkpoints import BackgroundWriter, disk, problems, writing
 
 EVERY_STEP = {"save_strategy": "steps", "save_steps": 1}
 
@@ -96,6 +96,72 @@ def test_a_callback_that_looks_finds_the_files(tmp_path, threads, reads, thread)
 def test_an_override_finds_the_files(tmp_path, threads):
     trainer(tmp_path / "out", cls=Saves, **EVERY_STEP).train()
     assert set(threads) == {"MainThread"}
+
+
+def call_as_a_signal_handler(function):
+    """Python calls a handler between two instructions of the main thread."""
+    function()
+
+
+def call_in_a_thread(function):
+    thread = threading.Thread(target=function)
+    thread.start()
+    thread.join()
+
+
+@pytest.mark.parametrize("call", [call_as_a_signal_handler, call_in_a_thread])
+def test_a_model_saved_while_a_checkpoint_is_being_written(tmp_path, threads, call):
+    """It is written at once, and the checkpoint is what it would be without it."""
+
+    class Preempted(Trainer):
+        def _save_optimizer_and_scheduler(self, output_dir):
+            copy = tmp_path / f"copy-{self.state.global_step}"
+            call(lambda: self.save_model(str(copy)))
+            saved.append(load_file(copy / "model.safetensors"))
+            super()._save_optimizer_and_scheduler(output_dir)
+
+    saved: list[dict[str, torch.Tensor]] = []
+    trainer(tmp_path / "out", cls=Preempted, **EVERY_STEP).train()
+    for step, copy in enumerate(saved, start=1):
+        folder = tmp_path / "out" / f"checkpoint-{step}"
+        assert same(load_file(folder / "model.safetensors"), copy)
+        assert problems(folder) == []
+    assert len(saved) == 4
+    assert threads.count("checkpoint-writer") == 3
+
+
+def test_a_step_is_saved_again_while_its_checkpoint_is_being_written(tmp_path, monkeypatch):
+    """By its interval, and by a callback at the end of the epoch; the first save is held until the second begins."""
+    second_begins = threading.Event()
+    begin = saving.checkpoints.begin
+    wait = BackgroundWriter.wait
+    run = writing.CheckpointFiles.run
+
+    def begin_noted(final, owner):
+        begun.append(Path(final).name)
+        staging = begin(final, owner)
+        if begun.count("checkpoint-2") == 2:
+            second_begins.set()
+        return staging
+
+    def wait_noted(self):
+        second_begins.set()
+        wait(self)
+
+    def held(self):
+        assert second_begins.wait(60)
+        run(self)
+
+    begun: list[str] = []
+    monkeypatch.setattr(saving.checkpoints, "begin", begin_noted)
+    monkeypatch.setattr(BackgroundWriter, "wait", wait_noted)
+    monkeypatch.setattr(writing.CheckpointFiles, "run", held)
+    again = At("on_epoch_end", lambda trainer, state, control: setattr(control, "should_save", True))
+    options = {"save_strategy": "steps", "save_steps": 2, "per_device_train_batch_size": 8, "num_train_epochs": 2}
+    made = trained(tmp_path / "out", callbacks=[again], **options)
+    assert made.state.global_step == 4
+    assert begun.count("checkpoint-2") == 2
+    assert problems(tmp_path / "out" / "checkpoint-2") == []
 
 
 def test_a_switch_turns_it_off(tmp_path, threads):

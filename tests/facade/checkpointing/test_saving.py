@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from tiny import At, files, same, trained, trainer, weights
 
 from lightrainer import Trainer, TrainerCallback, TrainingArguments
@@ -176,6 +176,41 @@ def test_what_others_put_into_a_checkpoint_outlives_its_being_written_again(two_
     assert files(two_checkpoints / "checkpoint-4") == sorted([*FILES, "eval_results.json", "merged/model.safetensors"])
     assert (two_checkpoints / "checkpoint-4" / "merged" / "model.safetensors").read_text() == "mine"
     assert (two_checkpoints / "checkpoint-4" / "trainer_state.json").stat().st_mtime_ns != before
+
+
+def averaged(folder):
+    """Replace the weights of a checkpoint by others of the same size."""
+    path = Path(folder, "model.safetensors")
+    save_file({name: tensor * 0.5 for name, tensor in load_file(path).items()}, path, metadata={"format": "pt"})
+
+
+class AveragesOnSave(TrainerCallback):
+    def on_save(self, args, state, control, **kwargs):
+        averaged(Path(args.output_dir, f"checkpoint-{state.global_step}"))
+
+
+class AveragesAfterSaving(Trainer):
+    def _save_checkpoint(self, model, trial):
+        super()._save_checkpoint(model, trial)
+        averaged(Path(self.args.output_dir, f"checkpoint-{self.state.global_step}"))
+
+
+EDITORS = {"a callback": {"callbacks": [AveragesOnSave()]}, "an override": {"cls": AveragesAfterSaving}}
+
+
+@pytest.mark.parametrize("editor", EDITORS)
+def test_weights_replaced_as_a_checkpoint_is_saved_are_loaded(tmp_path, editor):
+    """As the best model, and when a training is resumed; what is replaced later is taken for damage."""
+    options = {"save_strategy": "epoch", "eval_strategy": "epoch", "load_best_model_at_end": True}
+    made = trained(tmp_path / "out", num_train_epochs=2, **options, **EDITORS[editor])
+    best = load_file(Path(made.state.best_model_checkpoint, "model.safetensors"))
+    assert same(weights(made.model), best)
+    first = tmp_path / "out" / "checkpoint-4"
+    resumed = trained(tmp_path / "resumed", num_train_epochs=1, resume=str(first))
+    assert same(weights(resumed.model), load_file(first / "model.safetensors"))
+    averaged(first)
+    with pytest.raises(ValueError, match=r"model\.safetensors has other contents"):
+        trained(tmp_path / "later", num_train_epochs=1, resume=str(first))
 
 
 @pytest.mark.parametrize("saves", [True, False])

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from lightrainer.lightning_modules.checkpoints import problems, save_torch, save_weights, write_manifest
-from lightrainer.lightning_modules.checkpoints.manifest import read_manifest
+from lightrainer.lightning_modules.checkpoints.manifest import MANIFEST_NAME, read_manifest, refresh_manifest
 
 NAMES = ["model.safetensors", "optimizer.pt", "trainer_state.json", "vocab.txt", "first/adapter_config.json"]
 
@@ -38,6 +38,30 @@ def test_weights_may_have_taken_another_form(checkpoint: Path):
     torch.save(load_file(checkpoint / "model.safetensors"), checkpoint / "pytorch_model.bin")
     (checkpoint / "model.safetensors").unlink()
     assert problems(checkpoint) == []
+
+
+def test_refresh_takes_changes_and_removals_but_no_new_files(checkpoint: Path):
+    changed = checkpoint / "vocab.txt"
+    changed.write_text("f e d c b a")
+    (checkpoint / "trainer_state.json").write_text('{"global_step": 3, "note": "longer"}')
+    (checkpoint / "optimizer.pt").unlink()
+    (checkpoint / "added.txt").write_text("by a callback")
+    assert refresh_manifest(checkpoint)
+    assert sorted(read_manifest(checkpoint).sizes) == sorted(set(NAMES) - {"optimizer.pt"})
+    assert problems(checkpoint) == []
+    assert not refresh_manifest(checkpoint)
+    changed.write_text("a b c d e f")
+    assert [problem.partition(" ")[0] for problem in problems(checkpoint)] == ["vocab.txt"]
+
+
+def test_refresh_leaves_a_manifest_that_was_removed_or_edited(checkpoint: Path):
+    manifest = checkpoint / MANIFEST_NAME
+    manifest.write_text("{}")
+    assert not refresh_manifest(checkpoint)
+    assert manifest.read_text() == "{}"
+    manifest.unlink()
+    assert not refresh_manifest(checkpoint)
+    assert not manifest.exists()
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt", "vocab.txt"])
