@@ -17,7 +17,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
 from ...lightning_modules.common.nested import map_nested
-from ...lightning_modules.data.batch_samplers import has_batches, iterates_as_torch
+from ...lightning_modules.data.batch_samplers import has_batches, iterates_as_torch, rounds_filled
 from ...lightning_modules.data.loaders import EpochLoader, loader_after, rebuild_loader
 from ...lightning_modules.distributed import sharding
 from ...lightning_modules.internals.precision import cast_for_good
@@ -175,17 +175,14 @@ class Preparing(Gradients):
 
     @contextlib.contextmanager
     def _override_even_batches(self, even_batches: bool | None) -> Iterator[None]:
-        samplers: list[Any] = [loader.batch_sampler for loader in self._dataloaders if even_batches is not None]
-        known = [(one, one.even_batches) for one in samplers if hasattr(one, "even_batches")]
-        if len(known) < len(samplers):
-            logger.warning("even_batches=%s changes nothing for streams, and where process 0 reads.", even_batches)
-        for sampler, _ in known:
-            sampler.even_batches = even_batches
-        try:
+        if even_batches is None:
             yield
-        finally:
-            for sampler, before in known:
-                sampler.even_batches = before
+            return
+        samplers: list[Any] = [loader.batch_sampler for loader in self._dataloaders]
+        if not all(hasattr(sampler, "even_batches") for sampler in samplers):
+            logger.warning("even_batches=%s changes nothing for streams, and where process 0 reads.", even_batches)
+        with rounds_filled(samplers, even_batches):
+            yield
 
     def verify_device_map(self, model: nn.Module) -> bool:
         """Return whether a model, or a part of it, lies on several devices (`device_map`)."""

@@ -13,6 +13,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from ...lightning_modules.data.lengths import has_length
+from ...lightning_modules.data.uneven_inputs import may_be_uneven
 from ...lightning_modules.distributed.health.consistency import require_same
 from ...lightning_modules.distributed.health.guard import monitor_peers
 
@@ -56,13 +57,14 @@ def require_same_training(trainer: Trainer, length: Any, checkpoint: str | None)
         return
     data = {"train_dataset": trainer.train_dataset, "eval_dataset": trainer.eval_dataset}
     begun = "the start" if checkpoint is None else os.path.basename(os.path.normpath(checkpoint))
-    _require_same(trainer, data, {"begins with": begun, **_steps_of_uneven_batches(trainer.args, length)})
+    _require_same(trainer, data, {"begins with": begun, **_steps_of_uneven_batches(trainer, length)})
 
 
 def require_same_evaluation(trainer: Trainer, loader: Any) -> None:
     """As `require_same_training`, for the model and the data of an evaluation."""
     if trainer.args.world_size > 1:
-        _require_same(trainer, {"the dataset": getattr(loader, "whole_dataset", loader)}, {})
+        batches = {"batches of the loader": len(loader)} if has_length(loader) and not may_be_uneven(loader) else {}
+        _require_same(trainer, {"the dataset": getattr(loader, "whole_dataset", loader)}, batches)
 
 
 def _require_same(trainer: Trainer, data: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
@@ -77,15 +79,22 @@ def _versions() -> dict[str, str]:
     return {f"version of {name}": version(name) for name in ("lightrainer", "torch", "lightning")}
 
 
-def _steps_of_uneven_batches(args: Any, length: Any) -> dict[str, int]:
-    """Return the numbers of steps, which may differ between ranks with `even_batches=False` only."""
+def _steps_of_uneven_batches(trainer: Trainer, length: Any) -> dict[str, int]:
+    """Return the numbers of steps, which may differ between ranks with `even_batches=False` only.
+
+    Where ranks wait for each other in each micro-batch, and not only in each step, those of an epoch are returned too.
+    """
+    args = trainer.args
     config: Any = args.accelerator_config
     if config.even_batches:
         return {}
-    remedy = " (leave even_batches=False out, or set max_steps or dataloader_drop_last=True)"
-    steps = {f"optimizer steps{remedy}": length.max_steps}
+    remedy = "leave even_batches=False out, or set"
+    steps = {f"optimizer steps ({remedy} max_steps or dataloader_drop_last=True)": length.max_steps}
     if "epoch" in (args.logging_strategy, args.eval_strategy, args.save_strategy):
         steps["optimizer steps in an epoch, at whose end something is to be done"] = length.num_update_steps_per_epoch
+    meets_each_time = trainer.plan.strategy.distributes or trainer.accelerator.sync_each_batch
+    if meets_each_time and args.gradient_accumulation_steps > 1:
+        steps[f"batches in an epoch ({remedy} dataloader_drop_last=True)"] = length.steps_in_epoch
     return steps
 
 

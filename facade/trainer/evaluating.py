@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ...callbacks.recording import recording_into
+from ...lightning_modules.data.batch_samplers import rounds_filled
 from ...lightning_modules.data.lengths import has_length
 from ..distributed.consistency import monitored, require_same_evaluation
 from ..evaluation.loop import Evaluation, EvaluationFeed
@@ -35,16 +36,17 @@ def evaluate_loader(trainer: Trainer, dataloader: Any, description: str, **setti
         trainer.optimizer.eval()
     trainer.model.eval()  # until the next training step, also where the evaluation fails
     settings |= {"to_device": trainer._prepare_input, "gather_losses": trainer._gather_losses}
-    evaluation = Evaluation(trainer, EvaluationFeed(dataloader), description=description, **settings)
     with (
+        rounds_filled([getattr(dataloader, "batch_sampler", None)]),  # results drop what fills up the last round
         monitored(trainer),
         evaluating(trainer.args),
         trainer.accelerator.keep_loader_position(),
-        recording_into(evaluation.recorded),
     ):
+        evaluation = Evaluation(trainer, EvaluationFeed(dataloader), description=description, **settings)
         if trainer._run is None:  # a training compares it at its start
             require_same_evaluation(trainer, dataloader)
-        _run_lightning(trainer, evaluation, started, test=description == "Prediction")
+        with recording_into(evaluation.recorded):
+            _run_lightning(trainer, evaluation, started, test=description == "Prediction")
         trainer.gather_function = trainer.accelerator.gather_for_metrics
         output = evaluation.result()
     best = trainer._best_metric

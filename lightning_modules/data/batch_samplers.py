@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Iterable, Iterator, Sized
 from typing import Any, cast
@@ -10,6 +11,24 @@ import numpy as np
 from torch.utils.data import BatchSampler, DataLoader, Sampler
 
 from .order import CHUNK, order_of
+
+
+@contextlib.contextmanager
+def rounds_filled(samplers: Iterable[Any], even_batches: bool = True) -> Iterator[None]:
+    """Set `even_batches` of batch samplers in the block: whether their last round is filled up.
+
+    Args:
+        samplers: those without such an attribute are left alone.
+        even_batches: the value.
+    """
+    before = [(sampler, sampler.even_batches) for sampler in samplers if hasattr(sampler, "even_batches")]
+    for sampler, _ in before:
+        sampler.even_batches = even_batches
+    try:
+        yield
+    finally:
+        for sampler, value in before:
+            sampler.even_batches = value
 
 
 class SkippingBatchSampler(BatchSampler):

@@ -79,6 +79,10 @@ DIFFERENT = {
         "optimizer steps (leave even_batches=False out, or set max_steps or dataloader_drop_last=True): 8 in "
         "process 0, 7 in process 1"
     ),
+    "uneven_micro_batches": (
+        "batches in an epoch (leave even_batches=False out, or set dataloader_drop_last=True): 8 in process 0, "
+        "7 in process 1"
+    ),
     "evaluation": "per_device_eval_batch_size: 2 in process 0, 3 in process 1",
 }
 
@@ -110,6 +114,15 @@ def test_streams_of_other_lengths_end_together(together):
     assert "processes [1] had 5 batches" in first["own_loader"][1][0]
     assert first["empty"] == second["empty"]
     assert first["empty"].startswith("Training data: processes [1] had 0 batches, and the others more.")
+
+
+def test_evaluations_without_even_batches_give_every_sample_once(together):
+    """Loops of a script over the loader get what they asked for."""
+    first, second = (rank["uneven_evaluations"] for rank in together)
+    for found in (first, second):
+        assert found["evaluated"] == [13] * 4
+        assert (found["predicted"], found["same"]) == (13, True)
+    assert (first["own_loop"], second["own_loop"]) == ([4, 4], [4, 1])
 
 
 def test_streams_that_are_the_same_are_read_in_silence(together):

@@ -95,11 +95,31 @@ def mismatches(folder: Path) -> dict[str, Any]:
     found["names"] = refused(folder, Other())
     found["frozen"] = refused(folder, frozen)
     found["length"] = refused(folder, data=Points(count=32 - 2 * second))
-    found["uneven_batches"] = refused(folder, data=Points(count=30), accelerator_config={"even_batches": False})
+    uneven = {"data": Points(count=30), "accelerator_config": {"even_batches": False}}
+    found["uneven_batches"] = refused(folder, **uneven)
+    found["uneven_micro_batches"] = refused(folder, gradient_accumulation_steps=2, fsdp=True, **uneven)
     found["evaluation"] = refused(folder, evaluates=True, per_device_eval_batch_size=2 + second)
     own = {"logging_dir": f"logs{rank()}", "run_name": str(rank()), "dataloader_num_workers": int(second)}
     found["may_differ"] = refused(folder / str(rank()), **own)
     return found
+
+
+def uneven_evaluations(folder: Path) -> dict[str, Any]:
+    """Evaluations whose last round is not full, where `even_batches=False` gives the second process less."""
+    options = {"per_device_eval_batch_size": 4, "accelerator_config": {"even_batches": False}}
+    data = Points(count=13)
+    made = trainer(folder, data=data, num_train_epochs=-1, max_steps=2, eval_strategy="steps", eval_steps=1, **options)
+    made.eval_dataset = data
+    made.compute_metrics = lambda prediction: {"seen": len(prediction.predictions)}
+    expected = [data[index]["labels"].item() for index in range(13)]
+    made.train()
+    evaluated = [entry["eval_seen"] for entry in made.state.log_history if "eval_seen" in entry]
+    for _ in range(2):
+        evaluated.append(made.evaluate()["eval_seen"])
+    predicted = made.predict(data)
+    own = [len(batch["labels"]) for batch in made.get_eval_dataloader()]
+    same = predicted.label_ids.tolist() == expected
+    return {"evaluated": evaluated, "predicted": len(predicted.predictions), "same": same, "own_loop": own}
 
 
 def counted(made: Trainer) -> list[Any]:
@@ -160,6 +180,7 @@ def main(folder: Path) -> None:
     heard = Heard()
     logging.getLogger("lightrainer").addHandler(heard)
     found = {"mismatches": mismatches(folder), "uneven": uneven(folder, heard), "ends": ends(folder)}
+    found["uneven_evaluations"] = uneven_evaluations(folder)
     (folder / f"rank{rank()}.json").write_text(json.dumps(found))
 
 
