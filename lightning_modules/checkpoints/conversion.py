@@ -30,10 +30,11 @@ from ..common.nested import map_nested
 from ..common.process_identity import owner_token
 from ..common.torch_files import load_torch, save_torch
 from ..distributed.zero_files import saved_schedule, saved_states
+from ..distributed.zero_stage_0 import ReplicatedStates
 from ..distributed.zero_states import ZeroStates
 from . import disk, manifest, staging
 from .folder_io import split_weights
-from .forms import adapter_folders, has_model_parts, has_whole_weights
+from .forms import adapter_folders, has_model_parts, has_optimizer_parts, has_whole_weights
 from .hashed_files import WrittenFiles
 from .lightning_files import read_states, write_states
 from .verify import require_intact
@@ -71,7 +72,7 @@ def convert(
         ValueError: `dtype` or `parts` does not apply to the source.
     """
     saved = saved_states(source) if Path(source).is_dir() else None
-    if saved is not None and saved.processes is not None:
+    if saved is not None:
         return zero_to_folder(source, target, dtype=dtype, force=force)
     if dtype is not None:
         raise ValueError(f"dtype={dtype!r} is for folders with states of DeepSpeed's ZeRO, which {source} is not")
@@ -139,11 +140,14 @@ def folder_to_file(
     Raises:
         FileNotFoundError: there is no such folder.
         FileExistsError: there is something at the target already.
-        ValueError: the folder is damaged, holds other things than tensors and plain values, or only an adapter.
+        ValueError: the folder is damaged, holds other things than tensors and plain values, only an adapter, or the
+            optimizer in parts.
     """
     folder, final = Path(folder), Path(target)
     require_intact(folder)
     _require_free(final, force)
+    if has_optimizer_parts(folder):
+        raise ValueError(f"{folder} has parts of the optimizer: first convert it into a folder, and that into a file")
     weights = {f"{prefix}{name}": tensor for name, tensor in read_weights(folder).items()}
     checkpoint = read_states(folder, accumulation=accumulation)
     checkpoint["state_dict"] = {**weights, **checkpoint["state_dict"]}
@@ -154,8 +158,8 @@ def folder_to_file(
 def zero_to_folder(folder: StrPath, target: StrPath, *, dtype: str | None = None, force: bool = False) -> Path:
     """Write the folder that a training without DeepSpeed would have written: whole weights, whole states.
 
-    Weights, optimizer and loss scale come from the states of DeepSpeed (stages 1 to 3 of ZeRO), all other files are
-    copied. The weights of an adapter stay as they are.
+    Weights, optimizer and loss scale come from the states of DeepSpeed, all other files are copied. The weights of an
+    adapter stay as they are.
 
     Args:
         folder: a checkpoint, or a model that was saved in parts.
@@ -174,7 +178,9 @@ def zero_to_folder(folder: StrPath, target: StrPath, *, dtype: str | None = None
     if Path(target).suffix == ".ckpt":
         raise ValueError(f"{target}: first convert {folder} into a folder, and that into a file")
     final, resumable = _new_folder(folder, target, force=force, weights=False)
-    states = ZeroStates(folder)
+    saved = saved_states(folder)
+    in_parts = saved is not None and saved.processes is not None
+    states = ZeroStates(folder) if in_parts else ReplicatedStates(folder)
     with staging.staged_folder(final) as staged:
         _copy_others(folder, staged, but=_LEFT_OUT)
         if not adapter_folders(folder):
@@ -249,7 +255,7 @@ def _copy_others(folder: Path, staged: Path, but: Collection[str] = ("_manifest.
             shutil.copyfile(path, staged / path.name)
 
 
-def _whole_weights(states: ZeroStates, dtype: str | None) -> dict[str, torch.Tensor]:
+def _whole_weights(states: ZeroStates | ReplicatedStates, dtype: str | None) -> dict[str, torch.Tensor]:
     whole: dict[str, torch.Tensor] = {}
     for name in sorted(states.weights, key=lambda name: name in states.tied):
         source = states.tied.get(name)
@@ -263,7 +269,7 @@ def _cast(tensor: torch.Tensor, dtype: str | None) -> torch.Tensor:
     return tensor.to(_DTYPES[dtype] if dtype else torch.promote_types(tensor.dtype, torch.float32))
 
 
-def _scaler_state(states: ZeroStates) -> dict[str, Any] | None:
+def _scaler_state(states: ZeroStates | ReplicatedStates) -> dict[str, Any] | None:
     """Return the state of torch's `GradScaler` that continues DeepSpeed's dynamic scaling; None without it."""
     kind, scaler = states.scaler or ("", {})
     if kind != "DynamicLossScaler":

@@ -10,8 +10,8 @@ from .command_line import CommandParser, whole
 
 _DESCRIPTION = """\
 Turn a checkpoint file of lightning.Trainer into a folder checkpoint-N of the Trainer API, or such a folder into a file.
-A folder with the states of DeepSpeed's processes (stages 1 to 3 of ZeRO) becomes one with whole weights and a whole
-optimizer, without DeepSpeed. A folder with parts of FSDP's processes becomes one with safetensors, or the other way
+A folder with the states of DeepSpeed (stages 0 to 3 of ZeRO) becomes one with whole weights and a whole optimizer,
+without DeepSpeed. A folder with parts of FSDP's processes becomes one with safetensors, or the other way
 round with --parts, with a file of weights in memory at a time. Only tensors and plain values are read.
 """
 _EXAMPLES = """examples:

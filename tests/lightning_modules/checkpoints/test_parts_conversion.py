@@ -82,6 +82,9 @@ def test_a_model_without_states(tmp_path):
 
 
 def test_what_cannot_be_converted_leaves_nothing(parts, tmp_path):
+    with pytest.raises(ValueError, match=r"parts of the optimizer: first convert it into a folder"):
+        convert(parts, tmp_path / "made.ckpt")
+    assert not (tmp_path / "made.ckpt").exists()
     with pytest.raises(ValueError, match=r"parts=True.*no whole weights"):
         convert(parts, tmp_path / "out", parts=True)
     (parts / "pytorch_model_fsdp_0" / "__0_0.distcp").unlink()

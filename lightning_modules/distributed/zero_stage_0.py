@@ -1,0 +1,90 @@
+"""Weights and optimizer states of stage 0 of ZeRO, which one process writes whole, without DeepSpeed.
+
+In float32 these are the states of the Trainer's optimizer. With half precision DeepSpeed keeps a copy of each trained
+parameter in float32 beside them, without its name. Source: `FP16_UnfusedOptimizer.state_dict` of DeepSpeed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..common.local_paths import StrPath
+from .zero_files import OF_ALL, load_file, saved_states
+
+
+class ReplicatedStates:
+    """States in a checkpoint of stage 0, as `ZeroStates` has those of the other stages.
+
+    Args:
+        folder: the checkpoint.
+
+    Attributes:
+        folder: DeepSpeed's folder in it.
+        weights: all weights by their names in the model, those that were trained in the precision of the optimizer.
+        tied: the names of weights that are another one, and of which.
+
+    Raises:
+        ValueError: there are no such states, they are damaged, or the copies in float32 are not those of the weights.
+    """
+
+    def __init__(self, folder: StrPath) -> None:
+        saved = saved_states(folder)
+        if saved is None or saved.processes is not None:
+            raise ValueError(f"{folder} has no states of DeepSpeed's stage 0.")
+        self.folder = Path(folder, saved.tag)
+        content = load_file(self.folder / OF_ALL)
+        module, optimizer = content.get("module"), content.get("optimizer")
+        if not isinstance(module, Mapping) or not isinstance(optimizer, Mapping):
+            raise ValueError(f"{self.folder} is damaged, or not what DeepSpeed writes: it has no weights or no states.")
+        if "fp32_groups_flat" in optimizer:
+            raise ValueError(
+                f"{self.folder} has the flat copies of one of DeepSpeed's fused optimizers, which are not read here. "
+                "Resume in stage 0, or write a checkpoint in stage 1."
+            )
+        self._optimizer = optimizer
+        tensors = {name: value for name, value in module.items() if isinstance(value, torch.Tensor)}
+        self.tied = _tied(tensors)
+        copies = [copy for group in optimizer.get("fp32_groups", []) for copy in group]
+        self.weights: dict[str, torch.Tensor] = {**tensors, **self._named(copies, tensors)}
+
+    def _named(self, copies: list[torch.Tensor], weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return copies in float32 by name: each is that of the weight to which it rounds."""
+        left = [name for name in weights if name not in self.tied]
+        named: dict[str, torch.Tensor] = {}
+        for copy in copies:
+            name = next((name for name in left if _rounds_to(copy, weights[name])), None)
+            if name is None:
+                raise ValueError(f"{self.folder} is damaged: a copy of {list(copy.shape)} in float32 is of no weight.")
+            left.remove(name)
+            named[name] = copy
+        return named
+
+    def whole_optimizer(self) -> dict[str, Any]:
+        """Return the `state_dict` of the optimizer."""
+        return dict(self._optimizer.get("optimizer_state_dict", self._optimizer))
+
+    @property
+    def scaler(self) -> tuple[str, dict[str, Any]] | None:
+        """Return the class name and the attributes of the loss scaler; None without one that changes its scale."""
+        if self._optimizer.get("dynamic_loss_scale") is not True:
+            return None
+        return "DynamicLossScaler", dict(self._optimizer)
+
+
+def _rounds_to(copy: torch.Tensor, weight: torch.Tensor) -> bool:
+    return copy.shape == weight.shape and torch.equal(copy.to(weight.dtype), weight)
+
+
+def _tied(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
+    """Return the names of tensors that have the memory of an earlier one, and the name of that."""
+    first: dict[tuple[int, torch.Size], str] = {}
+    tied: dict[str, str] = {}
+    for name, tensor in tensors.items():
+        source = first.setdefault((tensor.data_ptr(), tensor.shape), name)
+        if source != name:
+            tied[name] = source
+    return tied
