@@ -10,6 +10,7 @@ from torch import nn
 
 from ...lightning_modules.internals.fast_path import FastModule
 from ...lightning_modules.internals.lightning_import import callbacks_of
+from ...lightning_modules.models.inspection import unwrap_model
 from ...lightning_modules.training.out_of_memory import explain
 from .out_of_memory_advice import advice_for_evaluation
 
@@ -57,6 +58,17 @@ class EvaluationModule(FastModule):
         """Stay on the device: Lightning moves modules to the CPU after a run, but the model is still used."""
         return self
 
+    def on_validation_model_eval(self) -> None:
+        """Put only this module, and wrappers of the model, into evaluation mode.
+
+        The Trainer has called `model.eval()`. Lightning would call `train(False)` too, and undo an override of `eval`
+        that keeps dropout active.
+        """
+        of_model = set(unwrap_model(self.model).modules())
+        for module in self.modules():
+            if module not in of_model:
+                module.training = False
+
     def validation_step(self, batch: Any, batch_idx: int) -> Any:
         """Run one batch; return loss, predictions and labels as outputs for Lightning callbacks."""
         evaluation = self.evaluation
@@ -76,4 +88,6 @@ class EvaluationModule(FastModule):
             self.log_dict(metrics, sync_dist=True, logger=False)  # the Trainer logs them
 
     # `predict` is a test of Lightning.
-    test_step, on_test_epoch_end = validation_step, on_validation_epoch_end
+    on_test_model_eval = on_validation_model_eval
+    test_step = validation_step
+    on_test_epoch_end = on_validation_epoch_end

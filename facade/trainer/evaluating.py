@@ -32,9 +32,9 @@ def evaluate_loader(trainer: Trainer, dataloader: Any, description: str, **setti
     trainer.callback_handler.eval_dataloader = dataloader
     if not trainer.is_in_train:
         cast_for_evaluation(trainer.model, trainer.args)
+    trainer.model.eval()  # until the next training step, also where the evaluation fails
     if callable(getattr(trainer.optimizer, "eval", None)):
         trainer.optimizer.eval()
-    trainer.model.eval()  # until the next training step, also where the evaluation fails
     settings |= {"to_device": trainer._prepare_input, "gather_losses": trainer._gather_losses}
     with (
         rounds_filled([getattr(dataloader, "batch_sampler", None)]),  # results drop what fills up the last round

@@ -66,6 +66,7 @@ from .meters import OfRunningLoss, ParameterCounter, RunningLoss, TokenCounter
 from .overrides import is_own
 from .step_items import declares_scaled_loss, noted
 from .tracebacks import ShortTraceback
+from .training_mode import TrainingMode
 from .training_run import ModelPreparation, TrainingRun, save_or_warn
 
 if TYPE_CHECKING:
@@ -212,6 +213,7 @@ class Trainer:
     _running_loss = cached_property(RunningLoss)  # replaced by each training
     _token_counter = cached_property(TokenCounter)
     _parameter_counter = cached_property(ParameterCounter)
+    _training_mode = cached_property(lambda self: TrainingMode())
     _eval_dataloaders: cached_property[dict[str, Any]] = cached_property(lambda self: {})
     """Loaders with persistent workers, by the key of their dataset; libraries look into it."""
     _lightning_callbacks: cached_property[list[Any]] = cached_property(lambda self: [])
@@ -546,8 +548,7 @@ class Trainer:
         """
         split, inputs = self._prepare_context_parallel_inputs(model, inputs)
         with split():
-            if False in [module.training for module in model.modules()]:  # setting it takes four times as long
-                model.train()
+            self._training_mode.enter(model)
             if callable(getattr(self.optimizer, "train", None)):
                 self.optimizer.train()
             inputs = self._prepare_inputs(inputs)

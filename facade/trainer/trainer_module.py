@@ -197,6 +197,7 @@ class TrainerModule(EvaluationModule):
     def on_train_epoch_start(self) -> None:
         """Cache what the steps of this epoch use; `on_epoch_begin`."""
         facade, running, strategy = self.facade, self.lightning_trainer, self.strategy
+        facade._training_mode.begin_epoch()
         norm, rate = self.of_last_step if self.windows.is_at_end else (None, None)
         self.epoch = Epoch(
             called=strategy.called,

@@ -118,7 +118,7 @@ def evaluate_inside_fit(trainer: Trainer, loader: Any) -> None:
     try:
         loop.run()
     except BaseException:
-        trainer.lightning_module.train()
+        loop._on_evaluation_model_train()  # the mode of each module as it was: `train()` of the model may be its own
         raise
     finally:
         loop.teardown()

@@ -78,6 +78,20 @@ def class_of(model: Any) -> type:
     return others[1] if others[0].__name__ == "FSDPModule" else first
 
 
+def overrides_mode(model: nn.Module) -> bool:
+    """Return whether a model, or a module below it, has its own `train` or `eval`, by its class or as an attribute.
+
+    Args:
+        model: the model; torch's wrappers around it do not count.
+    """
+    return any(
+        type(module).train is not nn.Module.train
+        or type(module).eval is not nn.Module.eval
+        or not vars(module).keys().isdisjoint(("train", "eval"))
+        for module in unwrap_model(model).modules()
+    )
+
+
 def accepts_loss_kwargs(model: nn.Module) -> bool:
     """Return whether `forward` accepts `num_items_in_batch`: the model declares it, or takes any keyword argument."""
     declared = getattr(model, "accepts_loss_kwargs", None)
