@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -93,6 +94,35 @@ def check_rules(args: TrainingArguments, optimizer: Any) -> None:
         )
 
 
+class _Itself:
+    """Attribute of a class that is, for each instance, the instance: stored in it, it would be a cycle."""
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        return self if instance is None else instance
+
+
+def complete_optimizer(optimizer: Any) -> None:
+    """Give an optimizer the attributes that scripts and Lightning read, where it lacks them.
+
+    - `optimizer`, which in the reference is torch's optimizer inside of accelerate's wrapper: here it is itself.
+    - `defaults` and `state`, without which Lightning refuses a class that is not derived from torch's.
+    """
+    if not hasattr(optimizer, "optimizer"):
+        kind: Any = type(optimizer)
+        kind.optimizer = _Itself()
+    for name in ("defaults", "state"):
+        if not hasattr(optimizer, name):
+            setattr(optimizer, name, {})
+
+
+def arguments_of_step(optimizer: Any) -> tuple[None, ...]:
+    """Return the arguments for `optimizer.step`: none, or None for a closure that it requires, as in older classes."""
+    _, *parameters = inspect.signature(type(optimizer).step).parameters.values()
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    required = [one for one in parameters if one.default is one.empty and one.kind in positional]
+    return (None,) * len(required)
+
+
 def create_scheduler(trainer: Any, num_training_steps: int, optimizer: Optimizer | None) -> Any:
     """Create the schedule of a Trainer unless it has one, see `Trainer.create_scheduler`."""
     let_backward_step(trainer.optimizer)
@@ -107,6 +137,25 @@ def create_scheduler(trainer: Any, num_training_steps: int, optimizer: Optimizer
         )
         trainer._created_lr_scheduler = True
     return trainer.lr_scheduler
+
+
+def is_attached(schedule: Any, optimizer: Any) -> bool:
+    """Return whether a schedule is one that Lightning can show to its callbacks: attached to the optimizer, and saved.
+
+    Others, such as a class with no attribute `optimizer`, are stepped all the same. Warn about one that changes only
+    the groups of another optimizer, so that it has no effect.
+    """
+    attached_to = getattr(schedule, "optimizer", None)
+    if attached_to is optimizer:
+        return hasattr(schedule, "state_dict") and hasattr(schedule, "load_state_dict")
+    groups = getattr(attached_to, "param_groups", optimizer.param_groups)
+    if not any(group is own for group in groups for own in optimizer.param_groups):
+        logger.warning(
+            "%s changes the learning rates of another optimizer than trainer.optimizer, so it has no effect. "
+            "Make it from that optimizer, or set trainer.lr_scheduler = None.",
+            type(schedule).__name__,
+        )
+    return False
 
 
 def get_learning_rates(self: Any) -> list[float]:

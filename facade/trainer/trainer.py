@@ -450,6 +450,7 @@ class Trainer:
         self._training_steps = num_training_steps
         build_optimizers_plainly()  # an override of `create_optimizer` makes its own
         self.create_optimizer()
+        optimization.complete_optimizer(self.optimizer)
         step_plainly(self.optimizer)
         self.create_scheduler(num_training_steps=num_training_steps)
 

@@ -48,6 +48,8 @@ class Epoch:
     """The model to call for a forward pass, which a strategy may have wrapped."""
     optimizer: Any = None
     """Lightning's, or torch's own where Lightning adds nothing to its step."""
+    step_arguments: tuple[None, ...] = ()
+    """See `optimization.arguments_of_step`."""
     step_context: Callable[[], AbstractContextManager[Any]] = nullcontext
     clips_in_step: bool = False
     may_skip_steps: bool = False
@@ -176,7 +178,8 @@ class TrainerModule(EvaluationModule):
     def configure_optimizers(self) -> Any:
         """Make optimizer and schedule, which Lightning callbacks such as LearningRateMonitor see."""
         optimizer, schedule = self._make_optimizers()
-        if schedule is None:
+        optimization.complete_optimizer(optimizer)  # an override may have made it
+        if not optimization.is_attached(schedule, optimizer):  # Lightning would refuse it
             return optimizer
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
@@ -199,9 +202,11 @@ class TrainerModule(EvaluationModule):
         facade, running, strategy = self.facade, self.lightning_trainer, self.strategy
         facade._training_mode.begin_epoch()
         norm, rate = self.of_last_step if self.windows.is_at_end else (None, None)
+        optimizer = fast_path.optimizer_of(running)
         self.epoch = Epoch(
             called=strategy.called,
-            optimizer=fast_path.optimizer_of(running),
+            optimizer=optimizer,
+            step_arguments=optimization.arguments_of_step(optimizer),
             step_context=strategy.step_context(),
             clips_in_step=strategy.clips_in_step,
             may_skip_steps=strategy.step_was_skipped is not None or facade.accelerator.scaler is not None,
@@ -273,7 +278,7 @@ class TrainerModule(EvaluationModule):
         facade.control = handler.on_pre_optimizer_step(args, state, facade.control)
         try:
             with epoch.step_context():
-                epoch.optimizer.step()
+                epoch.optimizer.step(*epoch.step_arguments)
         except Exception as error:
             explain(error, lambda: advice_for_training(args))
             if not memory.keeps(error):

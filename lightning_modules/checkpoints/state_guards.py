@@ -50,16 +50,17 @@ def loading_schedule(schedule: Any, state: Mapping[str, Any], path: StrPath) -> 
     """Check the state of a schedule, and refuse one of another kind when it is loaded within this context.
 
     Args:
-        schedule: of learning rates.
+        schedule: of learning rates. States of classes that scripts define are not compared.
         state: the state to load.
         path: its file, for the message.
 
     Raises:
         ValueError: the state does not fit; it says what is there, and what was expected. The schedule stays as it was.
     """
+    own_state = schedule.state_dict() if _has_known_state(schedule) else {}
     wrong = [
         f"{key}={own!r:.60}"
-        for key, own in schedule.state_dict().items()
+        for key, own in own_state.items()
         if (key not in state and not key.startswith("_")) or _differ(own, state.get(key))  # torch adds private ones
     ]
     if wrong:
@@ -67,13 +68,14 @@ def loading_schedule(schedule: Any, state: Mapping[str, Any], path: StrPath) -> 
             f"{path} was written by another kind of schedule: it holds {state!r:.400}, but {type(schedule).__name__} "
             f"has {', '.join(wrong)}. Set `lr_scheduler_type` as before, or delete the file."
         )
-    before = dict(vars(schedule))
+    attributes = getattr(schedule, "__dict__", {})  # a class with slots has none
+    before = dict(attributes)
     try:
         with _plain_errors(path, schedule):
             yield
     except ValueError:
-        vars(schedule).clear()
-        vars(schedule).update(before)
+        attributes.clear()
+        attributes.update(before)
         raise
 
 
@@ -87,6 +89,14 @@ def _plain_errors(path: StrPath, loaded: Any) -> Iterator[None]:
         raise ValueError(
             f"{path} does not fit {type(loaded).__name__}: {type(error).__name__}: {error}. Delete it to go on."
         ) from error
+
+
+def _has_known_state(schedule: Any) -> bool:
+    """Return whether torch, transformers or this package wrote the class of a schedule.
+
+    The state of another class may have any form, and lists in it any length: only the class itself can judge it.
+    """
+    return type(schedule).__module__.partition(".")[0] in ("torch", "transformers", __name__.partition(".")[0])
 
 
 def _differ(own: Any, there: Any) -> bool:

@@ -106,8 +106,9 @@ def optimizer_of(trainer: Trainer) -> Any:
 
     The count is for callbacks and loggers, which there are none of then.
     """
-    plain = has_plain_steps(trainer) and getattr(trainer.precision_plugin, "scaler", None) is None
-    return trainer.lightning_module.optimizers(use_pl_optimizer=not plain)
+    if has_plain_steps(trainer) and getattr(trainer.precision_plugin, "scaler", None) is None:
+        return trainer.optimizers[0]  # `LightningModule.optimizers` unpacks those of torch's class only
+    return trainer.lightning_module.optimizers()
 
 
 def _has_no_hooks(trainer: Trainer) -> bool:

@@ -66,6 +66,9 @@ def require_fitting_optimizer_state(
     Raises:
         ValueError: something does not fit. Nothing has been loaded.
     """
+    in_torch_form = isinstance(state, Mapping) and isinstance(state.get("state"), Mapping) and "param_groups" in state
+    if not in_torch_form and _reads_own_form(optimizer):
+        return
     if not isinstance(state, Mapping) or not isinstance(state.get("state"), Mapping):
         raise ValueError(f"{file} does not hold the state of an optimizer, but {kind_of(state)}.")
     fitting = _Fitting(optimizer, file, _own_groups(optimizer, model) if groups is None else groups)
@@ -94,6 +97,11 @@ def require_fitting_present_state(optimizer: Any, file: StrPath) -> None:
     described = [ParameterShape("a parameter", one.shape, one.dtype) for one in optimizer.state]
     owners: dict[Any, Any] = {place: (one, {}) for place, one in enumerate(described)}
     fitting.check_states(dict(enumerate(optimizer.state.values())), owners)
+
+
+def _reads_own_form(optimizer: Any) -> bool:
+    """Return whether an optimizer has its own `load_state_dict`, which may read states of any form."""
+    return getattr(type(optimizer), "load_state_dict", None) is not Optimizer.load_state_dict
 
 
 class _Fitting:
