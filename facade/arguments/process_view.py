@@ -28,6 +28,8 @@ class ProcessView(ArgumentFields):
     """Precision set by `accelerate launch`; used if neither fp16 nor bf16 is set."""
     _from_launcher: tuple[str, ...] = ()
     """The arguments that were taken from the launcher's variables."""
+    _set_n_gpu: int | None = None
+    """The number of GPUs that a script has set."""
     compile_options: Mapping[str, bool] = MappingProxyType({})
     """`fullgraph` and `dynamic` of torch.compile, which only a launcher can set."""
 
@@ -61,9 +63,25 @@ class ProcessView(ArgumentFields):
         return self.distributed_state.device
 
     @property
+    def _setup_devices(self) -> "torch.device":
+        """As `device`, under the private name that older scripts read."""
+        return self.device
+
+    @property
     def n_gpu(self) -> int:
         """Number of GPUs of this process: 1, or 0 on the CPU and through torch_xla."""
+        return self._n_gpu
+
+    @property
+    def _n_gpu(self) -> int:
+        """As `n_gpu`; older scripts read this name, and set it to 1 where they see several GPUs."""
+        if self._set_n_gpu is not None:
+            return self._set_n_gpu
         return 0 if self.device.type in ("cpu", "xla") else 1
+
+    @_n_gpu.setter
+    def _n_gpu(self, value: int) -> None:
+        self._set_n_gpu = value
 
     @property
     def parallel_mode(self) -> ParallelMode:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import sys
 import threading
 from typing import Any
 
@@ -14,6 +15,15 @@ from ...lightning_modules.common.libraries import is_installed
 logger = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.001
+
+_STAGES = {
+    "__init__": "init",
+    "train": "train",
+    "_inner_training_loop": "train",
+    "evaluate": "eval",
+    "predict": "test",
+}
+"""Stage of each method of the Trainer; an override that names no stage is recognised by its own name."""
 
 
 class MemoryTracker:
@@ -32,9 +42,20 @@ class MemoryTracker:
         self._watch: _PeakWatch | None = None
         self._begin: dict[str, int] = {}
 
-    def start(self, stage: str) -> None:
-        """Begin to measure a stage: `init`, `train`, `eval` or `test`."""
-        if self._process is None or self._stage not in (None, stage):
+    def start(self, stage: str | None = None) -> None:
+        """Begin to measure a stage.
+
+        Args:
+            stage: `init`, `train`, `eval` or `test`; by default that of the method of the Trainer that calls this.
+
+        Raises:
+            ValueError: there is no stage, and the caller is not one of these methods.
+        """
+        if self._process is None:
+            return
+        if stage is None:
+            stage = _stage_of(sys._getframe(1).f_code.co_name)
+        if self._stage not in (None, stage):
             return
         self.drop()
         self._stage = stage
@@ -46,6 +67,15 @@ class MemoryTracker:
             self._report |= {f"before_init_mem_{kind}": amount for kind, amount in self._begin.items()}
         self._watch = _PeakWatch(self._process)
         self._watch.start()
+
+    def stop_and_update_metrics(self, metrics: dict[str, Any] | None = None) -> None:
+        """As `stop`, for the stage of the method of the Trainer that calls this.
+
+        Raises:
+            ValueError: the caller is not one of these methods.
+        """
+        if self._process is not None:
+            self.stop(_stage_of(sys._getframe(1).f_code.co_name), metrics)
 
     def stop(self, stage: str, metrics: dict[str, Any] | None = None) -> None:
         """End a stage, and add what is known to `metrics`: bytes, under `{stage}_mem_{cpu,gpu}_*_delta`."""
@@ -94,6 +124,20 @@ class _PeakWatch(threading.Thread):
         self._done.set()
         self.join()
         return max(self._peak, self._process.memory_info().rss)
+
+
+def _stage_of(method: str) -> str:
+    """Return the stage that a method of the Trainer is.
+
+    Raises:
+        ValueError: it is not one.
+    """
+    if method not in _STAGES:
+        raise ValueError(
+            f"{method}() is not a method whose memory is measured. Call start and stop_and_update_metrics in one of "
+            f"{', '.join(_STAGES)}, or pass the stage: _memory_tracker.start('eval') and stop('eval', metrics)."
+        )
+    return _STAGES[method]
 
 
 def _this_process() -> Any:

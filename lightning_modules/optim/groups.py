@@ -11,6 +11,9 @@ from torch.optim import Optimizer
 
 from ..common.parameter_rules import settings_by_name
 
+ALL_LAYERNORM_LAYERS: list[type[nn.Module]] = [nn.LayerNorm]
+"""Classes of layers without weight decay, under the name of transformers 4; scripts may append their own."""
+
 # Looked for in the lower case name of a parameter, from the model down: "norm" only as a whole word or after "_".
 _NO_DECAY = re.compile(r"bias|layernorm|rmsnorm|(?:^|[._])norm(?:$|\.)")
 
@@ -18,8 +21,8 @@ _NO_DECAY = re.compile(r"bias|layernorm|rmsnorm|(?:^|[._])norm(?:$|\.)")
 def decay_parameter_names(model: nn.Module) -> list[str]:
     """As `Trainer.get_decay_parameter_names`, but one walk over the modules instead of one per level.
 
-    Left out are the parameters of every `nn.LayerNorm` below the model, and those with "bias", "layernorm", "rmsnorm"
-    or a part that is "norm" or ends in "_norm" in their name.
+    Left out are the parameters of the layers in `ALL_LAYERNORM_LAYERS` below the model, and those with "bias",
+    "layernorm", "rmsnorm" or a part that is "norm" or ends in "_norm" in their name.
 
     Args:
         model: any module.
@@ -35,7 +38,7 @@ def decay_parameter_names(model: nn.Module) -> list[str]:
 
 def _collect_names(module: nn.Module, prefix: str, names: list[str]) -> None:
     for child_name, child in module.named_children():
-        if not isinstance(child, nn.LayerNorm):
+        if not isinstance(child, tuple(ALL_LAYERNORM_LAYERS)):
             _collect_names(child, f"{prefix}{child_name}.", names)
     names.extend(prefix + name for name in module._parameters)
 

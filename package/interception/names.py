@@ -28,6 +28,7 @@ _SERVED: dict[str, dict[str, str]] = {
         _FILES: "OPTIMIZER_NAME OPTIMIZER_NAME_BIN PREFIX_CHECKPOINT_DIR SCALER_NAME SCHEDULER_NAME "
         "TRAINER_STATE_NAME TRAINING_ARGS_NAME",
         ".lightning_modules": "enable_full_determinism get_last_checkpoint get_scheduler set_seed",
+        ".lightning_modules.optim.groups": "ALL_LAYERNORM_LAYERS",
     },
     "trainer_seq2seq": {".facade": "Seq2SeqTrainer Trainer"},
     "trainer_tf": {".facade.keras.trainer": "TFTrainer", ".facade.keras.arguments": "TFTrainingArguments"},

@@ -37,6 +37,15 @@ def test_arguments_survive_pickle_and_copy_and_compare_equal():
     assert make(learning_rate=1e-3) != make(learning_rate=1e-4)
 
 
+def test_private_names_of_devices_are_those_of_the_reference():
+    """Older scripts read them, and set the number of GPUs."""
+    args = make()
+    assert (args._n_gpu, args.n_gpu, args._setup_devices) == (0, 0, torch.device("cpu"))
+    args._n_gpu = 1
+    assert args.n_gpu == args._n_gpu == pickle.loads(pickle.dumps(args)).n_gpu == 1
+    assert make().n_gpu == 0
+
+
 def test_a_subclass_adds_fields_and_changes_defaults():
     args = WithMore("out", x=2, use_cpu=True, model_init_kwargs='{"a": "1"}')
     assert (args.x, args.learning_rate, args.model_init_kwargs) == (2, 1.0, {"a": 1})

@@ -12,6 +12,7 @@ import torch
 from of_reporting import SometimesNotANumber
 from tiny import files, losses, points, trained, trainer
 
+from lightrainer import Trainer
 from lightrainer.facade.trainer.memory_report import MemoryTracker
 
 # --- metrics and state, as files and on the screen
@@ -126,6 +127,35 @@ def test_the_memory_report(tmp_path):
     assert after["before_init_mem_cpu"] > 10 << 20
     assert set(memory(made.evaluate())) == {"eval_mem_cpu_alloc_delta", "eval_mem_cpu_peaked_delta"}
     assert set(memory(made.predict(points(3)).metrics)) == {"test_mem_cpu_alloc_delta", "test_mem_cpu_peaked_delta"}
+
+
+class EvaluatesByItself(Trainer):
+    """Measures its evaluations in the shape of the documented method, without naming a stage."""
+
+    def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix="eval"):
+        self._memory_tracker.start()
+        metrics = {f"{metric_key_prefix}_loss": 0.0}
+        self._memory_tracker.stop_and_update_metrics(metrics)
+        return metrics
+
+    def measure(self):
+        self._memory_tracker.start()
+
+
+@pytest.mark.parametrize("measured", [True, False])
+def test_memory_report_knows_the_stage_by_the_calling_method(tmp_path, measured):
+    pytest.importorskip("psutil")
+    made = trainer(tmp_path, EvaluatesByItself, skip_memory_metrics=not measured)
+    names = {"eval_mem_cpu_alloc_delta", "eval_mem_cpu_peaked_delta"} if measured else set()
+    assert names <= set(memory(made.evaluate()))
+    assert bool(memory(made.evaluate())) == measured
+
+
+def test_memory_report_refuses_a_method_that_is_not_a_stage(tmp_path):
+    pytest.importorskip("psutil")
+    made = trainer(tmp_path, EvaluatesByItself, skip_memory_metrics=False)
+    with pytest.raises(ValueError, match=r"measure\(\) is not a method whose memory is measured.*start\('eval'\)"):
+        made.measure()
 
 
 @pytest.mark.parametrize("kept", [True, False])

@@ -7,6 +7,7 @@ from torch import nn
 from transformers import BertConfig, BertModel, GPT2Config, GPT2Model, T5Config, T5Model, Trainer
 
 from lightrainer.lightning_modules.optim import OptimizerConfig, decay_parameter_names, parameter_groups
+from lightrainer.lightning_modules.optim import groups as groups_module
 
 
 class RMSNorm(nn.Module):
@@ -74,6 +75,14 @@ def test_groups_equal_reference(make):
     assert [[id(p) for p in group["params"]] for group in groups] == [
         [id(p) for p in group["params"]] for group in expected
     ]
+
+
+def test_classes_added_to_the_norm_layers_do_not_decay(monkeypatch):
+    """As with transformers 4, where scripts append to the list that they import from `transformers.trainer`."""
+    added = [*groups_module.ALL_LAYERNORM_LAYERS, nn.Linear]
+    monkeypatch.setattr(groups_module, "ALL_LAYERNORM_LAYERS", added)
+    model = nn.Sequential(nn.Linear(2, 2), nn.Embedding(2, 2))
+    assert decay_parameter_names(model) == ["1.weight"]
 
 
 def test_both_groups_are_there_when_empty():

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import torch
 from transformers import HfArgumentParser, Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer, TrainingArguments
+from transformers.trainer import ALL_LAYERNORM_LAYERS
 
-found = {}
+found = {"norm_layers": [kind.__name__ for kind in ALL_LAYERNORM_LAYERS]}
 
 
 @dataclass

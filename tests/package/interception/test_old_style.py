@@ -93,6 +93,10 @@ def test_what_cannot_be_is_refused(found, number):
     assert "hf_secret" not in text
 
 
+def test_norm_layers_are_imported_from_the_module_of_the_trainer(found):
+    assert found["norm_layers"] == ["LayerNorm"]
+
+
 def test_attributes_by_their_old_names(found):
     overwrite, safetensors, strategy, warned, now, unknown, listed = found["attributes"]
     assert (overwrite, safetensors, strategy, now) == (True, True, "no", "epoch")
