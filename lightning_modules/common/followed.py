@@ -43,6 +43,9 @@ class Followed:
     training goes on as without it."""
     forgets_missing_best: bool = _since("5.17.0")
     """A best checkpoint that is gone when a training is resumed is not the best one any more."""
+    keeps_single_end_token: bool = _since("5.18.0")
+    """The one end token of a generation config stays a number; before, a training with a tokenizer puts it into a
+    list."""
     keeps_nan_out_of_eval_loss: bool = _since("5.23.0")
     """`logging_nan_inf_filter` leaves batches whose loss is not finite out of `eval_loss`."""
     counts_items_in_floats: bool = _since("5.23.0")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from ..common.followed import followed
+
 logger = logging.getLogger(__name__)
 
 _NAMES = ("eos_token_id", "bos_token_id", "pad_token_id")
@@ -18,17 +20,18 @@ def align_special_tokens(model: Any, processing_class: Any) -> dict[str, int]:
 
     Args:
         model: a model with a `config`; others are left alone.
-        processing_class: a tokenizer, or something that holds one as `tokenizer`; others are left alone.
+        processing_class: a tokenizer (a `PreTrainedTokenizerBase`), or a `ProcessorMixin` that holds one as
+            `tokenizer`; objects of other classes are left alone, whatever tokens they have.
 
     Returns:
         What was changed.
     """
-    tokenizer = getattr(processing_class, "tokenizer", processing_class)
+    tokenizer = _tokenizer_of(processing_class)
     config = getattr(model, "config", None)
-    if config is None or not all(hasattr(tokenizer, name) for name in _NAMES):
+    if config is None or tokenizer is None:
         return {}
     text_config = config.get_text_config() if hasattr(config, "get_text_config") else config
-    generation = getattr(model, "generation_config", None)
+    generation: Any = getattr(model, "generation_config", None)
     places = [text_config] if generation is None else [text_config, generation]
     changed: dict[str, int] = {}
     for name in _NAMES:
@@ -41,9 +44,20 @@ def align_special_tokens(model: Any, processing_class: Any) -> dict[str, int]:
             several = name == "eos_token_id" and (place is generation or isinstance(known, list))
             others = [other for other in _as_list(known) if other != token]
             setattr(place, name, [token, *others] if several else token)
+    single_end = None if generation is None else getattr(generation, "eos_token_id", None)
+    if isinstance(single_end, int) and not followed().keeps_single_end_token:
+        generation.eos_token_id = [single_end]
     if changed:
         logger.warning("Model and generation config now have the special tokens of the tokenizer: %s", changed)
     return changed
+
+
+def _tokenizer_of(processing_class: Any) -> Any:
+    """Return the tokenizer of a processing class that is one, or that holds one; None for objects of other classes."""
+    bases = {base.__name__ for base in type(processing_class).__mro__}
+    if "ProcessorMixin" in bases:
+        return getattr(processing_class, "tokenizer", None)
+    return processing_class if "PreTrainedTokenizerBase" in bases else None
 
 
 def _as_list(tokens: Any) -> list[Any]:

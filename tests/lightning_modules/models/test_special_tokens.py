@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 from tokenizers import Tokenizer, models
 from transformers import GPT2Config, GPT2LMHeadModel, LlavaConfig, PreTrainedTokenizerFast
+from transformers.trainer_utils import align_special_tokens as reference_align
 
 from lightrainer.lightning_modules.models.special_tokens import align_special_tokens
 
@@ -50,7 +51,8 @@ def later():
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("ends", [None, [4, 2]])
-def test_configs_are_those_of_the_reference(later, name, ends):
+def test_configs_are_those_of_the_newest_reference(later, name, ends, monkeypatch):
+    monkeypatch.setenv("LIGHTRAINER_FOLLOW", "5.23.0")
     special, config = CASES[name]
     ours, theirs = model(**config), model(**config)
     for one in (ours, theirs):
@@ -60,6 +62,38 @@ def test_configs_are_those_of_the_reference(later, name, ends):
     later(theirs, tokenizer(**special))
     for part in ("config", "generation_config"):
         assert getattr(ours, part).to_dict() == getattr(theirs, part).to_dict()
+
+
+@pytest.mark.parametrize("of_config", [4, 2, None])
+@pytest.mark.parametrize("of_generation", [4, 2, [4], [3, 2], None])
+def test_end_tokens_are_those_of_the_reference(of_config, of_generation, monkeypatch):
+    """As 5.3.0, which leaves a list in the generation config, but without naming a token twice (right since 5.18)."""
+    monkeypatch.setenv("LIGHTRAINER_FOLLOW", "5.3.0")
+    ours, theirs = model(eos_token_id=of_config), model(eos_token_id=of_config)
+    for one in (ours, theirs):
+        one.generation_config.eos_token_id = copy.copy(of_generation)
+    align_special_tokens(ours, tokenizer(eos_token="y", bos_token="x"))
+    reference_align(theirs, tokenizer(eos_token="y", bos_token="x"))
+    assert ours.config.eos_token_id == theirs.config.eos_token_id == 4
+    assert ours.generation_config.eos_token_id == list(dict.fromkeys(theirs.generation_config.eos_token_id))
+
+
+@pytest.mark.parametrize(("version", "end"), [("5.3.0", [4]), ("5.17.0", [4]), ("5.18.0", 4)])
+def test_single_end_token_follows_the_version(version, end, monkeypatch):
+    monkeypatch.setenv("LIGHTRAINER_FOLLOW", version)
+    given = model()
+    align_special_tokens(given, tokenizer(eos_token="y", bos_token="x"))
+    assert given.generation_config.eos_token_id == end
+
+
+def test_tokens_of_another_class_change_nothing():
+    """The reference asks for its own classes: an object that merely has such attributes says nothing of the model."""
+    duck = SimpleNamespace(eos_token_id=0, bos_token_id=1, pad_token_id=2)
+    holder = SimpleNamespace(tokenizer=tokenizer(eos_token="<a>", bos_token="<b>"))
+    for processing_class in (duck, holder):
+        untouched = model()
+        assert align_special_tokens(untouched, processing_class) == {}
+        assert (untouched.config.eos_token_id, untouched.generation_config.eos_token_id) == (4, 4)
 
 
 def test_what_the_tokenizer_does_not_have_stays():
