@@ -106,7 +106,9 @@ class CheckpointSaver:
             files.weights(model, folder, state_dict=state_dict)
         elif hasattr(getattr(model, "config", None), "save_pretrained"):
             model.config.save_pretrained(folder)
-        processing = host.processing_class or getattr(host.data_collator, "tokenizer", None)
+        processing = host.processing_class
+        if processing is None:
+            processing = getattr(host.data_collator, "tokenizer", None)
         if processing is not None and hasattr(processing, "save_pretrained"):
             processing.save_pretrained(folder)
         files.tensors(_without_tokens(host.args), os.path.join(folder, TRAINING_ARGS_NAME))

@@ -436,9 +436,9 @@ class Strategy:
         """
         model = self._require_host().model
         if self.spread is None:
-            return checkpoints.bytes_of(
-                [checkpoints.saved_weights(model, model.state_dict(keep_vars=True)), states, *further]
-            )
+            keeps_gradients = inspection.accepted_arguments(model.state_dict, keep_vars=True)  # an override may not
+            weights = checkpoints.saved_weights(model, model.state_dict(**keeps_gradients))
+            return checkpoints.bytes_of([weights, states, *further])
         named = dict([*model.named_parameters(), *model.named_buffers()])
         weights = named.values() if self.saves_parts(checkpoint=True) else checkpoints.saved_weights(model, named)
         again = [weight for weight in named.values() if weight.requires_grad] if self.saves_by_name else []

@@ -23,6 +23,7 @@ from ...lightning_modules.data.loaders import build_loader
 from ...lightning_modules.data.rebalancing import BatchRebalanceSampler
 from ...lightning_modules.data.token_budget import TokenBudgetSampler
 from ...lightning_modules.data.worker_state import attached_worker, ignore_signals
+from ...lightning_modules.models.inspection import accepted_arguments
 from ..arguments.parallelism import copies_of_batches, data_rank, ways_of_sharing
 from ..evaluation.results import TrainingLength
 from .checks import require_dataset
@@ -182,11 +183,18 @@ class DataLoading:
         return options if start is None else {**options, "worker_init_fn": start}
 
 
+_PADDING_OPTIONS = dict.fromkeys(("padding", "max_length", "pad_to_multiple_of", "return_tensors"))
+
+
 def default_collator(processing_class: Any) -> Callable[[list[Any]], Any]:
-    """Return a collator that pads with a tokenizer or feature extractor, otherwise the default one."""
+    """Return a collator that pads with a tokenizer or feature extractor, otherwise the default one.
+
+    A method `pad` with other parameters than those of transformers, as some tokenizers of scripts have, is not called.
+    """
     # As in the reference, multimodal processors of `transformers` do not pad.
     combined = is_instance(processing_class, "transformers.processing_utils", "ProcessorMixin")
-    pads = callable(getattr(processing_class, "pad", None)) and not combined
+    pad = getattr(processing_class, "pad", None)
+    pads = callable(pad) and not combined and accepted_arguments(pad, **_PADDING_OPTIONS) == _PADDING_OPTIONS
     return DataCollatorWithPadding(processing_class) if pads else default_data_collator
 
 

@@ -207,7 +207,7 @@ class TokenCounter:
 
 
 class ParameterCounter:
-    """Count the parameters outside the embeddings, once for each model.
+    """Count the parameters outside the embeddings: once for each model, or as often as a model's own method may differ.
 
     Args:
         trainer: the Trainer.
@@ -223,7 +223,14 @@ class ParameterCounter:
     def count(self) -> int:
         """Return the count of the whole model, also if it has been sharded since."""
         model: Any = self.trainer.model
-        if self._model is None or self._model() is not model:
+        is_known = self._model is not None and self._model() is model
+        is_whole = self.trainer._strategy.spread is None
+        if not is_known or (is_whole and _counts_itself(model)):
             self._count = self.trainer._strategy.parameters_beside_embeddings(model)
             self._model = weakref.ref(model)
         return self._count
+
+
+def _counts_itself(model: Any) -> bool:
+    """Return whether `num_parameters` is a script's, not that of transformers, which goes through all parameters."""
+    return not getattr(model.num_parameters, "__module__", "").startswith("transformers.")

@@ -274,7 +274,7 @@ def _load_parts(model: nn.Module, folder: Path, parts: list[Path], aliases: dict
             if alias in own_names and saved in state_dict:
                 state_dict.setdefault(alias, state_dict[saved])
         try:
-            result = model.load_state_dict(state_dict, strict=False)
+            result = model.load_state_dict(state_dict, False)
         except RuntimeError as error:
             raise ValueError(f"the weights in {folder} do not fit the model: {error}") from error
         unexpected += result.unexpected_keys
@@ -328,7 +328,5 @@ def _load_through_class(model: Any, folder: Path, require: Callable[[LoadReport]
     missing = really_missing(model, [name for name in model.state_dict() if name in absent])
     report = LoadReport(missing, tuple(sorted(found["unexpected_keys"])))
     require(report)
-    model.load_state_dict(
-        {name: value for name, value in twin.state_dict().items() if name not in absent}, strict=False
-    )
+    model.load_state_dict({name: value for name, value in twin.state_dict().items() if name not in absent}, False)
     return report

@@ -51,7 +51,7 @@ def modules_by_size(model: nn.Module, smallest: int) -> list[str]:
 def tied_modules(model: nn.Module) -> set[nn.Module]:
     """Return the modules below `model` that share a parameter with one outside and cannot be sharded alone."""
     owners: dict[int, list[str]] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
+    for name, parameter in nn.Module.named_parameters(model, remove_duplicate=False):  # an override may lack it
         owners.setdefault(id(parameter), []).append(name)
     tied = set()
     for names in (names for names in owners.values() if len(names) > 1):

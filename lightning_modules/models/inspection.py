@@ -140,7 +140,7 @@ def _parameter_names(function: Any) -> frozenset[str] | None:
 def move(model: nn.Module, device: torch.device) -> None:
     """Move a model to a device, in place; weights that are shared stay shared, on devices of torch_xla too."""
     places: dict[int, list[str]] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
+    for name, parameter in nn.Module.named_parameters(model, remove_duplicate=False):  # an override may lack it
         places.setdefault(id(parameter), []).append(name)
     model.to(device)  # for torch_xla it makes new parameters, one for each place
     for first, *others in places.values():
