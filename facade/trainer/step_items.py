@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,46 @@ if TYPE_CHECKING:
     from .. import Trainer
 
 
+class LossWeights:
+    """Makes what weighs the losses of optimizer steps, with what stays the same from step to step.
+
+    Args:
+        trainer: the Trainer that trains.
+    """
+
+    def __init__(self, trainer: Trainer) -> None:
+        self._trainer = trainer
+        self._ranks = data_ranks(trainer.args)
+        self._is_scaled = declares_scaled_loss(trainer)
+        self._may_be_divided = mentions(trainer, "gradient_accumulation_steps")
+        self._shifted = _leaves_out_first_labels(trainer)
+
+    def of_step(self, batches: list[Any], items: Any) -> Sequence[MicroBatchLoss | None]:
+        """Return what weighs the loss of each micro-batch; None where a step is one batch of one process.
+
+        Args:
+            batches: the micro-batches of the step in this process.
+            items: `num_items_in_batch`, None where it is not counted.
+        """
+        parts = len(batches)
+        if parts == 1 and self._ranks == 1:
+            return (None,)
+
+        step = StepItems(self._trainer, batches, items, shifted=self._shifted)
+        handed = items if items is None or self._is_scaled is not None else NotedItems.of(items)
+        return [
+            MicroBatchLoss(
+                handed,
+                partial(step.divisor, index),
+                partial(step.share, index),
+                parts,
+                is_scaled=self._is_scaled,
+                may_be_divided=self._may_be_divided,
+            )
+            for index in range(parts)
+        ]
+
+
 class StepItems:
     """Counts the items over which the losses of an optimizer step are means.
 
@@ -31,13 +71,14 @@ class StepItems:
         trainer: the Trainer.
         batches: the micro-batches of the step in this process.
         items: `num_items_in_batch` of the step; None where the Trainer has not counted it.
+        shifted: the first label of each row does not count.
     """
 
-    def __init__(self, trainer: Trainer, batches: list[Any], items: Any) -> None:
+    def __init__(self, trainer: Trainer, batches: list[Any], items: Any, *, shifted: bool) -> None:
         self._trainer = trainer
         self._items = items
         self._parts = len(batches)
-        self._shifted = self._leaves_out_first_labels()
+        self._shifted = shifted
         self._divisors: Tensor | None = None
 
         counts = [self._labels_of(batch) for batch in batches]
@@ -95,45 +136,12 @@ class StepItems:
             return count_labels(batch["shift_labels"], shifted=False)
         return count_labels(batch.get("labels"), shifted=self._shifted)
 
-    def _leaves_out_first_labels(self) -> bool:
-        trainer = self._trainer
-        if trainer.label_smoother is not None and trainer.compute_loss_func is None:
-            return shifts_smoothed_labels(trainer.model)
-        return shifts_labels(trainer.model)
 
-
-def micro_batch_losses(trainer: Trainer, batches: list[Any], items: Any) -> list[MicroBatchLoss]:
-    """Return what weighs the loss of each micro-batch of an optimizer step.
-
-    Args:
-        trainer: the Trainer.
-        batches: the micro-batches of the step in this process.
-        items: `num_items_in_batch`, None where it is not counted.
-    """
-    parts = len(batches)
-    is_scaled = declares_scaled_loss(trainer)
-    handed = noted(items) if is_scaled is None else items
-    if parts == 1 and data_ranks(trainer.args) == 1:
-        return [MicroBatchLoss(handed, lambda: 1.0, lambda: 1.0, parts, is_scaled=is_scaled)]
-
-    step = StepItems(trainer, batches, items)
-    may_be_divided = mentions(trainer, "gradient_accumulation_steps")
-    return [
-        MicroBatchLoss(
-            handed,
-            partial(step.divisor, index),
-            partial(step.share, index),
-            parts,
-            is_scaled=is_scaled,
-            may_be_divided=may_be_divided,
-        )
-        for index in range(parts)
-    ]
-
-
-def noted(items: Any) -> NotedItems | None:
-    """Return `num_items_in_batch` as a tensor that notes its use; None where it is not counted."""
-    return None if items is None else NotedItems.of(items)
+def _leaves_out_first_labels(trainer: Trainer) -> bool:
+    """Return whether the first label of each row is not among those over which a mean is taken."""
+    if trainer.label_smoother is not None and trainer.compute_loss_func is None:
+        return shifts_smoothed_labels(trainer.model)
+    return shifts_labels(trainer.model)
 
 
 def declares_scaled_loss(trainer: Trainer) -> bool | None:
@@ -146,3 +154,15 @@ def declares_scaled_loss(trainer: Trainer) -> bool | None:
     if trainer.compute_loss_func is not None and not callable(trainer.compute_loss_func):
         return True
     return None
+
+
+def equal_part(trainer: Trainer, items: Any) -> MicroBatchLoss:
+    """Return what weighs the loss of one of several micro-batches that count the same.
+
+    Args:
+        trainer: the Trainer.
+        items: `num_items_in_batch`, None where it is not counted.
+    """
+    parts = trainer.current_gradient_accumulation_steps
+    handed = None if items is None else NotedItems.of(items)
+    return MicroBatchLoss(handed, lambda: parts, lambda: 1 / parts, parts, is_scaled=declares_scaled_loss(trainer))

@@ -31,7 +31,7 @@ from ...lightning_modules.models import inspection
 from ...lightning_modules.models.outputs import losses_beside, read_loss, split_outputs
 from ...lightning_modules.optim import decay_parameter_names, optimizer_class_and_kwargs
 from ...lightning_modules.training.label_smoothing import LabelSmoother
-from ...lightning_modules.training.micro_batch_loss import MicroBatchLoss
+from ...lightning_modules.training.noted_items import NotedItems
 from ..accelerator.accelerator import Accelerator
 from ..arguments import TrainingArguments
 from ..arguments.enums import DebugOption, HPSearchBackend
@@ -64,7 +64,7 @@ from .lightning_callbacks import check_callback, is_lightning_callback
 from .memory_report import MemoryTracker
 from .meters import OfRunningLoss, ParameterCounter, RunningLoss, TokenCounter
 from .overrides import is_own
-from .step_items import declares_scaled_loss, noted
+from .step_items import equal_part
 from .tracebacks import ShortTraceback
 from .training_mode import TrainingMode
 from .training_run import ModelPreparation, TrainingRun, save_or_warn
@@ -554,8 +554,9 @@ class Trainer:
                 self.optimizer.train()
             inputs = self._prepare_inputs(inputs)
             micro_batch = self.accelerator.micro_batch
-            if micro_batch is None:
-                micro_batch = self._outside_of_a_training(num_items_in_batch)
+            if micro_batch is None and self.current_gradient_accumulation_steps > 1:
+                # Called outside of a training: each micro-batch counts the same.
+                micro_batch = equal_part(self, num_items_in_batch)
                 num_items_in_batch = micro_batch.items
             known: dict[str, Any] = {"num_items_in_batch": num_items_in_batch}
             if getattr(self.compute_loss, "__func__", None) is not Trainer.compute_loss:
@@ -565,17 +566,11 @@ class Trainer:
             del inputs
             if self.args.torch_empty_cache_steps is not None:
                 steps.empty_cache_if_due(self.args, self.state.global_step)
-            loss = micro_batch.weigh_in_step(loss)
+            if micro_batch is not None:
+                loss = micro_batch.weigh_in_step(loss)
             kwargs = {"learning_rate": self._get_learning_rate()} if hasattr(self.optimizer, "fused_backward") else {}
             self.accelerator.backward(loss, **kwargs)
             return loss.detach()
-
-    def _outside_of_a_training(self, items: Any) -> MicroBatchLoss:
-        """Return what weighs a loss where `training_step` is called by itself: each micro-batch counts the same."""
-        parts = self.current_gradient_accumulation_steps
-        return MicroBatchLoss(
-            noted(items), lambda: parts, lambda: 1 / parts, parts, is_scaled=declares_scaled_loss(self)
-        )
 
     def compute_loss(
         self,
@@ -596,7 +591,7 @@ class Trainer:
             The loss, or the loss and the model's outputs.
         """
         labels, split = None, self._context_parallel.targets is not None
-        items = noted(num_items_in_batch)
+        items = None if num_items_in_batch is None else NotedItems.of(num_items_in_batch)
         if "labels" in inputs and (self.label_smoother is not None or self.compute_loss_func is not None):
             labels = self._context_parallel.pop_labels(model, inputs) if split else inputs.pop("labels")
         if self.model_accepts_loss_kwargs and items is not None:

@@ -27,7 +27,7 @@ from . import optimization
 from .lightning_callbacks import ReplacedSchedule
 from .meters import RunningLoss
 from .overrides import is_own, mentions
-from .step_items import micro_batch_losses
+from .step_items import LossWeights
 
 if TYPE_CHECKING:
     from lightning.pytorch import Trainer as LightningTrainer
@@ -101,6 +101,7 @@ class TrainerModule(EvaluationModule):
         self.memory = facade._batch_size_finder.consensus()
         self.start_time = Moment()
         self.losses = facade._running_loss = RunningLoss(facade)
+        self.loss_weights = LossWeights(facade)
         self.recorded = self.losses.recorded
         self.lends_losses = not is_own(facade, "_maybe_log_save_evaluate")
         self.epoch = Epoch()
@@ -248,7 +249,7 @@ class TrainerModule(EvaluationModule):
         epoch.stepped = False
         is_last = False
         loss = None
-        micro_batches = micro_batch_losses(facade, batch, batch.items)
+        micro_batches = self.loss_weights.of_step(batch, batch.items)
         for index, (inputs, micro_batch) in enumerate(zip(batch, micro_batches, strict=True), start=1):
             is_last = index == len(batch)
             facade.accelerator.gradient_state.sync_gradients = is_last
@@ -259,7 +260,7 @@ class TrainerModule(EvaluationModule):
 
             # Forward and backward.
             with exchanging:
-                loss = self._forward_backward(inputs, micro_batch)
+                loss = self._forward_backward(inputs, batch.items, micro_batch)
             if not is_last:
                 facade.control = handler.on_substep_end(args, state, facade.control)
                 if facade.control.should_epoch_stop or facade.control.should_training_stop:
@@ -386,15 +387,20 @@ class TrainerModule(EvaluationModule):
                 scaler.others = left_out
         return made
 
-    def _forward_backward(self, inputs: Any, micro_batch: MicroBatchLoss) -> torch.Tensor | None:
+    def _forward_backward(self, inputs: Any, items: Any, micro_batch: MicroBatchLoss | None) -> torch.Tensor | None:
         """Run a micro-batch through `Trainer.training_step`; return its loss, None after a shared failure."""
         facade = self.facade
         if self.memory.failure is not None:
             return None
         self.recorded.batch = facade.accelerator.micro_batch = micro_batch
         try:
-            known = {"num_items_in_batch": micro_batch.items} if self.epoch.takes_items else {}
-            with WeighsBackward(micro_batch) if self.epoch.runs_own_backward else nullcontext():
+            if micro_batch is not None:
+                items = micro_batch.items
+            known = {"num_items_in_batch": items} if self.epoch.takes_items else {}
+            weighing: AbstractContextManager[Any] = nullcontext()
+            if micro_batch is not None and self.epoch.runs_own_backward:
+                weighing = WeighsBackward(micro_batch)
+            with weighing:
                 loss = facade.training_step(self.epoch.called, inputs, **known)
         except Exception as error:
             explain(error, lambda: advice_for_training(facade.args, inputs))
@@ -403,9 +409,10 @@ class TrainerModule(EvaluationModule):
             return None
         finally:
             self.recorded.batch = facade.accelerator.micro_batch = None
-        if micro_batch.is_weighed_by_trainer:
-            self.epoch.runs_own_backward = False
-        loss = micro_batch.to_log(loss)
+        if micro_batch is not None:
+            if micro_batch.is_weighed_by_trainer:
+                self.epoch.runs_own_backward = False
+            loss = micro_batch.to_log(loss)
         self.losses.meter.add(loss, facade.state.global_step - self.losses.last_logged)
         facade.current_flos += float(facade.floating_point_ops(inputs))
         facade._track_num_input_tokens(inputs)
