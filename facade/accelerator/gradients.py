@@ -180,7 +180,7 @@ class Gradients(Collectives):
         Args:
             model: a DistributedDataParallel, or the model of the run inside one; others are unaffected.
         """
-        wrapper: Any = self.strategy.ddp if self.strategy.is_trained(model) else model
+        wrapper = self.strategy.to_call(model)
         if not isinstance(wrapper, nn.parallel.DistributedDataParallel):
             yield
             return

@@ -23,8 +23,6 @@ class Before(NamedTuple):
     own: list[dict[str, Any]]
     """States of the generators of collator and data."""
     logs: int
-    synchronised: bool
-    """True if the next forward pass of DistributedDataParallel broadcasts the buffers of rank 0."""
 
 
 class InterruptedEvaluation:
@@ -45,11 +43,8 @@ class InterruptedEvaluation:
     @contextlib.contextmanager
     def during_evaluation(self) -> Iterator[None]:
         """Capture the state before an evaluation, for checkpoints saved during it."""
-        state, ddp = self.run.facade.state, self.run.strategy.ddp
-        synchronised = ddp is not None and ddp.require_forward_param_sync
-        self.before = Before(
-            capture_rng_state(self._several), own_states(*self._draws), len(state.log_history), synchronised
-        )
+        logs = len(self.run.facade.state.log_history)
+        self.before = Before(capture_rng_state(self._several), own_states(*self._draws), logs)
         try:
             yield
         finally:
@@ -79,7 +74,7 @@ class InterruptedEvaluation:
             return None
         apart = self._several and self.run.strategy.spread is None  # every process has running statistics
         buffers = {name: buffer.cpu() for name, buffer in self._buffers()} if apart else {}
-        return {"logs": self.before.logs, "synchronised": self.before.synchronised, "buffers": buffers}
+        return {"logs": self.before.logs, "buffers": buffers}
 
     def repeat(self) -> None:
         """Repeat the evaluation that the checkpoint was saved in, if any."""
@@ -92,8 +87,6 @@ class InterruptedEvaluation:
             for name, buffer in self._buffers():
                 if name in owed["buffers"]:
                     buffer.copy_(owed["buffers"][name])
-        if run.strategy.ddp is not None:
-            run.strategy.ddp.require_forward_param_sync = owed["synchronised"]
         with self.during_evaluation():
             metrics = facade._evaluate(run.trial, run.ignore_keys)
         facade._determine_best_metric(metrics=metrics, trial=run.trial)

@@ -157,7 +157,7 @@ class Evaluation:
 
     def _begin(self, batch: Any) -> None:
         """Read model and columns at the first batch, once the strategy has set up the model."""
-        self.model = self.trainer.accelerator.strategy.called
+        self.model = self.trainer.accelerator.strategy.evaluated
         self.columns = list(batch) if isinstance(batch, Mapping) else None
 
     def result(self) -> EvalLoopOutput:

@@ -34,11 +34,10 @@ OWN_LOOP = SingleDevice("", {})
 
 
 class DDP(Strategy):
-    """The model is called inside of a wrapper around the LightningModule, which averages gradients."""
+    """The model is trained through its `DistributedDataParallel`, and evaluated itself, as in the reference."""
 
-    def __init__(self, name: str, options: dict[str, Any]) -> None:
-        super().__init__(name, options)
-        self._records_graph = bool(options.get("static_graph"))  # in the first pass, as it exchanges
+    _records_graph = False
+    """The next pass has to exchange gradients, although others follow: with `static_graph` torch records it then."""
 
     @classmethod
     def of(cls, args: TrainingArguments, find_unused_parameters: bool) -> Self:
@@ -50,43 +49,51 @@ class DDP(Strategy):
             "broadcast_buffers": args.ddp_broadcast_buffers,
             "static_graph": args.ddp_static_graph,
         }
+        if args.auto_find_batch_size:
+            # One process may run out of memory before it exchanges anything: `OutOfMemoryConsensus` does it instead.
+            options |= {"broadcast_buffers": False, "static_graph": None}
         options = {name: value for name, value in options.items() if value is not None}
         return cls("DDPStrategy", {**options, **process_group(args)})
 
     def build(self) -> Any:
-        """Make a `DDPStrategy`."""
-        from lightning.pytorch.strategies import DDPStrategy
-
+        """Make a `DDPStrategy`, which wraps the model, not the LightningModule around it."""
+        from ...lightning_modules.internals.ddp import ModelDDPStrategy
         from ...lightning_modules.internals.lightning_internals import start_no_processes
 
-        strategy = DDPStrategy(**self.options)
+        strategy = ModelDDPStrategy(self._wrap_trained, **self.options)
         # In the fork of a notebook; elsewhere the launcher, which starts nothing either, shares out the cores.
         return start_no_processes(strategy) if hasattr(sys, "ps1") else strategy
 
     def wrap(self, model: nn.Module, device: torch.device) -> nn.Module:
-        """See `Strategy.wrap`: in a `DistributedDataParallel` of its own."""
+        """See `Strategy.wrap`: in a `DistributedDataParallel`."""
         options = {name: value for name, value in self.options.items() if name not in GROUP}
         return DistributedDataParallel(model, device_ids=None if device.type == "cpu" else [device.index], **options)
 
-    @property
-    def ddp(self) -> DistributedDataParallel | None:
-        """See `Strategy.ddp`."""
-        wrapper = getattr(self.lightning, "model", None)
-        return wrapper if isinstance(wrapper, DistributedDataParallel) else None
+    def _wrap_trained(self, device: torch.device) -> None:
+        """Wrap the model of the Trainer, unless it was passed to it in a wrapper."""
+        model = self.called
+        self._records_graph = bool(self.options.get("static_graph"))
+        if not isinstance(model, DistributedDataParallel):
+            self._require_host().model_wrapped = self.wrap(model, device)
 
-    def begin_step(self) -> None:
-        """Have buffers come from the first process: Lightning's manual optimization turns that off."""
-        wrapper = self.ddp
-        if wrapper is not None:
-            vars(wrapper)["require_forward_param_sync"] = True  # `nn.Module` takes long to set it
+    def end_run(self) -> None:
+        """See `Strategy.end_run`: the wrapper goes, as it holds a copy of all gradients."""
+        super().end_run()
+        host = self._require_host()
+        if host.model_wrapped is not host.model:
+            host.model_wrapped = _unwrapped(host.model_wrapped)
+
+    @property
+    def evaluated(self) -> Any:
+        """See `Strategy.evaluated`: without gradients there is nothing to exchange."""
+        return _unwrapped(self.called)
 
     def micro_batch(self, *, exchange: bool, steps: bool) -> contextlib.AbstractContextManager[Any]:
         """See `Strategy.micro_batch`."""
         first, self._records_graph = self._records_graph, False
         return super().micro_batch(exchange=exchange or first, steps=steps)
 
-    def no_sync(self, model: nn.Module) -> contextlib.AbstractContextManager[Any]:
-        """See `Strategy.no_sync`."""
-        if self.ddp is None or not self.is_trained(model):
-            return super().no_sync(model)
-        return self.lightning.block_backward_sync()
+
+def _unwrapped(model: Any) -> Any:
+    """Return the model in a `DistributedDataParallel`; others as they are, compiled ones too."""
+    return model.module if isinstance(model, DistributedDataParallel) else model

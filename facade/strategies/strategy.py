@@ -46,7 +46,7 @@ class Strategy:
         options: plain values: what Lightning's strategy is built with, and what is done to the model for it.
 
     Attributes:
-        exchanges: ranks exchange gradients, so that windows and micro-batches are announced to the strategy.
+        exchanges: ranks exchange gradients, so that micro-batches are announced to the strategy.
         accelerator: Lightning's accelerator, where the strategy works on no other; None where it follows the device.
         distributes: the model is spread over the ranks when Lightning configures it.
         replaces_parameters: an optimizer that was made before holds parameters that are not used any more.
@@ -75,6 +75,10 @@ class Strategy:
         """Answer for the model of a Trainer from now on; return the strategy."""
         self._host = weakref.ref(host)
         return self
+
+    def end_run(self) -> None:
+        """Forget Lightning's strategy, whose run has ended."""
+        self.lightning = None
 
     # Description, and Lightning's strategy.
 
@@ -145,6 +149,11 @@ class Strategy:
         host = self._host()
         return None if host is None else inspection.to_call(host.model, host.model_wrapped)
 
+    @property
+    def evaluated(self) -> Any:
+        """The callable of a forward pass in an evaluation."""
+        return self.called
+
     def is_trained(self, model: nn.Module) -> bool:
         """Tell whether this is the model of the Trainer, or a wrapper of it."""
         host = self._host()
@@ -210,12 +219,6 @@ class Strategy:
         return contextlib.nullcontext()
 
     # Gradients: when processes exchange them, how long they are, and the step.
-
-    ddp: Any = None
-    """Lightning's wrapper, in which the model is called, and which exchanges its gradients; None without one."""
-
-    def begin_step(self) -> None:
-        """Prepare for a window of micro-batches, before Lightning calls the module for it."""
 
     def micro_batch(self, *, exchange: bool, steps: bool) -> contextlib.AbstractContextManager[Any]:
         """Exchange gradients or not in the block, which has forward and backward pass of a micro-batch of the model.

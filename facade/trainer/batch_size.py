@@ -86,7 +86,9 @@ class BatchSizeFinder:
     def consensus(self) -> OutOfMemoryConsensus:
         """Return the consensus by which all processes raise an out-of-memory error together."""
         args = self.trainer.args
-        return OutOfMemoryConsensus(args.device if args.auto_find_batch_size and args.world_size > 1 else None)
+        is_shared = args.auto_find_batch_size and args.world_size > 1
+        shares_buffers = args.ddp_broadcast_buffers is not False
+        return OutOfMemoryConsensus(args.device if is_shared else None, shares_buffers=shares_buffers)
 
     def apply_found_size(self, checkpoint: str | None) -> None:
         """Start with the batch size of a checkpoint, unless the arguments have a smaller one."""

@@ -17,7 +17,6 @@ from ..distributed.cluster_environment import cluster_plugins
 from ..evaluation.module import EvaluationModule
 
 if TYPE_CHECKING:
-    import torch
     from torch import nn
 
     from .. import Trainer
@@ -147,25 +146,16 @@ def running(trainer: Trainer, lightning_trainer: LightningTrainer, module: Evalu
             yield
     finally:
         accelerator.bind(None)
-        strategy.lightning = None
+        strategy.end_run()
         lightning_internals.release(lightning_trainer)
 
 
 def _backward(lightning_trainer: LightningTrainer, module: EvaluationModule) -> Callable[..., None] | None:
     """Return the backward pass through strategy and precision plugin; None for torch's, if neither adds to it."""
-    scaler = getattr(lightning_trainer.precision_plugin, "scaler", None)
-    if fast_path.is_plain(lightning_trainer):
-        return None if scaler is None else lambda loss, **kwargs: scaler.scale(loss).backward(**kwargs)
     if not fast_path.has_plain_steps(lightning_trainer):
         return module.manual_backward
-    strategy: Any = lightning_trainer.strategy
-
-    def backward(loss: torch.Tensor, **kwargs: Any) -> None:
-        strategy.pre_backward(loss)
-        module.backward(loss if scaler is None else scaler.scale(loss), **kwargs)
-        strategy.post_backward(loss)
-
-    return backward
+    scaler = getattr(lightning_trainer.precision_plugin, "scaler", None)
+    return None if scaler is None else lambda loss, **kwargs: scaler.scale(loss).backward(**kwargs)
 
 
 def _precision(trainer: Trainer) -> Any:

@@ -232,8 +232,6 @@ class TrainerModule(EvaluationModule):
             self.windows.done -= 1
             return -1
         self.epoch.windows += 1
-        if self.strategy.exchanges:
-            self.strategy.begin_step()
         facade.control = facade.callback_handler.on_step_begin(facade.args, facade.state, facade.control)
 
     def training_step(self, batch: Window, batch_idx: int) -> torch.Tensor | None:
@@ -246,6 +244,8 @@ class TrainerModule(EvaluationModule):
 
         # Window: the gradients of its micro-batches add up, and are exchanged with those of the last.
         facade.current_gradient_accumulation_steps = len(batch)
+        if memory.is_shared:
+            memory.begin_step(facade.model.buffers())
         epoch.stepped = False
         is_last = False
         loss = None
@@ -420,7 +420,7 @@ class TrainerModule(EvaluationModule):
 
     def _log_save_evaluate(self) -> None:
         losses, epoch, facade = self.losses, self.epoch, self.facade
-        given = losses.since_log if self.lends_losses else losses, epoch.grad_norm, facade.model, self.trial
+        given = losses.since_log if self.lends_losses else losses, epoch.grad_norm, epoch.called, self.trial
         given += self.windows.epoch, self.ignore_keys, self.start_time
         facade._maybe_log_save_evaluate(*given, learning_rate=epoch.learning_rate)
 

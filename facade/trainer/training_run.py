@@ -196,7 +196,7 @@ class TrainingRun:
         """Write a checkpoint between two steps, and wait until it is on the disk."""
         trainer = self.trainer
         trainer._token_counter.flush()
-        save_or_warn(trainer, trainer.model, trainer._trial)
+        save_or_warn(trainer, trainer.model_wrapped, trainer._trial)
         trainer._checkpoints.finish_writing(flushed=True)
 
     def _positioned(self, checkpoint: str | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -44,8 +45,13 @@ def broadcast_weights(model: nn.Module, device: torch.device | None = None) -> N
         model: stays on its device.
         device: device of the broadcast tensors; by default that of the model.
     """
+    broadcast_tensors((*model.parameters(), *model.buffers()), device)
+
+
+def broadcast_tensors(tensors: Iterable[torch.Tensor], device: torch.device | None = None) -> None:
+    """Broadcast tensors of rank 0 to all processes, in place; see `broadcast_weights` for the device."""
     with torch.no_grad():
-        for tensor in (*model.parameters(), *model.buffers()):
+        for tensor in tensors:
             sent = tensor.to(device).contiguous()
             dist.broadcast(sent, src=0)
             if sent is not tensor:

@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any
 
 from ..common.stop_iteration import stop_iteration_surfaces
+from .ddp import ModelDDPStrategy
 from .lightning_import import (
-    DDPStrategy,
     LightningModule,
     MixedPrecision,
     PassThroughProfiler,
@@ -49,8 +49,6 @@ def _run_epoch(trainer: Any, data_fetcher: Any) -> None:
     """
     module, loop = trainer.lightning_module, trainer.fit_loop.epoch_loop
     progress, step = loop.batch_progress, module.training_step
-    if type(trainer.strategy) is DDPStrategy:
-        step = _inside(trainer.strategy.model, module)
     loop.reset()
     loop.on_run_start(data_fetcher)
     loop.manual_optimization.on_run_start()  # counts the steps of optimizers
@@ -71,34 +69,11 @@ def _run_epoch(trainer: Any, data_fetcher: Any) -> None:
         loop._batches_that_stepped += 1
 
 
-def _inside(wrapper: Any, module: Any) -> Callable[[Any, int], None]:
-    """Return a step inside of the wrapper of DDP, as Lightning's strategy takes it in manual optimization.
-
-    The wrapper must not await a backward pass after its forward pass, which had it. `nn.Module` takes long to set.
-    """
-    exchanges = vars(wrapper)
-
-    def forward(batch: Any, index: int) -> None:
-        del module.forward
-        module.training_step(batch, index)
-        exchanges["require_backward_grad_sync"] = False
-
-    def step(batch: Any, index: int) -> None:
-        module.forward = forward
-        wrapper(batch, index)
-        exchanges["require_backward_grad_sync"] = True
-
-    return step
-
-
-def is_plain(trainer: Trainer) -> bool:
-    """Return whether backward pass and step are torch's: one process, our precision, no Lightning callback."""
-    return _has_no_hooks(trainer) and trainer.world_size == 1
-
-
 def has_plain_steps(trainer: Trainer) -> bool:
-    """Return whether a step is that of the optimizer alone; in DDP too, of which subclasses do more."""
-    return type(trainer.strategy) in (DDPStrategy, SingleDeviceStrategy) and _has_no_hooks(trainer)
+    """Return whether backward pass and step are torch's: our precision, no Lightning callback, and no sharding."""
+    is_plain_strategy = type(trainer.strategy) in (ModelDDPStrategy, SingleDeviceStrategy)
+    is_plain_precision = type(trainer.precision_plugin) in (Precision, ForwardPrecision)
+    return is_plain_strategy and is_plain_precision and not callbacks_of(trainer)
 
 
 def optimizer_of(trainer: Trainer) -> Any:
@@ -109,10 +84,6 @@ def optimizer_of(trainer: Trainer) -> Any:
     if has_plain_steps(trainer) and getattr(trainer.precision_plugin, "scaler", None) is None:
         return trainer.optimizers[0]  # `LightningModule.optimizers` unpacks those of torch's class only
     return trainer.lightning_module.optimizers()
-
-
-def _has_no_hooks(trainer: Trainer) -> bool:
-    return not callbacks_of(trainer) and type(trainer.precision_plugin) in (Precision, ForwardPrecision)
 
 
 class FastModule(LightningModule):
@@ -136,7 +107,7 @@ class FastModule(LightningModule):
 class FastEvaluationLoop(_EvaluationLoop):
     """Lightning's evaluation loop, reduced for each batch to the step of the module and the counters.
 
-    With a Lightning callback, another precision or several processes it is Lightning's.
+    With a Lightning callback, another precision or a sharded model it is Lightning's.
     """
 
     module_step: Callable[[Any, int], Any] | None = None
@@ -164,7 +135,7 @@ class FastEvaluationLoop(_EvaluationLoop):
     def choose_step(self) -> None:
         """Choose once a run between the step of the module and Lightning's."""
         trainer, module = self.trainer, self.trainer.lightning_module
-        alone = is_plain(trainer) and isinstance(module, FastModule)
+        alone = has_plain_steps(trainer) and isinstance(module, FastModule)
         self.module_step = (module.test_step if trainer.testing else module.validation_step) if alone else None
 
     def teardown(self) -> None:

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from ..common.collectives import broadcast_tensors
+
 # Messages of libraries below torch that have no error class for it.
 _SIGNS = (
     " out of memory.",
@@ -77,16 +79,23 @@ class OutOfMemoryConsensus:
 
     Args:
         device: device of the collective; None with a single process, so that errors are raised at once.
+        shares_buffers: each step begins with the buffers of the first process.
 
     Attributes:
         is_shared: there are several processes, which call `settle`.
         failure: the error that is kept until then.
     """
 
-    def __init__(self, device: torch.device | None) -> None:
+    def __init__(self, device: torch.device | None, *, shares_buffers: bool = True) -> None:
         self.device = device
+        self.shares_buffers = shares_buffers
         self.is_shared = device is not None
         self.failure: Exception | None = None
+
+    def begin_step(self, buffers: Iterable[torch.Tensor]) -> None:
+        """Broadcast buffers as `DistributedDataParallel` does in a forward pass, which a process may not get to."""
+        if self.shares_buffers:
+            broadcast_tensors(buffers)
 
     def keeps(self, error: Exception) -> bool:
         """Keep an out-of-memory error for `settle`; return False for others, and with a single process."""

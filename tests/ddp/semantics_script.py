@@ -93,9 +93,7 @@ def trained(api: Any, folder: Path, data: Any, model: Any = None, **changes: Any
 
     class Look(api.TrainerCallback):
         def on_step_end(self, args, state, control, **kwargs):
-            run = getattr(trainer, "_run", None)
-            ddp: Any = trainer.model_wrapped if run is None else run.lightning_trainer.strategy.model
-            wrapped.update({name: getattr(ddp, name) for name in OF_DDP})
+            wrapped.update({name: getattr(trainer.model_wrapped, name) for name in OF_DDP})
 
     args = arguments(api, folder, **changes)
     trainer = api.Trainer(model, args, train_dataset=data, data_collator=collate, callbacks=[Look()])

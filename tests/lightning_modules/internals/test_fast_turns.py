@@ -8,6 +8,8 @@ from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from module_world import make_trainer
 
 from lightrainer.lightning_modules.internals import fast_path, lightning_internals
+from lightrainer.lightning_modules.internals.ddp import ModelDDPStrategy
+from lightrainer.lightning_modules.internals.fast_path import no_op
 
 BATCHES = 3
 
@@ -73,11 +75,11 @@ def test_a_turn_counts_and_calls_as_lightnings(leave):
     [
         ({}, True),
         ({"callbacks": [Callback()]}, False),
-        ({"strategy": DDPStrategy()}, True),
-        ({"strategy": type("Further", (DDPStrategy,), {})()}, False),
+        ({"strategy": ModelDDPStrategy(no_op)}, True),
+        ({"strategy": DDPStrategy()}, False),
         ({"strategy": type("Further", (SingleDeviceStrategy,), {})("cpu")}, False),
     ],
-    ids=["one process", "a callback", "DDP", "a strategy made of DDP", "a strategy of one process"],
+    ids=["one process", "a callback", "DDP around the model", "DDP around the module", "a strategy of one process"],
 )
 def test_turns_are_lightnings_where_more_may_happen_in_them(options, expected):
     trainer = lean_trainer(**options)

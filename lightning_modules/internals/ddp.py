@@ -1,0 +1,31 @@
+"""Lightning's strategy of several processes, without its wrapper around the LightningModule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from .lightning_import import DDPStrategy
+
+
+class ModelDDPStrategy(DDPStrategy):
+    """As Lightning's `DDPStrategy`, but the model inside of the LightningModule is wrapped, not the module itself.
+
+    Lightning runs the whole `training_step` inside of the forward pass of `DistributedDataParallel`, so that a backward
+    pass of the step is not synchronized unless it is `manual_backward`, and several are an error. With the model wrapped
+    a step may have forward and backward passes in any order.
+
+    Args:
+        wrap: called with the device when a training begins and the module is on it; wraps the model.
+        options: as those of Lightning's `DDPStrategy`.
+    """
+
+    def __init__(self, wrap: Callable[[torch.device], object], **options: Any) -> None:
+        super().__init__(**options)
+        self._wrap = wrap
+
+    def configure_ddp(self) -> None:
+        """Have the model wrapped; the LightningModule stays as it is, and its steps are called directly."""
+        self._wrap(self.root_device)
