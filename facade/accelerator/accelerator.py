@@ -15,6 +15,7 @@ from ...lightning_modules.common.followed import followed
 from ..arguments.exports import export_precision
 from ..distributed.process import forwarded
 from ..distributed.process_group import leave
+from .fsdp_plugin import FSDPPlugin
 from .gradient_state import GradientState
 from .preparing import Preparing
 from .processes import DistributedType, Grid, ProcessDecorators, Processes, fsdp_version
@@ -171,16 +172,16 @@ class StateView(Processes):
         Raises:
             NotImplementedError: DeepSpeed is configured.
         """
-        self._refuse("deepspeed")
+        if self.args.deepspeed:
+            raise NotImplementedError(
+                "trainer.accelerator.state.deepspeed_plugin: deepspeed shards the model that is trained, and no other. "
+                "Leave deepspeed out, or do without a second model (by an adapter)."
+            )
 
     @property
-    def fsdp_plugin(self) -> None:
-        """Return None without FSDP.
-
-        Raises:
-            NotImplementedError: FSDP is configured.
-        """
-        self._refuse("fsdp")
+    def fsdp_plugin(self) -> FSDPPlugin | None:
+        """Return the plugin with the settings of FSDP; None without FSDP."""
+        return FSDPPlugin(self.args) if self.args.fsdp else None
 
     def destroy_process_group(self, group: Any = None) -> None:
         """Destroy a process group, by default that of all processes if there is one."""
@@ -197,8 +198,3 @@ class StateView(Processes):
         place = f"process {self.process_index} of {self.num_processes} ({self.local_process_index} on this machine)"
         on = f"{place}, device {self.device}, mixed precision {self.mixed_precision}"
         return f"Distributed environment: {self.distributed_type.value}, backend {self.backend}, {on}"
-
-    def _refuse(self, what: str) -> None:
-        if getattr(self.args, what):
-            said = f"trainer.accelerator.state.{what}_plugin: {what} shards the model that is trained, and no other"
-            raise NotImplementedError(f"{said}. Leave {what} out, or do without a second model (by an adapter).")

@@ -64,7 +64,7 @@ class DDP(Strategy):
         # In the fork of a notebook; elsewhere the launcher, which starts nothing either, shares out the cores.
         return start_no_processes(strategy) if hasattr(sys, "ps1") else strategy
 
-    def wrap(self, model: nn.Module, device: torch.device) -> nn.Module:
+    def wrap(self, model: nn.Module, device: torch.device) -> DistributedDataParallel:
         """See `Strategy.wrap`: in a `DistributedDataParallel`."""
         options = {name: value for name, value in self.options.items() if name not in GROUP}
         return DistributedDataParallel(model, device_ids=None if device.type == "cpu" else [device.index], **options)

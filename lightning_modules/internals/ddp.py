@@ -13,8 +13,8 @@ from .lightning_import import DDPStrategy
 class ModelDDPStrategy(DDPStrategy):
     """As Lightning's `DDPStrategy`, but the model inside of the LightningModule is wrapped, not the module itself.
 
-    Lightning runs the whole `training_step` inside of the forward pass of `DistributedDataParallel`, so that a backward
-    pass of the step is not synchronized unless it is `manual_backward`, and several are an error. With the model wrapped
+    Lightning runs the whole `training_step` inside of the forward pass of `DistributedDataParallel`. A backward pass in
+    there is not synchronized unless it is `manual_backward`, and several of them are an error. With the model wrapped,
     a step may have forward and backward passes in any order.
 
     Args:

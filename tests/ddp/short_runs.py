@@ -74,6 +74,8 @@ def seen(trainer: lightrainer.Trainer, folder: Path, predicted: int | None = Non
     history = trainer.state.log_history
     metrics = trainer.evaluate()
     predictions: Any = trainer.predict(trainer.eval_dataset[:predicted]).predictions
+    if trainer.is_fsdp_enabled:  # the last lines of many scripts
+        trainer.accelerator.state.fsdp_plugin.set_state_dict_type("FULL_STATE_DICT")
     trainer.save_model(str(folder / "saved"))
     zero = trainer.is_world_process_zero()
     files = sorted(path.name for path in (folder / "saved").iterdir()) if zero else None

@@ -12,6 +12,7 @@ import torch
 from beside_one_process import NUMBERS, close, devices, goes_on, launched, same_model, same_optimizer
 from safetensors.torch import load_file
 from starting import finished_ranks, forked_ranks
+from torch.distributed.fsdp import StateDictType
 
 from lightrainer.lightning_modules.checkpoints import problems
 from lightrainer.lightning_modules.checkpoints.manifest import files_below
@@ -121,10 +122,27 @@ def test_a_stopped_training_goes_on_as_if_never_stopped(results, strategy):
     assert all(torch.equal(left[name], right[name]) for name in left)
 
 
-def test_a_library_cannot_shard_a_second_model(tmp_path):
-    trainer = shard_script.trainer_of(tmp_path, "fsdp2")
-    with pytest.raises(NotImplementedError, match="Leave fsdp out"):
-        _ = trainer.accelerator.state.fsdp_plugin
+@pytest.mark.parametrize("strategy", ["fsdp1", "fsdp2", "fsdp2_parts"])
+def test_fsdp_plugin_accepts_whole_weights_for_the_last_save(tmp_path, strategy):
+    """By name or as torch's member; parts only where checkpoints are in parts."""
+    plugin = shard_script.trainer_of(tmp_path, strategy).accelerator.state.fsdp_plugin
+    plugin.set_state_dict_type("FULL_STATE_DICT")
+    plugin.set_state_dict_type(StateDictType.FULL_STATE_DICT)
+    assert plugin.fsdp_version == (1 if strategy == "fsdp1" else 2)
+    if strategy == "fsdp2_parts":
+        plugin.set_state_dict_type("SHARDED_STATE_DICT")
+        assert plugin.state_dict_type == "SHARDED_STATE_DICT"
+    else:
+        with pytest.raises(NotImplementedError, match=r"SHARDED_STATE_DICT.*fsdp_config"):
+            plugin.set_state_dict_type("SHARDED_STATE_DICT")
+
+
+def test_fsdp_plugin_shards_no_second_model(tmp_path):
+    plugin = shard_script.trainer_of(tmp_path, "fsdp2").accelerator.state.fsdp_plugin
+    with pytest.raises(NotImplementedError, match=r"set_auto_wrap_policy.*second model"):
+        plugin.set_auto_wrap_policy(torch.nn.Linear(1, 1))
+    with pytest.raises(NotImplementedError, match=r"auto_wrap_policy.*fsdp_config"):
+        plugin.auto_wrap_policy = None
 
 
 WRITTEN = ["later:fsdp1_parts", "now:fsdp1_parts", "later:fsdp2", "now:fsdp2", "now:fsdp2_parts"]

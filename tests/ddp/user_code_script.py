@@ -22,7 +22,7 @@ from torch import nn
 
 import lightrainer
 import lightrainer.facade.trainer.lightning_trainer  # not in each process anew
-import lightrainer.facade.trainer.trainer_module  # noqa: F401 - nor this
+import lightrainer.facade.trainer.trainer_module  # nor this
 
 for api in (lightrainer, transformers):
     api.Trainer, api.TrainingArguments  # noqa: B018 - imported when they are first asked for
