@@ -44,7 +44,7 @@ def test_each_process_knows_its_place(pair, name):
         assert (view["local_process_index"], seen["local_world_size"]) == (rank % local, local)
         assert seen["plan"] == [local, 2 // local]
         node = 1 if name == "jsrun" else rank if name in APART else 0  # by the rank file, on the second machine
-        assert seen["lightning"] == {"place": [2, rank, rank % local, node], "strategy": "DDPStrategy"}
+        assert seen["lightning"] == {"place": [2, rank, rank % local, node], "strategy": "ModelDDPStrategy"}
         assert seen["state"] == rank or name == "own group"
 
 
