@@ -35,18 +35,21 @@ class LossWeights:
         self._may_be_divided = mentions(trainer, "gradient_accumulation_steps")
         self._shifted = _leaves_out_first_labels(trainer)
 
-    def of_step(self, batches: list[Any], items: Any) -> Sequence[MicroBatchLoss | None]:
+    def of_step(self, batches: list[Any], items: Any, *, at_once: bool = False) -> Sequence[MicroBatchLoss | None]:
         """Return what weighs the loss of each micro-batch; None where a step is one batch of one process.
 
         Args:
             batches: the micro-batches of the step in this process.
             items: `num_items_in_batch`, None where it is not counted.
+            at_once: gather the items of all processes now, as not all of them may get to the first loss.
         """
         parts = len(batches)
         if parts == 1 and self._ranks == 1:
             return (None,)
 
         step = StepItems(self._trainer, batches, items, shifted=self._shifted)
+        if at_once:
+            step.divisor(0)
         handed = items if items is None or self._is_scaled is not None else NotedItems.of(items)
         return [
             MicroBatchLoss(

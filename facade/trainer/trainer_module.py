@@ -244,12 +244,12 @@ class TrainerModule(EvaluationModule):
 
         # Window: the gradients of its micro-batches add up, and are exchanged with those of the last.
         facade.current_gradient_accumulation_steps = len(batch)
-        if memory.is_shared:
-            memory.begin_step(facade.model.buffers())
         epoch.stepped = False
         is_last = False
         loss = None
-        micro_batches = self.loss_weights.of_step(batch, batch.items)
+        if memory.is_shared:
+            memory.begin_step(facade.model.buffers())
+        micro_batches = self.loss_weights.of_step(batch, batch.items, at_once=memory.is_shared)
         for index, (inputs, micro_batch) in enumerate(zip(batch, micro_batches, strict=True), start=1):
             is_last = index == len(batch)
             facade.accelerator.gradient_state.sync_gradients = is_last
