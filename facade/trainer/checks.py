@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import IterableDataset
 
 from ...lightning_modules.common.suggestions import did_you_mean
-from ...lightning_modules.data.lengths import has_length
+from ...lightning_modules.data.lengths import has_length, why_without_length
 from ...lightning_modules.models.float8 import require_float8
 from ...lightning_modules.models.liger import liger_patch
 from ..arguments import TrainingArguments, old_names
@@ -236,7 +236,8 @@ def _stream_problem(args: Any, dataset: Any) -> str | None:
         return f"{said}'token_budget' needs all lengths first. Pass a dataset with a length, or another strategy."
     if dataset is None or has_length(dataset) or args.max_steps > 0:
         return None
-    return f"train_dataset ({type(dataset).__name__}) has no length. Set max_steps (now {args.max_steps})."
+    reason = why_without_length(dataset)
+    return f"train_dataset ({type(dataset).__name__}) has no length{reason}. Set max_steps (now {args.max_steps})."
 
 
 def _evaluation_problem(args: Any, dataset: Any) -> str | None:

@@ -22,16 +22,12 @@ from .overrides import is_own
 
 
 def count_items(trainer: Any, batches: list[Any], device: torch.device) -> torch.Tensor | int | None:
-    """Count the labels of a step that are not -100, over all processes; None where they cannot be counted."""
+    """Count the labels of a step that are not -100, over all processes; None where they are not tensors."""
     if not batches or not isinstance(batches[0], Mapping) or "labels" not in batches[0]:
         return None
-    try:
-        items = own_items(trainer, batches)
-    except (TypeError, AttributeError):
+    if not all(isinstance(batch["labels"], torch.Tensor) for batch in batches):
         return None
-    if not isinstance(items, torch.Tensor):
-        return items
-    items, args = items.to(device), trainer.args
+    items, args = own_items(trainer, batches).to(device), trainer.args
     if args.average_tokens_across_devices and args.world_size > 1:
         items = trainer.accelerator.gather(items).sum() // copies_of_batches(args)
     return items.float() if followed().counts_items_in_floats else items

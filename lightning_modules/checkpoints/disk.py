@@ -143,7 +143,7 @@ def is_disk_full(error: BaseException, folder: StrPath) -> bool:
             return True
         cause = cause.__cause__ or cause.__context__
     # torch's writer of zip files says only that a write failed.
-    return isinstance(error, OSError) and free_space(folder) < MARGIN
+    return isinstance(error, OSError) and error.errno is None and free_space(folder) < MARGIN
 
 
 class DiskErrorConsensus:

@@ -36,8 +36,12 @@ def sample_lengths(dataset: Any, column: str, *, length_argument: str = "length_
     lengths = _arrow_lengths(dataset, column)
     if lengths is not None:
         return lengths
-    # Not every dataset raises IndexError at its end.
-    return np.fromiter((len(sample[column]) for sample in itertools.islice(dataset, len(dataset))), np.int32)
+    # Without `__iter__` an IndexError anywhere in a dataset would end a loop over it, and many raise none at their end.
+    if hasattr(type(dataset), "__iter__"):
+        samples = itertools.islice(dataset, len(dataset))
+    else:
+        samples = (dataset[index] for index in range(len(dataset)))
+    return np.fromiter((len(sample[column]) for sample in samples), np.int32, count=len(dataset))
 
 
 def column_lengths(dataset: Any, column: str) -> np.ndarray | None:
@@ -112,6 +116,17 @@ def has_length(dataset: Any) -> bool:
         return len(dataset) is not None
     except (TypeError, AttributeError, NotImplementedError):
         return False
+
+
+def why_without_length(dataset: Any) -> str:
+    """Return the error of a `__len__`, in parentheses, as it may be a mistake; empty for a dataset without one."""
+    if not hasattr(type(dataset), "__len__"):
+        return ""
+    try:
+        len(dataset)
+    except Exception as error:
+        return f" (its __len__ raised {type(error).__name__}: {error})"
+    return ""
 
 
 def length_array(lengths: Sequence[int] | np.ndarray | torch.Tensor) -> np.ndarray:

@@ -243,3 +243,25 @@ def test_pinned_batches_are_those_of_torch():
     of_torch = [batch["x"] for batch in DataLoader(points(), batch_size=4)]
     assert torch.equal(torch.cat(own), torch.cat(of_torch))
     assert torch.equal(drawn, torch.rand(()))  # the generator has been moved equally far
+
+
+def test_length_of_a_dataset_error_is_shown(tmp_path):
+    class Broken(Rows):
+        def __len__(self) -> int:
+            return len(self.row)
+
+    with pytest.raises(ValueError, match=r"no length \(its __len__ raised AttributeError: 'Broken' .* 'row'\)"):
+        trainer(tmp_path, train_dataset=Broken()).train()
+
+
+def test_labels_error_in_a_batch_is_not_taken_for_labels_that_cannot_be_counted(tmp_path):
+    class Batch(dict):
+        def __getitem__(self, name: str) -> Any:
+            raise AttributeError("by the user")
+
+    settings = {
+        "compute_loss_func": loss_function(Failing(StopIteration, 0)),
+        "data_collator": lambda rows: Batch(labels=1),
+    }
+    with pytest.raises(AttributeError, match="by the user"):
+        trainer(tmp_path, **settings).train()

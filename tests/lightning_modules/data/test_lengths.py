@@ -142,3 +142,15 @@ def test_a_column_of_lengths_is_read_as_a_column(form):
 def test_a_column_with_gaps_holds_no_lengths():
     with pytest.raises(ValueError, match=r"column 'n' .* 1 of 3 values"):
         column_lengths(datasets.Dataset.from_dict({"n": [1, None, 3]}), "n")
+
+
+def test_index_error_in_a_dataset_does_not_end_the_lengths():
+    class Rows:
+        def __len__(self):
+            return 8
+
+        def __getitem__(self, index):
+            return {"input_ids": [[1], [1, 2]][index]}
+
+    with pytest.raises(IndexError):
+        sample_lengths(Rows(), "input_ids")
