@@ -8,12 +8,20 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
+from ...lightning_modules.common.libraries import is_instance
 from ..base import TrainerCallback
 from ..state import TrainerControl, TrainerState
 from .availability import AVAILABLE, require
 from .values import checkpoint_folder, number
 
 logger = logging.getLogger(__name__)
+
+_SAVE_THEMSELVES = {
+    "transformers.modeling_utils": "PreTrainedModel",
+    "peft": "PeftModel",
+    "huggingface_hub.hub_mixin": "PyTorchModelHubMixin",
+}
+"""By module the class of models whose `save_pretrained` writes all weights."""
 
 
 class LoggerCallback(TrainerCallback):
@@ -203,12 +211,12 @@ def write_model(model: Any, processing_class: Any, folder: str) -> None:
     """Write weights, configuration and what processes the data, where no trainer is there to do it.
 
     Args:
-        model: a model with `save_pretrained`, or any `torch.nn.Module`.
+        model: one of `transformers`, PEFT or `huggingface_hub`, saved by its `save_pretrained`, or any other module.
         processing_class: a tokenizer or another processor, or None.
         folder: is made if it does not exist.
     """
     os.makedirs(folder, exist_ok=True)
-    if hasattr(model, "save_pretrained"):
+    if any(is_instance(model, module, name) for module, name in _SAVE_THEMSELVES.items()):
         model.save_pretrained(folder)
     else:
         from safetensors.torch import save_model

@@ -30,7 +30,7 @@ class Writing(Gradients):
         inner = inspection.unwrap_model(model)
         if not keep_fp32_wrapper:
             uncast(inner)
-        compiled: Any = model if hasattr(model, "_orig_mod") else None
+        compiled: Any = model if inspection.inside_compiled(model) is not None else None
         if compiled is None or not keep_torch_compile:
             return inner
         return compiled if compiled._orig_mod is inner else type(compiled)(inner, compiled.dynamo_ctx)

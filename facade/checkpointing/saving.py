@@ -8,6 +8,7 @@ import logging
 import os
 import socket
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -25,6 +26,8 @@ from .signals import SignalListening
 from .training_state import CallbackStates, LightningCallbackStates
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from .. import Trainer, TrainerModule
 
 logger = logging.getLogger(__name__)
@@ -63,6 +66,8 @@ class CheckpointSaver:
         self._to_push: str | None = None  # checkpoint to upload once it is written
         self._bests: list[str] = []  # best checkpoints of this run so far, oldest first
         self._origin = ""  # working folder at the beginning of the training
+        self._compared: weakref.ref[nn.Module] | None = None  # the model whose first save was compared with it
+        self._expected: checkpoints.ExpectedWeights | None = None  # until that save is written
         self._sizes: dict[int, int] = {}  # of a checkpoint of this run, by the number of states of the optimizer
 
     # --- a model
@@ -88,8 +93,26 @@ class CheckpointSaver:
         weights = strategy.whole_weights(host.model, keep=saves)
         if weights is None:
             weights = self.lightning.weights(run)
+        self._expect_weights()
         if saves:
             host._save(folder) if weights is None else host._save(folder, state_dict=weights)
+        if not (internal and self.is_checkpoint(folder)):
+            self._compare_weights(folder)
+
+    def _expect_weights(self) -> None:
+        """Note what the first save of a model should hold; strategies that spread a model know it themselves."""
+        strategy, model = self.host._strategy, inspection.unwrap_model(self.host.model)
+        if not self.host.args.should_save or strategy.spread is not None or strategy.writes_itself:
+            return
+        if self._compared is None or self._compared() is not model:
+            self._compared = weakref.ref(model)
+            self._expected = checkpoints.ExpectedWeights(model)
+
+    def _compare_weights(self, folder: str | Path) -> None:
+        """Warn of weights that the files of a first save lack."""
+        expected, self._expected = self._expected, None
+        if expected is not None:
+            expected.report(folder)
 
     def write_model(self, folder: str, state_dict: dict[str, Any] | None) -> None:
         """Write weights, processing class and arguments, see `Trainer._save`.
@@ -104,7 +127,7 @@ class CheckpointSaver:
         files = self.files_of(folder)
         if state_dict is None or state_dict:
             files.weights(model, folder, state_dict=state_dict)
-        elif hasattr(getattr(model, "config", None), "save_pretrained"):
+        elif checkpoints.saves_itself(model) and hasattr(model.config, "save_pretrained"):
             model.config.save_pretrained(folder)
         processing = host.processing_class
         if processing is None:
@@ -151,6 +174,7 @@ class CheckpointSaver:
         later = run is not None and not at_once and self._may_write_later()
         with self.lightning.collected(run), self._staged(final, place, later) as (folder, together):
             with together.part():
+                self._expect_weights()
                 host.save_model(str(folder), _internal_call=True)
             self._note_best(run_dir, final)
             if self.saves_training_state:
@@ -327,6 +351,7 @@ class CheckpointSaver:
     ) -> None:
         args = self.host.args
         several_disks = args.world_size > args.local_world_size
+        self._compare_weights(folder)
         checkpoints.write_manifest(folder, written)
         with self._deleting:  # a flush that ends now would take the new name for one of an earlier run
             checkpoints.commit(folder, final, keep_guests=True, flush=several_disks)

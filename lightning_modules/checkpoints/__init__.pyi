@@ -1,5 +1,7 @@
 from .adapters import is_peft_model as is_peft_model
 from .adapters import saved_weights as saved_weights
+from .adapters import saves_itself as saves_itself
+from .completeness import ExpectedWeights as ExpectedWeights
 from .disk import MARGIN as MARGIN
 from .disk import DiskErrorConsensus as DiskErrorConsensus
 from .disk import DiskFullError as DiskFullError

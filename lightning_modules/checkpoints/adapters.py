@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
+from safetensors.torch import load_file
 from torch import Tensor
 
-from ..common.libraries import loaded
-from ..models.inspection import unwrap_model, without_inner_wrappers
-from .forms import DEFAULT_ADAPTER, LoadReport
+from ..common.libraries import is_instance, loaded
+from ..common.torch_files import load_torch
+from ..distributed.sharding import WholeModel
+from ..models.inspection import is_pretrained, unwrap_model, without_inner_wrappers
+from .forms import ADAPTER_FILES, DEFAULT_ADAPTER, LoadReport, first_present
+from .tied_weights import require_tensors
 
 _log = logging.getLogger(__name__)
+
+_PREFIX_OF_PEFT = "base_model.model."
+"""Begins the names in files of an adapter that `add_adapter` put into a model."""
 
 
 def load_adapters(model: Any, folder: Path, adapters: Mapping[str, Path]) -> LoadReport:
@@ -24,21 +32,22 @@ def load_adapters(model: Any, folder: Path, adapters: Mapping[str, Path]) -> Loa
     subfolder, is loaded into a model with one adapter of any name.
 
     Args:
-        model: known by `load_adapter` and a list `active_adapters`; or one that is sharded, as a `WholeModel`.
+        model: a `peft.PeftModel`, or one of `transformers` after its `add_adapter`; if sharded, as a `WholeModel`.
         folder: the checkpoint.
         adapters: the folder of each adapter, see `adapter_folders`.
 
     Raises:
         ValueError: it is not a PEFT model, or has an adapter that the folder lacks.
     """
-    with model.reading_whole() if hasattr(model, "sharded") else without_inner_wrappers(model) as adapted:
-        active = getattr(adapted, "active_adapters", None)
-        if not hasattr(adapted, "load_adapter") or not active or callable(active):
+    with _ready_to_load(model) as adapted:
+        if has_added_adapter(adapted):
+            return _load_added(adapted, adapters[DEFAULT_ADAPTER])
+        if not is_peft_model(adapted):
             raise ValueError(
-                f"{folder} holds only the weights of an adapter, and {type(adapted).__name__} is not a PEFT model with "
-                "an active adapter; wrap it with peft.get_peft_model(...) as in the run that saved the folder"
+                f"{folder} holds only the weights of an adapter, and {type(adapted).__name__} is not a PEFT model; "
+                "wrap it with peft.get_peft_model(...), or call add_adapter(...), as in the run that saved the folder"
             )
-        names = list(getattr(adapted, "peft_config", active))
+        names = list(adapted.peft_config)
         if len(names) == 1 and list(adapters) == [DEFAULT_ADAPTER]:
             adapters = {names[0]: folder}
         _compare(names, list(adapters), folder)
@@ -53,6 +62,37 @@ def load_adapters(model: Any, folder: Path, adapters: Mapping[str, Path]) -> Loa
             missing += [key for key in getattr(found, "missing_keys", ()) if _is_of(name, key)]
             unexpected += [key for key in getattr(found, "unexpected_keys", ()) if "." in key]
         return LoadReport(tuple(missing), tuple(unexpected))
+
+
+def _ready_to_load(model: Any) -> AbstractContextManager[Any]:
+    return model.reading_whole() if isinstance(model, WholeModel) else as_peft_knows(model)
+
+
+@contextmanager
+def as_peft_knows(model: Any) -> Iterator[Any]:
+    """Give the modules of a PEFT model their original names in the block, and the model its class's `state_dict`.
+
+    Some scripts replace that by the state dict of the adapter, in which PEFT finds no adapter any more.
+    """
+    replaced = vars(model).pop("state_dict", None)
+    try:
+        with without_inner_wrappers(model):
+            yield model
+    finally:
+        if replaced is not None:
+            model.state_dict = replaced
+
+
+def _load_added(model: Any, folder: Path) -> LoadReport:
+    """Load the active adapter of a model that `add_adapter` gave one; its `load_adapter` would add another."""
+    file = first_present(folder, ADAPTER_FILES)
+    assert file is not None
+    weights = load_file(file) if file.suffix == ".safetensors" else load_torch(file)
+    named = {name.removeprefix(_PREFIX_OF_PEFT): weight for name, weight in weights.items()}
+    active = model.active_adapters()[0]
+    found = loaded("peft").set_peft_model_state_dict(model, named, active)
+    missing = [key for key in found.missing_keys if _is_of(active, key)]
+    return LoadReport(tuple(missing), tuple(found.unexpected_keys))
 
 
 def _compare(own: list[str], there: list[str], folder: Path) -> None:
@@ -74,9 +114,12 @@ def saved_weights(model: Any, named: Mapping[str, Tensor]) -> list[Tensor]:
     Args:
         model: the model.
         named: all of its weights.
+
+    Raises:
+        TypeError: an entry is not a tensor.
     """
-    is_whole = type(model).__name__ == "PeftMixedModel"
-    return [tensor for name, tensor in named.items() if is_whole or tensor.requires_grad or not is_of_base(model, name)]
+    require_tensors(named)
+    return [tensor for name, tensor in named.items() if tensor.requires_grad or not is_of_base(model, name)]
 
 
 def _is_of(adapter: str, name: str) -> bool:
@@ -85,8 +128,33 @@ def _is_of(adapter: str, name: str) -> bool:
 
 def is_of_base(model: Any, name: str) -> bool:
     """Return whether a weight of a PEFT model belongs to none of its adapters; False for other models."""
-    adapters = getattr(model, "peft_config", None) or ()
+    adapters = adapters_of(model)
     return bool(adapters) and not any(_is_of(adapter, name) for adapter in adapters)
+
+
+def adapters_of(model: Any) -> list[str]:
+    """Return the names of the adapters of a model that saves adapters alone; empty for other models.
+
+    That is a `peft.PeftModel`, or a model of `transformers` after its `add_adapter`.
+    """
+    model = unwrap_model(model)
+    saves_adapters = is_peft_model(model) or has_added_adapter(model)
+    return list(model.peft_config) if saves_adapters else []
+
+
+def has_added_adapter(model: Any) -> bool:
+    """Return whether an adapter was put into a model of `transformers` by its `add_adapter`."""
+    return is_pretrained(model) and bool(getattr(model, "_hf_peft_config_loaded", False))
+
+
+def saves_itself(model: Any) -> bool:
+    """Return whether a model is saved by its `save_pretrained`: one of `transformers`, PEFT or `huggingface_hub`.
+
+    A method of that name may do something else in other classes, or be that of an inner model to which a wrapper
+    forwards.
+    """
+    of_the_hub = is_instance(model, "huggingface_hub.hub_mixin", "PyTorchModelHubMixin")
+    return is_pretrained(model) or is_peft_model(model) or of_the_hub
 
 
 def is_peft_model(model: Any) -> bool:

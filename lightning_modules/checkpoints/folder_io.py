@@ -13,6 +13,7 @@ from ..common.local_paths import require_local
 from ..common.torch_files import load_torch
 from ..internals.lightning_import import CheckpointIO, LightningModule, TorchCheckpointIO, Trainer
 from ..internals.loop_states import place_in_loops
+from ..models.inspection import inside_compiled
 from ..optim.optimizer_fit import require_fitting_optimizer_state
 from . import manifest, staging
 from .callback_paths import without_foreign_paths
@@ -45,7 +46,8 @@ class FolderCheckpointIO(CheckpointIO):
     Args:
         module: the LightningModule that is trained. A `ResumableModule`, such as `LossModule`, resumes exactly.
         attribute: name of the module's attribute that holds the model. The model's weights go to the documented files,
-            through its `save_pretrained` if it has one, and all other weights to a file beside them.
+            through its `save_pretrained` if it is one of `transformers` or PEFT, and all other weights to a file beside
+            them.
         processing_class: tokenizer or processor, saved beside the model if it has `save_pretrained`.
     """
 
@@ -83,7 +85,7 @@ class FolderCheckpointIO(CheckpointIO):
         with staging.staged_folder(final, keep_guests=True) as folder:
             save_weights(model, folder, state_dict=own, written=written)
             if hasattr(self.processing_class, "save_pretrained"):
-                self.processing_class.save_pretrained(folder)
+                self.processing_class.save_pretrained(str(folder))
             write_states(checkpoint, folder, others, written, **self._known())
             manifest.write_manifest(folder, written)
 
@@ -94,8 +96,8 @@ class FolderCheckpointIO(CheckpointIO):
 
         Raises:
             FileNotFoundError: there is nothing of that name.
-            ValueError: it is damaged, holds other things than tensors and plain values, or lacks weights of the model,
-                whose module's `strict_loading` is not False.
+            ValueError: it is damaged, holds other things than tensors and plain values, or lacks trained weights of the
+                model, whose module's `strict_loading` is not False.
         """
         folder = _local(path)
         if folder.is_file():
@@ -119,7 +121,7 @@ class FolderCheckpointIO(CheckpointIO):
     def _model(self) -> tuple[nn.Module, str]:
         """Return the model under `torch.compile`, and the prefix of its weights' names in the module."""
         model, prefix = getattr(self.module, self.attribute), f"{self.attribute}."
-        while isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
+        while (inner := inside_compiled(model)) is not None:
             model, prefix = inner, f"{prefix}_orig_mod."
         return model, prefix
 

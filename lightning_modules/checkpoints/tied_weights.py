@@ -9,6 +9,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..models.inspection import own_attribute
+
+
+def require_tensors(state_dict: Mapping[str, Any]) -> None:
+    """Check that a state dict can be saved.
+
+    Raises:
+        TypeError: it holds something that is not a tensor; names it.
+    """
+    for name, value in state_dict.items():
+        if not isinstance(value, Tensor):
+            raise TypeError(
+                f"the state dict holds a {type(value).__name__} under {name!r}, but only tensors are saved: leave it "
+                "out in `state_dict`, or make it a tensor"
+            )
+
 
 def without_sharing(state_dict: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, str]]:
     """As `safetensors.torch.save_model` prepares a state dict, but no kind of sharing is refused.
@@ -22,13 +38,12 @@ def without_sharing(state_dict: Mapping[str, Any]) -> tuple[dict[str, Tensor], d
     Raises:
         TypeError: the state dict holds something that is not a tensor.
     """
+    require_tensors(state_dict)
     tensors: dict[str, Tensor] = {}
     aliases: dict[str, str] = {}
     names: dict[Any, str] = {}
     storages: set[Any] = set()
     for name, value in state_dict.items():
-        if not isinstance(value, Tensor):
-            raise TypeError(f"the state dict holds a {type(value).__name__} under {name!r}, but only tensors are saved")
         tensor = value.detach()
         key = identity(tensor)
         if key is None:
@@ -47,9 +62,9 @@ def really_missing(model: nn.Module, missing: Iterable[str]) -> tuple[str, ...]:
     tensors = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
     filled = {identity(tensor) for name, tensor in tensors.items() if name not in missing} - {None}
     # Models of `transformers` list the names that they do not save, and patterns of those that files may lack.
-    left_out: set[str] = set(getattr(model, "_keys_to_ignore_on_save", None) or ())
+    left_out: set[str] = set(own_attribute(model, "_keys_to_ignore_on_save") or ())
     left_out.update(name for name, tensor in tensors.items() if identity(tensor) in filled)
-    optional = [re.compile(pattern) for pattern in getattr(model, "_keys_to_ignore_on_load_missing", None) or ()]
+    optional = [re.compile(pattern) for pattern in own_attribute(model, "_keys_to_ignore_on_load_missing") or ()]
     return tuple(
         name for name in missing if name not in left_out and not any(pattern.search(name) for pattern in optional)
     )

@@ -1,16 +1,16 @@
 """As `Trainer._save` and `Trainer._load_from_checkpoint` for weights, but tied weights of any module can be saved.
 
-`save_weights` and `load_weights` know models only by their methods: one with `save_pretrained` saves itself, one with
-`load_adapter` and `active_adapters` loads its own adapters, and any other `nn.Module` goes through its state dict.
-Classes that rename weights on saving read their files themselves.
+As in the reference, models of `transformers` and PEFT save themselves by their `save_pretrained`, as do those of
+`huggingface_hub`, and adapters are loaded by PEFT. Any other `nn.Module` goes through its state dict, whatever methods
+it has. Classes that rename weights on saving read their files themselves.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,12 @@ from torch import Tensor, nn
 
 from ..common.file_names import SAFE_WEIGHTS_NAME
 from ..common.local_paths import StrPath, require_local
+from ..common.parameter_rules import plain_name
 from ..common.torch_files import load_torch, on_host, state_on_host
+from ..distributed.sharding import WholeModel
 from ..internals.torch_names import renames_what_it_loads
-from ..models.inspection import class_of, unwrap_model, without_inner_wrappers
-from .adapters import accepted, load_adapters
+from ..models.inspection import class_of, unwrap_model
+from .adapters import accepted, as_peft_knows, is_peft_model, load_adapters, saves_itself
 from .forms import (
     ADAPTER_FILES,
     INDEX_FILES,
@@ -59,14 +61,14 @@ def save_weights(
     """As `Trainer._save` without the processor, but shared tensors are stored once instead of refused.
 
     Args:
-        model: a model with `save_pretrained` (it also writes its `config.json`), or any other module.
+        model: one of `transformers` or PEFT (it also writes its `config.json`), or any other module.
         folder: made if missing; older weight files in it are replaced.
         state_dict: tensors to save instead of `model.state_dict()`, e.g. gathered from several processes.
         max_shard_size: largest size of one file, in bytes or as "5GB"; beyond it there are several and an index.
         written: receives the checksums of large files, for `write_manifest`.
 
     Raises:
-        TypeError: the state dict holds something that is not a tensor.
+        TypeError: the state dict holds something that is not a tensor; names it.
         OSError: the disk refused.
         ValueError: the folder is an address of some storage.
     """
@@ -87,19 +89,20 @@ def _save(
     written: WrittenFiles,
 ) -> None:
     state_dict = state_on_host(model) if state_dict is None else on_host(state_dict)
-    save_pretrained = getattr(model, "save_pretrained", None)
-    if callable(save_pretrained):
+    if saves_itself(model):
         before = _weight_stamps(folder)
-        wanted = {"state_dict": state_dict, "max_shard_size": max_shard_size}
-        # A PEFT model finds its adapters by the names of modules; `PeftMixedModel.save_pretrained` only raises.
-        adapted = getattr(model, "peft_config", None)
-        inner = without_inner_wrappers(model) if adapted else nullcontext()
-        with _without_distributed_config(model), inner, suppress(NotImplementedError):
-            save_pretrained(folder, **accepted(save_pretrained, wanted))
+        _save_itself(model, folder, state_dict, max_shard_size)
         # Some classes have a `save_pretrained` that writes files under other names; a checkpoint must hold weights.
         if _weight_stamps(folder) != before:
             return
     _save_state_dict(model.state_dict() if state_dict is None else state_dict, folder, max_shard_size, written)
+
+
+def _save_itself(model: Any, folder: Path, state_dict: Mapping[str, Any] | None, max_shard_size: int | str) -> None:
+    """Call the `save_pretrained` of a model of `transformers` or PEFT; overrides may take fewer arguments."""
+    wanted = {"state_dict": state_dict, "max_shard_size": max_shard_size}
+    with _without_distributed_config(model), as_peft_knows(model) if is_peft_model(model) else nullcontext():
+        model.save_pretrained(str(folder), **accepted(model.save_pretrained, wanted))
 
 
 @contextmanager
@@ -118,7 +121,10 @@ def _without_distributed_config(model: Any) -> Iterator[None]:
 
 
 def load_weights(model: nn.Module, folder: StrPath, *, strict: bool = True) -> LoadReport:
-    """As `Trainer._load_from_checkpoint`, but weights that the folder lacks are an error, not silently left unchanged.
+    """As `Trainer._load_from_checkpoint`, but trained weights that the folder lacks are an error.
+
+    Frozen ones, such as a backbone that an override of `_save` leaves out, keep the values that the model has, with a
+    warning, as long as the folder has any weight of the model.
 
     Searched in this order: `model.safetensors`, `pytorch_model.bin`, adapters, parts of processes, shards of either
     kind. Unlike in the reference, a model of a class with `from_pretrained` whose file uses other names than the module
@@ -131,23 +137,32 @@ def load_weights(model: nn.Module, folder: StrPath, *, strict: bool = True) -> L
         strict: if False, missing weights are only reported and logged, as unexpected ones are.
 
     Raises:
-        ValueError: the folder lacks weights of the model; a tensor has another shape than the model's; a file is
-            damaged, there are no weights, or only those of an adapter and the model cannot load them.
+        ValueError: the folder lacks trained weights of the model, or has none that fits; a tensor has another shape
+            than the model's; a file is damaged, there are no weights, or only those of an adapter and the model cannot
+            load them.
     """
     folder = Path(folder)
 
     def require(report: LoadReport) -> None:
-        if strict and report.missing:
-            raise ValueError(_lacking(model, report, folder))
+        if not strict or not report.missing:
+            return
+        names = _own_names(model)
+        missing = report.missing
+        if not set(names) <= set(missing):
+            missing = tuple(name for name in missing if names.get(name))
+        if missing:
+            raise ValueError(_lacking(missing, len(names), report.unexpected, folder))
 
     if not first_present(folder, WEIGHT_FILES) and (adapters := adapter_folders(folder)):
         report = load_adapters(model, folder, adapters)
+        if strict and report.missing:
+            raise ValueError(_lacking(report.missing, len(_own_names(model)), report.unexpected, folder))
     elif has_whole_weights(folder):
         report = _load_files(model, folder, *whole_files(folder), require)
     elif has_model_parts(folder):
         from .sharded_files import load_model_parts
 
-        sharded = getattr(model, "sharded", None)  # of a `WholeModel`
+        sharded = model.sharded if isinstance(model, WholeModel) else None
         report = load_model_parts(sharded or model, folder, together=sharded is not None)
     else:
         raise ValueError(f"no weights in {folder}: expected one of {_EXPECTED}, or adapters")
@@ -177,14 +192,14 @@ def _foreseen(model: nn.Module, parts: list[Path], aliases: dict[str, str]) -> L
     """Predict the report of loading; None if a module renames weights or a file has no header of names."""
     if any(part.suffix != ".safetensors" for part in parts) or renames_what_it_loads(model):
         return None
-    there = {name for part in parts for name in _header(part)[0]}
+    there = {name for part in parts for name in header_of(part)[0]}
     there.update(alias for alias, saved in aliases.items() if saved in there)
     own = model.state_dict()
     missing = really_missing(model, (name for name in own if name not in there))
     return LoadReport(missing, tuple(name for name in there if name not in own and name not in aliases))
 
 
-def _header(file: Path) -> tuple[list[str], dict[str, str]]:
+def header_of(file: Path) -> tuple[list[str], dict[str, str]]:
     """Return the names of the tensors in a file of safetensors, and for each tied name the saved one."""
     try:
         with safe_open(file, framework="pt") as opened:
@@ -193,17 +208,25 @@ def _header(file: Path) -> tuple[list[str], dict[str, str]]:
         raise ValueError(f"the weights file {file} is damaged or missing: {error}") from error
 
 
-def _lacking(model: Any, report: LoadReport, folder: Path) -> str:
-    total = len(model.state_dict())
-    extra = f" It has {_some(report.unexpected)} instead." if report.unexpected else ""
+def _own_names(model: Any) -> dict[str, bool]:
+    """Return by name whether a weight of the model is trained."""
+    names = dict.fromkeys(model.state_dict(), False)
+    for name, weight in nn.Module.named_parameters(_own(model), remove_duplicate=False):
+        names[plain_name(name)] = weight.requires_grad
+    return names
+
+
+def _lacking(missing: tuple[str, ...], total: int, unexpected: tuple[str, ...], folder: Path) -> str:
+    extra = f" It has {some_of(unexpected)} instead." if unexpected else ""
     return (
-        f"{folder} has no values for {len(report.missing)} of {total} weights of the model: {_some(report.missing)}."
-        f"{extra} Build the model as in the run that wrote it, or list the weights that are to begin anew: "
-        f"model._keys_to_ignore_on_load_missing = [{re.escape(report.missing[0])!r}, ...] (regular expressions)."
+        f"{folder} has no values for {len(missing)} of {total} weights of the model: {some_of(missing)}.{extra} Build "
+        "the model as in the run that wrote it, or list the weights that are to begin anew: "
+        f"model._keys_to_ignore_on_load_missing = [{re.escape(missing[0])!r}, ...] (regular expressions)."
     )
 
 
-def _some(names: tuple[str, ...]) -> str:
+def some_of(names: Sequence[str]) -> str:
+    """Return the first names, and how many more there are."""
     return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if names[_SHOWN:] else "")
 
 
@@ -261,7 +284,7 @@ def whole_files(folder: Path) -> tuple[list[Path], dict[str, str]]:
     if file.name in INDEX_FILES:
         index = read_index(file)
         return [folder / name for name in index.shards], index.aliases
-    return [file], _header(file)[1] if file.suffix == ".safetensors" else {}
+    return [file], header_of(file)[1] if file.suffix == ".safetensors" else {}
 
 
 def _load_parts(model: nn.Module, folder: Path, parts: list[Path], aliases: dict[str, str]) -> LoadReport:
@@ -293,9 +316,9 @@ def _read_parts(parts: list[Path]) -> Iterator[dict[str, Tensor]]:
 
 def _warn(report: LoadReport, folder: Path) -> None:
     if report.missing:
-        _log.warning("%s has no values for %s; they keep what they had.", folder, ", ".join(report.missing))
+        _log.warning("%s has no values for %s; they keep what they had.", folder, some_of(report.missing))
     if report.unexpected:
-        _log.warning("%s has values that the model has no place for: %s.", folder, ", ".join(report.unexpected))
+        _log.warning("%s has values that the model has no place for: %s.", folder, some_of(report.unexpected))
 
 
 def may_rename(model: Any) -> bool:
@@ -305,7 +328,7 @@ def may_rename(model: Any) -> bool:
 
 def _own(model: Any) -> Any:
     """Return the module itself of a `WholeModel`."""
-    return unwrap_model(getattr(model, "sharded", model))
+    return unwrap_model(model.sharded if isinstance(model, WholeModel) else model)
 
 
 def _load_through_class(model: Any, folder: Path, require: Callable[[LoadReport], None]) -> LoadReport:

@@ -19,9 +19,10 @@ from torch import nn
 
 from ..common.local_paths import StrPath
 from ..common.nested import map_nested
+from .adapters import adapters_of, saves_itself
 from .disk import is_disk_full, sync_path, sync_tree
 from .hashed_files import Pickled, WrittenFiles, write_bytes, write_torch
-from .tied_weights import identity
+from .tied_weights import identity, require_tensors
 from .weights import save_weights
 
 _log = logging.getLogger(__name__)
@@ -52,11 +53,17 @@ class CheckpointFiles:
         self._begun: list[Job] = []
 
     def weights(self, model: nn.Module, folder: StrPath, state_dict: Mapping[str, Any] | None = None) -> None:
-        """As `save_weights`; at once for a model whose `save_pretrained` accepts no copy of its weights."""
+        """As `save_weights`; at once for a model whose `save_pretrained` accepts no copy of its weights.
+
+        Raises:
+            TypeError: the state dict holds something that is not a tensor; names it.
+        """
         if self.copies is None or not _takes_copies(model):
             save_weights(model, folder, state_dict=state_dict, written=self.written)
             return
-        copied = self.copies.of(model.state_dict() if state_dict is None else state_dict)
+        state_dict = model.state_dict() if state_dict is None else state_dict
+        require_tensors(state_dict)
+        copied = self.copies.of(state_dict)
         self._jobs.append(partial(save_weights, model, folder, state_dict=copied, written=self.written))
 
     def tensors(self, values: Any, path: StrPath) -> None:
@@ -338,14 +345,13 @@ def snapshot(values: Any) -> Any:
     return copied
 
 
-def _takes_copies(model: nn.Module) -> bool:
-    save_pretrained = getattr(model, "save_pretrained", None)
-    if not callable(save_pretrained):
+def _takes_copies(model: Any) -> bool:
+    if not saves_itself(model):
         return True
     # These read from the live model, adapters by its modules.
-    if getattr(model, "hf_quantizer", None) is not None or getattr(model, "peft_config", None):
+    if getattr(model, "hf_quantizer", None) is not None or adapters_of(model):
         return False
-    return "state_dict" in inspect.signature(save_pretrained).parameters
+    return "state_dict" in inspect.signature(model.save_pretrained).parameters
 
 
 def warn_if_disk_full(error: BaseException, folder: StrPath) -> None:

@@ -20,7 +20,7 @@ from ..common.dtensor import own_part as own_part
 from ..common.dtensor import part_like, whole, without_values
 from ..common.nested import map_nested
 from ..models.activation_checkpointing import checkpoint_layers
-from ..models.inspection import unwrap_model, without_inner_wrappers
+from ..models.inspection import own_attribute, unwrap_model, without_inner_wrappers
 from ..optim.optimizer_fit import require_fitting_optimizer_state
 from . import deepspeed_engine
 
@@ -198,8 +198,8 @@ class WholeModel:
     def __init__(self, model: nn.Module) -> None:
         self.sharded = model
         own = unwrap_model(model)
-        self._keys_to_ignore_on_save = getattr(own, "_keys_to_ignore_on_save", None)
-        self._keys_to_ignore_on_load_missing = getattr(own, "_keys_to_ignore_on_load_missing", None)
+        self._keys_to_ignore_on_save = own_attribute(own, "_keys_to_ignore_on_save")
+        self._keys_to_ignore_on_load_missing = own_attribute(own, "_keys_to_ignore_on_load_missing")
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Return whole tensors without values: names, shapes and dtypes; tied names share one tensor."""

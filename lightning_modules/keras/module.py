@@ -92,8 +92,8 @@ class KerasModule(nn.Module, ABC):
 
     def save(self, folder: Path) -> None:
         """Write `model.weights.h5`, of `keras.Model.save_weights`; what was there stays until all of it is written."""
-        if hasattr(self.model, "save_pretrained"):
-            self.model.save_pretrained(folder)
+        if hasattr(type(self.model), "save_pretrained"):
+            self.model.save_pretrained(str(folder))
             return
         partial = folder / ".partial.weights.h5"
         try:

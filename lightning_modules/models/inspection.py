@@ -25,12 +25,26 @@ def to_call(model: Any, wrapped: Any) -> Any:
 def unwrap_model(model: Any) -> Any:
     """Return the user's model under DistributedDataParallel, FSDP, DeepSpeed, DataParallel and torch.compile."""
     while True:
-        inner = getattr(model, "_orig_mod", None)
+        inner = inside_compiled(model)
         if inner is None and type(model).__name__ in _WRAPPERS:
             inner = model.module
         if inner is None:
             return model
         model = inner
+
+
+def inside_compiled(model: Any) -> nn.Module | None:
+    """Return the module that `torch.compile` wraps; None for others, also wrappers that forward to a compiled one."""
+    return model._orig_mod if type(model).__name__ == "OptimizedModule" else None
+
+
+def own_attribute(model: Any, name: str) -> Any:
+    """Return an attribute of an object or its class, or None.
+
+    Unlike `getattr` it is not answered by a `__getattr__`, by which wrappers forward to an inner model.
+    """
+    is_own = name in vars(model) or hasattr(type(model), name)
+    return getattr(model, name) if is_own else None
 
 
 @contextlib.contextmanager

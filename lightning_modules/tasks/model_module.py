@@ -73,7 +73,7 @@ class ModelModule(ResumableModule):
         return cls(model, **kwargs)
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Save the model alone: through its own `save_pretrained` if it has one, else as `model.safetensors`.
+        """Save the model alone: one of `transformers` or PEFT by its `save_pretrained`, others as `model.safetensors`.
 
         Args:
             folder: made if needed. All processes call this; the first one writes.

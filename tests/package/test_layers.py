@@ -30,7 +30,10 @@ COMMON = {
     ("lightrainer", "lightning_modules", "common", "followed", "followed"),
     ("lightrainer", "lightning_modules", "common", "metric_directions", "known_direction"),
     ("lightrainer", "lightning_modules", "common", "stop_iteration", "stop_iteration_surfaces"),
-    *(("lightrainer", "lightning_modules", "common", "libraries", name) for name in ("is_installed", "loaded")),
+    *(
+        ("lightrainer", "lightning_modules", "common", "libraries", name)
+        for name in ("is_installed", "is_instance", "loaded")
+    ),
     ("lightrainer", "lightning_modules", "common", "versions", "installed"),
     ("lightrainer", "lightning_modules", "common", "versions", "is_older"),
 }

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
+from huggingface_hub import PyTorchModelHubMixin
 from safetensors import safe_open
 from torch import nn
 
@@ -114,9 +115,9 @@ def test_saving_again_replaces_weights_of_other_sizes(tmp_path: Path):
 
 
 def test_model_whose_save_pretrained_writes_something_else_still_gets_weights(tmp_path: Path):
-    class Custom(nn.Linear):
-        def save_pretrained(self, folder: Path) -> None:
-            (folder / "custom.txt").write_text("mine")
+    class Custom(nn.Linear, PyTorchModelHubMixin):
+        def save_pretrained(self, folder: str) -> None:
+            Path(folder, "custom.txt").write_text("mine")
 
     for _ in range(2):
         model, loaded = Custom(2, 2), Custom(2, 2)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from huggingface_hub import PyTorchModelHubMixin
 from torch import nn
 
 from lightrainer.lightning_modules.checkpoints import BackgroundWriter, CheckpointFiles, load_torch, writing
@@ -23,7 +24,7 @@ class Tied(nn.Module):
         self.register_buffer("flags", torch.ones(2, dtype=torch.bfloat16))
 
 
-class SavesItself(Tied):
+class SavesItself(Tied, PyTorchModelHubMixin):
     """Takes no state dict, so that nothing but the live model can be saved."""
 
     def save_pretrained(self, folder):
