@@ -127,7 +127,7 @@ class CheckpointSaver:
         files = self.files_of(folder)
         if state_dict is None or state_dict:
             files.weights(model, folder, state_dict=state_dict)
-        elif checkpoints.saves_itself(model) and hasattr(model.config, "save_pretrained"):
+        elif checkpoints.saves_itself(model) and hasattr(getattr(model, "config", None), "save_pretrained"):
             model.config.save_pretrained(folder)
         processing = host.processing_class
         if processing is None:
