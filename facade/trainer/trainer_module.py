@@ -392,10 +392,10 @@ class TrainerModule(EvaluationModule):
         facade = self.facade
         if self.memory.failure is not None:
             return None
-        self.recorded.batch = facade.accelerator.micro_batch = micro_batch
+        if micro_batch is not None:
+            items = micro_batch.items
+            self.recorded.batch = facade.accelerator.micro_batch = micro_batch
         try:
-            if micro_batch is not None:
-                items = micro_batch.items
             known = {"num_items_in_batch": items} if self.epoch.takes_items else {}
             weighing: AbstractContextManager[Any] = nullcontext()
             if micro_batch is not None and self.epoch.runs_own_backward:
@@ -408,7 +408,8 @@ class TrainerModule(EvaluationModule):
                 raise
             return None
         finally:
-            self.recorded.batch = facade.accelerator.micro_batch = None
+            if micro_batch is not None:
+                self.recorded.batch = facade.accelerator.micro_batch = None
         if micro_batch is not None:
             if micro_batch.is_weighed_by_trainer:
                 self.epoch.runs_own_backward = False
