@@ -1,0 +1,29 @@
+"""A loss that is a mean over its micro-batch counts by its labels under every strategy."""
+
+import json
+from pathlib import Path
+
+import pytest
+from mean_loss_script import STRATEGIES, logs
+from starting import finished_ranks
+
+pytest.importorskip("transformers")
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("mean_losses")
+    finished_ranks(Path(__file__).with_name("mean_loss_script.py"), str(folder), log=folder / "log", seconds=240)
+    return json.loads((folder / "found.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    return logs(tmp_path_factory.mktemp("whole"), 8, 1)
+
+
+@pytest.mark.parametrize("divided", ["4 x 1", "2 x 2"])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_two_processes_make_the_step_of_one_batch(found, whole, strategy, divided):
+    for step, expected in zip(found[f"{strategy}, {divided}"], whole, strict=True):
+        assert step == pytest.approx(expected, rel=1e-5)
