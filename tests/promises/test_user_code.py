@@ -1,0 +1,38 @@
+"""A window of micro-batches is one big batch, whatever of the documented API user code overrides."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from starting import finished_ranks
+
+pytest.importorskip("transformers")
+pytest.importorskip("peft")
+
+from user_code import KINDS
+
+pytestmark = pytest.mark.filterwarnings("default")
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("micro_batch", [4, 2])
+def test_window_is_one_batch(tmp_path, name, micro_batch):
+    kind = KINDS[name]
+    assert kind.difference(micro_batch, tmp_path) < kind.tolerance
+
+
+@pytest.fixture(scope="module")
+def differences_of_two(tmp_path_factory):
+    """Return the differences of all kinds in two processes, which are started once."""
+    folder = tmp_path_factory.mktemp("two")
+    script = Path(__file__).with_name("user_code_script.py")
+    finished_ranks(script, str(folder), *KINDS, log=folder / "log.txt", seconds=600)
+    return json.loads((folder / "differences.json").read_text())
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the processes are forked")
+@pytest.mark.parametrize("name", KINDS)
+def test_window_is_one_batch_in_two_processes(differences_of_two, name):
+    kind = KINDS[name]
+    assert {window: d for window, d in differences_of_two[name].items() if not d < kind.tolerance} == {}

@@ -1,0 +1,133 @@
+"""A window of micro-batches is one big batch, for every class of transformers whose loss is a mean over items."""
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+from starting import finished_ranks
+from walk_tables import CHOICE, CHOICE_IN_PROCESSES, EVEN_ONLY, NOT_MEANS, NOT_WALKED, is_walked, matches
+
+import lightrainer
+
+transformers = pytest.importorskip("transformers", "5.3")
+walk = pytest.importorskip("walk")
+
+HERE = Path(__file__).parent
+TOLERANCE = 1e-5
+"""Relative: other sums of the same numbers in float32."""
+
+HEADS = (
+    "CausalLM",
+    "ConditionalGeneration",
+    "ImageClassification",
+    "MaskedLM",
+    "MultipleChoice",
+    "QuestionAnswering",
+    "SequenceClassification",
+    "TokenClassification",
+)
+
+
+def classes() -> list[str]:
+    """Return the names of all models of transformers with a head, without importing them."""
+    names = [name for name in dir(transformers) if re.search(r"For[A-Z]", name)]
+    return [name for name in names if not name.startswith("Auto") and not name.endswith(("Config", "Processor"))]
+
+
+def classes_with_head(head: str) -> list[str]:
+    """Return the classes that are walked and have a head; of "others" those with none of `HEADS`."""
+    walked = [name for name in classes() if is_model(name) and is_walked(name)]
+    if head == "others":
+        return [name for name in walked if not name.endswith(HEADS)]
+    return [name for name in walked if name.endswith(head)]
+
+
+def is_model(name: str) -> bool:
+    kind = getattr(transformers, name)
+    return isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)
+
+
+def differing(found: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
+    """Return the classes, and of each the windows, that differ from the whole batch."""
+    far = {name: {window: d for window, d in each.items() if not d < TOLERANCE} for name, each in found.items()}
+    return {name: windows for name, windows in far.items() if windows}
+
+
+def walked_here(names: list[str], folder: Path) -> dict[str, dict[str, float]]:
+    found = {}
+    for name in names:
+        found[name] = walk.differences(getattr(transformers, name), folder, with_uneven=not matches(name, EVEN_ONLY))
+    return found
+
+
+def walked_by_two(names: list[str], folder: Path) -> dict[str, dict[str, float]]:
+    """Return the differences of all classes in two processes, which are started once."""
+    finished_ranks(HERE / "walk_script.py", str(folder), *names, log=folder / "log.txt", seconds=3600)
+    return json.loads((folder / "differences.json").read_text())
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("name", CHOICE)
+def test_window_is_one_batch(tmp_path, name):
+    assert differing(walked_here([name], tmp_path)) == {}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the processes are forked")
+def test_window_is_one_batch_in_two_processes(tmp_path):
+    found = walked_by_two(list(CHOICE_IN_PROCESSES), tmp_path)
+    assert list(found) == list(CHOICE_IN_PROCESSES)
+    assert differing(found) == {}
+
+
+class Uncounted(lightrainer.Trainer):
+    """Does not tell its steps how many labels count."""
+
+    def get_batch_samples(self, epoch_iterator, num_batches, device):
+        batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
+        return batches, None
+
+
+@pytest.mark.filterwarnings("default")
+def test_window_without_numbers_of_labels_is_another_step(tmp_path, monkeypatch):
+    """Control: the mean of means over other numbers of labels is found by the same comparison."""
+    monkeypatch.setattr(walk, "Trainer", Uncounted)
+    found = walked_here(["LlamaForCausalLM"], tmp_path)
+    assert list(differing(found)["LlamaForCausalLM"]) == ["2 x 4, uneven", "4 x 2, uneven"]
+
+
+@pytest.mark.promises
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("head", [*HEADS, "others"])
+def test_window_is_one_batch_for_all_classes(tmp_path, head):
+    names = classes_with_head(head)
+    assert len(names) > 5
+    assert differing(walked_here(names, tmp_path)) == {}
+
+
+@pytest.mark.promises
+@pytest.mark.parametrize("head", [*HEADS, "others"])
+def test_window_is_one_batch_for_all_classes_in_two_processes(tmp_path, head):
+    names = classes_with_head(head)
+    found = walked_by_two(names, tmp_path)
+    assert list(found) == names
+    assert differing(found) == {}
+
+
+@pytest.mark.promises
+def test_every_class_is_walked_or_listed_once():
+    names = [name for name in classes() if is_model(name)]
+    assert len([name for name in names if is_walked(name)]) > 550
+    listed = [name for group in NOT_WALKED.values() for name in group.split()]
+    assert sorted(set(listed)) == sorted(listed)
+    assert set(listed) <= set(names), "they exist"
+    assert [name for name in listed if matches(name, NOT_MEANS)] == [], "each has one reason"
+    for table in (NOT_MEANS, EVEN_ONLY):
+        for pattern in table:
+            assert any(re.fullmatch(pattern, name) for name in names), pattern
+
+
+def test_classes_of_the_choice_exist():
+    assert set(CHOICE_IN_PROCESSES) <= {name for name in CHOICE if is_walked(name)} == set(CHOICE)
+    assert set(CHOICE) <= set(classes())
