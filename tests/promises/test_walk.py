@@ -81,20 +81,19 @@ def test_window_is_one_batch_in_two_processes(tmp_path):
     assert differing(found) == {}
 
 
-class Uncounted(lightrainer.Trainer):
-    """Does not tell its steps how many labels count."""
+class Unweighed(lightrainer.Trainer):
+    """Takes each loss for one that is divided by the items of the step."""
 
-    def get_batch_samples(self, epoch_iterator, num_batches, device):
-        batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
-        return batches, None
+    loss_is_scaled_for_ga = True
 
 
 @pytest.mark.filterwarnings("default")
-def test_window_without_numbers_of_labels_is_another_step(tmp_path, monkeypatch):
-    """Control: the mean of means over other numbers of labels is found by the same comparison."""
-    monkeypatch.setattr(walk, "Trainer", Uncounted)
-    found = walked_here(["LlamaForCausalLM"], tmp_path)
-    assert list(differing(found)["LlamaForCausalLM"]) == ["2 x 4, uneven", "4 x 2, uneven"]
+def test_window_of_unweighed_means_is_another_step(tmp_path, monkeypatch):
+    """Control: the promise is broken on purpose, and the same comparison finds it."""
+    monkeypatch.setattr(walk, "Trainer", Unweighed)
+    found = walked_here(["BertForSequenceClassification", "LlamaForCausalLM"], tmp_path)
+    assert list(differing(found)) == ["BertForSequenceClassification"]
+    assert len(differing(found)["BertForSequenceClassification"]) == 4
 
 
 @pytest.mark.promises

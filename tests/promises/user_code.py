@@ -22,7 +22,7 @@ from transformers import (
     LlamaForCausalLM,
     LlamaForSequenceClassification,
 )
-from walk import Step, own_loss, trained, whole_batch, window_of
+from walk import own_loss, trained, whole_batch
 
 from lightrainer import Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer, TrainingArguments
 
@@ -168,25 +168,47 @@ class LooksAtOutputs(Trainer):
 
 
 class StepsWithAccelerator(Trainer):
-    """Adversarial training and the like: accelerate divides by the micro-batches of the window in `backward`."""
+    """Adversarial training and the like."""
 
     def training_step(self, model, inputs, num_items_in_batch=None):
         model.train()
         inputs = self._prepare_inputs(inputs)
         loss = self.compute_loss(model, inputs)
         self.accelerator.backward(loss)
-        return loss.detach() / self.current_gradient_accumulation_steps
+        return loss.detach()
 
 
 class StepsWithLoss(Trainer):
-    """Calls `backward` of the loss itself, which nothing divides: gradients of the window add up."""
-
     def training_step(self, model, inputs, num_items_in_batch=None):
         model.train()
         inputs = self._prepare_inputs(inputs)
         loss = self.compute_loss(model, inputs)
         loss.backward()
-        return loss.detach() / self.current_gradient_accumulation_steps
+        return loss.detach()
+
+
+class StepsInHalves(Trainer):
+    """Two backward passes of one micro-batch."""
+
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        model.train()
+        inputs = self._prepare_inputs(inputs)
+        loss = self.compute_loss(model, inputs)
+        half = 0.5 * loss
+        self.accelerator.backward(half, retain_graph=True)
+        self.accelerator.backward(0.5 * loss)
+        return loss.detach()
+
+
+class StepsWithDividedLoss(Trainer):
+    """Divides by the micro-batches itself, whatever there is in them."""
+
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        model.train()
+        inputs = self._prepare_inputs(inputs)
+        loss = self.compute_loss(model, inputs) / self.args.gradient_accumulation_steps
+        loss.backward()
+        return loss.detach()
 
 
 def mean_loss_function(outputs, labels, num_items_in_batch=None):
@@ -220,7 +242,6 @@ class Kind:
         loss: of a model and a batch, for the whole batch; by default the one that the model returns.
         uneven: whether each sample has another number of labels.
         stream: whether the data is a stream.
-        sums: whether the gradients of the window are added up, not averaged.
         args_class: of the training arguments.
         tolerance: the largest relative difference.
     """
@@ -232,7 +253,6 @@ class Kind:
     loss: Callable[[nn.Module, Sample], Tensor] = own_loss
     uneven: bool = True
     stream: bool = False
-    sums: bool = False
     args_class: type[TrainingArguments] = TrainingArguments
     tolerance: float = 1e-5
 
@@ -240,8 +260,6 @@ class Kind:
         """Return the relative difference between a window of micro-batches and the whole batch."""
         samples = samples_for(self.model(), uneven=self.uneven)
         expected = whole_batch(self.model(), samples, self.loss)
-        if self.sums:
-            expected = Step(expected.loss, expected.gradient * window_of(micro_batch))
         step = trained(
             self.model(),
             Stream(samples) if self.stream else samples,
@@ -263,7 +281,7 @@ KINDS: dict[str, Kind] = {
     "head, mean over rows": Kind(model=classifier),
     "compute_loss, ignores items": Kind(trainer=IgnoresItems),
     "compute_loss, takes kwargs": Kind(trainer=TakesKwargs),
-    "compute_loss, takes no items": Kind(trainer=TakesNoItems, uneven=False),
+    "compute_loss, takes no items": Kind(trainer=TakesNoItems),
     "compute_loss, divides by items": Kind(trainer=DividesByItems),
     "compute_loss, passes items on, mean": Kind(trainer=PassesItemsOn),
     "compute_loss, passes items on, by items": Kind(model=llama, trainer=PassesItemsOn),
@@ -275,15 +293,18 @@ KINDS: dict[str, Kind] = {
     "compute_loss, looks at outputs, by items": Kind(model=llama, trainer=LooksAtOutputs),
     "compute_loss_func, mean": Kind(parameters={"compute_loss_func": mean_loss_function}),
     "compute_loss_func, by items": Kind(parameters={"compute_loss_func": loss_function_by_items}),
-    "training_step, accelerator.backward": Kind(trainer=StepsWithAccelerator, uneven=False),
-    "training_step, loss.backward": Kind(trainer=StepsWithLoss, uneven=False, sums=True),
+    "training_step, accelerator.backward": Kind(trainer=StepsWithAccelerator),
+    "training_step, loss.backward": Kind(trainer=StepsWithLoss),
+    "training_step, loss.backward, by items": Kind(model=llama, trainer=StepsWithLoss),
+    "training_step, two backward passes": Kind(trainer=StepsInHalves),
+    "training_step, divided loss": Kind(trainer=StepsWithDividedLoss, uneven=False),
     "adapter, mean": Kind(model=lambda: with_adapter(bert())),
     "adapter, by items": Kind(model=lambda: with_adapter(llama())),
     "adapter, mean over rows": Kind(model=lambda: with_adapter(make_model(LlamaForSequenceClassification))),
     "own module with kwargs": Kind(model=TaggerWithKwargs),
     "own module that divides by items": Kind(model=TaggerThatNamesItems),
     "own module that names items": Kind(model=TaggerThatNamesItemsOnly),
-    "own module": Kind(model=Tagger, uneven=False),
+    "own module": Kind(model=Tagger),
     "label smoothing": Kind(arguments={"label_smoothing_factor": 0.1}, loss=smoothed_loss),
     "label smoothing of next tokens": Kind(
         model=llama, arguments={"label_smoothing_factor": 0.1}, loss=smoothed_loss_of_next_tokens
