@@ -27,7 +27,7 @@ CHOICE_IN_PROCESSES = (
 )
 
 EVEN_ONLY = {
-    r"(Albert|Bert|Ernie|FNet|MegatronBert|MobileBert|RoCBert)ForPreTraining": """
+    r"(Albert|Bert|BigBird|Ernie|FNet|MegatronBert|MobileBert|RoCBert)ForPreTraining": """
         The loss is the sum of two means, over tokens and over samples. A micro-batch has one weight, so that the sum is
         that of the whole batch where all micro-batches have as many labels of each kind.
     """,
@@ -45,6 +45,10 @@ NOT_MEANS = {
     r"|Wav2Vec2ConformerFor.*|PatchTS.*For.*": """
         Batch norm takes mean and variance of the batch that it is given, so a micro-batch is normalised by its own. The
         losses are still weighed right: the gradient is the mean of those of the micro-batches.
+    """,
+    r"GitForCausalLM": """
+        Shifts its labels twice, the second time across the rows of a batch, so that the last prediction of a row is
+        compared with a label of the next one: rows depend on their neighbours.
     """,
     r".*ForCTC": """
         The default `ctc_loss_reduction="sum"` adds up samples, whatever their number: a window gives the mean of the
