@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from starting import finished_ranks
-from walk_tables import CHOICE, CHOICE_IN_PROCESSES, EVEN_ONLY, NOT_MEANS, NOT_WALKED, is_walked, matches
+from walk_tables import CHOICE, CHOICE_IN_PROCESSES, EVEN_ONLY, LOOSER, NOT_MEANS, NOT_WALKED, is_walked, matches
 
 import lightrainer
 
@@ -51,8 +51,13 @@ def is_model(name: str) -> bool:
 
 def differing(found: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
     """Return the classes, and of each the windows, that differ from the whole batch."""
-    far = {name: {window: d for window, d in each.items() if not d < TOLERANCE} for name, each in found.items()}
-    return {name: windows for name, windows in far.items() if windows}
+    differing = {}
+    for name, windows in found.items():
+        tolerance = LOOSER.get(name, TOLERANCE)
+        far = {window: difference for window, difference in windows.items() if not difference < tolerance}
+        if far:
+            differing[name] = far
+    return differing
 
 
 def walked_here(names: list[str], folder: Path) -> dict[str, dict[str, float]]:

@@ -1,6 +1,7 @@
 """Which classes of transformers the walk compares, and why the others are left out."""
 
 import re
+from collections.abc import Iterable
 
 CHOICE = (
     "BartForConditionalGeneration",
@@ -38,6 +39,11 @@ EVEN_ONLY = {
 }
 """Classes that are compared with as many labels in each micro-batch, and what holds otherwise."""
 
+LOOSER = {
+    r"MobileBertForMultipleChoice": 1e-4,
+}
+"""Relative tolerances of classes with sums of large numbers of both signs."""
+
 NOT_MEANS = {
     r"(Cvt|EfficientNet|HGNetV2|Levit|MobileNetV1|MobileNetV2|MobileViT|MobileViTV2|RegNet|ResNet|SwiftFormer|TextNet)For.*"
     r"|LevitForImageClassificationWithTeacher"
@@ -46,7 +52,7 @@ NOT_MEANS = {
         Batch norm takes mean and variance of the batch that it is given, so a micro-batch is normalised by its own. The
         losses are still weighed right: the gradient is the mean of those of the micro-batches.
     """,
-    r"GitForCausalLM": """
+    r"(Git|Moshi)ForCausalLM": """
         Shifts its labels twice, the second time across the rows of a batch, so that the last prediction of a row is
         compared with a label of the next one: rows depend on their neighbours.
     """,
@@ -130,7 +136,7 @@ NOT_WALKED = {
 """Why a class is neither compared nor named above -> such classes."""
 
 
-def matches(name: str, table: dict[str, str]) -> bool:
+def matches(name: str, table: Iterable[str]) -> bool:
     """Return whether the name of a class fits one of the regular expressions of a table."""
     return any(re.fullmatch(pattern, name) for pattern in table)
 
