@@ -40,7 +40,7 @@ from .forms import (
     read_index,
 )
 from .hashed_files import WrittenFiles, write_safetensors
-from .tied_weights import really_missing, without_sharing
+from .tied_weights import really_missing, require_tensors, without_sharing
 
 _log = logging.getLogger(__name__)
 
@@ -102,7 +102,11 @@ def _save_itself(model: Any, folder: Path, state_dict: Mapping[str, Any] | None,
     """Call the `save_pretrained` of a model of `transformers` or PEFT; overrides may take fewer arguments."""
     wanted = {"state_dict": state_dict, "max_shard_size": max_shard_size}
     with _without_distributed_config(model), as_peft_knows(model) if is_peft_model(model) else nullcontext():
-        model.save_pretrained(str(folder), **accepted(model.save_pretrained, wanted))
+        try:
+            model.save_pretrained(str(folder), **accepted(model.save_pretrained, wanted))
+        except (AttributeError, TypeError):
+            require_tensors(model.state_dict() if state_dict is None else state_dict)  # its error names the entry
+            raise
 
 
 @contextmanager

@@ -139,13 +139,24 @@ def test_folders_are_strings(tmp_path):
     assert {name: type(folder) for name, folder in noting.folders.items()} == dict.fromkeys(noting.folders, str)
 
 
-@pytest.mark.parametrize("background", [None, 2**20])
-def test_state_dict_entry_that_is_no_tensor_is_named(tmp_path, background):
-    class Extra(type(tiny())):
+def with_layout(kind: type, *args: Any) -> Any:
+    """A model whose state dict has an entry that is not a tensor."""
+
+    class Extra(kind):
         def state_dict(self, *args: Any, **kwargs: Any) -> Any:
             return {**super().state_dict(*args, **kwargs), "layout": {"major": 1}}
 
-    made = trainer(tmp_path, model=Extra(), save_strategy="steps", save_steps=1)
+    return Extra(*args)
+
+
+@pytest.mark.parametrize("background", [None, 2**20])
+@pytest.mark.parametrize("of_transformers", [False, True])
+def test_state_dict_entry_that_is_no_tensor_is_named(tmp_path, background, of_transformers):
+    if of_transformers:
+        model = with_layout(BertForSequenceClassification, BertConfig(num_labels=3, **SIZES))
+        made = trainer(tmp_path, model=model, train_dataset=sentences(), save_strategy="steps", save_steps=1)
+    else:
+        made = trainer(tmp_path, model=with_layout(type(tiny())), save_strategy="steps", save_steps=1)
     made.background_checkpoints = background
     with pytest.raises(TypeError, match="a dict under 'layout'"):
         made.train()
