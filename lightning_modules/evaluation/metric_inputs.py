@@ -9,7 +9,8 @@ Every metric of torchmetrics wants its own shapes. The rule here, metric by metr
 - metrics that look at probabilities get the softmax, or for binary and multilabel ones the sigmoid: torchmetrics
   itself takes logits for probabilities where all those of a batch happen to lie between 0 and 1. Metrics that only
   look for the largest of several classes get the logits;
-- where predictions have the labels' shape they are taken as values, class numbers, or one logit for each label.
+- where predictions have the labels' shape they are taken as values, class numbers, or one logit for each label;
+- predictions and labels in half precision become single precision, in which metrics compute.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from ..internals.lightning_import import BaseAggregator, torchmetrics
@@ -133,7 +135,7 @@ def _logits(predictions: Any) -> Tensor:
         predictions = next(iter(predictions.values() if isinstance(predictions, Mapping) else predictions))
     if not isinstance(predictions, Tensor):
         raise ValueError(f"The first prediction is a {type(predictions).__name__}, not a tensor. {OWN_FUNCTION}")
-    return predictions
+    return _in_single_precision(predictions)
 
 
 def _only_labels(labels: Any) -> Tensor:
@@ -142,7 +144,11 @@ def _only_labels(labels: Any) -> Tensor:
     if not isinstance(labels, Tensor):
         many = f" of {len(labels)}" if isinstance(labels, (tuple, list, Mapping)) else ""
         raise ValueError(f"The labels are a {type(labels).__name__}{many}, not one tensor. {OWN_FUNCTION}")
-    return labels
+    return _in_single_precision(labels)
+
+
+def _in_single_precision(tensor: Tensor) -> Tensor:
+    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 
 def _innermost(metric: Any) -> Any:

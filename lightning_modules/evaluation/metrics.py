@@ -7,6 +7,7 @@ count each token the same over uneven batches and over processes.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -30,6 +31,21 @@ class Arguments(NamedTuple):
     positional: tuple[Any, ...]
     keywords: dict[str, Any]
     counts: bool = True
+
+
+@contextlib.contextmanager
+def metric_dtype() -> Iterator[None]:
+    """Make new tensors in single precision, where those of the model are made in half precision.
+
+    Sums in bfloat16 stop growing at 256 times what is added. In a step of `precision="bf16-true"`, and in
+    `configure_model`, torch's default type is that of the model.
+    """
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.promote_types(default, torch.float32))
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(default)
 
 
 class BatchMetrics(nn.Module):
@@ -64,6 +80,7 @@ class BatchMetrics(nn.Module):
         self._kinds = [] if prepare else [[input_kind(one) for one in _each(metric)] for metric in named.values()]
 
     @torch.no_grad()
+    @metric_dtype()
     def update(
         self, predictions: Any, labels: Any, *, inputs: Any = None, loss: Any = None, shift: bool = False
     ) -> None:
@@ -86,6 +103,7 @@ class BatchMetrics(nn.Module):
                     one.update(*arguments.positional, **arguments.keywords)
 
     @torch.no_grad()
+    @metric_dtype()
     def update_without_counting(self, predictions: Any, labels: Any, **further: Any) -> None:
         """Show metrics what batches look like, see `update` for the arguments.
 
@@ -100,6 +118,15 @@ class BatchMetrics(nn.Module):
         for name, metric in zip(self.names, self.metrics, strict=True):
             values |= _named_values(name, metric, metric.compute())
         return values
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], *args: Any, **kwargs: Any) -> BatchMetrics:
+        """Follow the model to another device, but not to another type: `module.to(torch.bfloat16)` converts the rest."""
+
+        def move(tensor: Tensor) -> Tensor:
+            moved = fn(tensor)
+            return moved if moved.dtype == tensor.dtype else tensor.to(moved.device)
+
+        return super()._apply(move, *args, **kwargs)
 
     def reset(self) -> None:
         """Forget all batches."""

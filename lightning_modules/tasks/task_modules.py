@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from ..evaluation.metrics import TokenPerplexity
+from ..evaluation.metrics import TokenPerplexity, metric_dtype
 from ..internals.lightning_import import classification, torchmetrics
 from ..models.inspection import accepted_arguments
 from ..models.outputs import has_loss, predictions_in
@@ -61,7 +61,8 @@ class TaskModule(LossModule):
         wanted, train_metrics = self._usual
         if wanted:
             self._usual = (False, None)
-            usual = self.usual_metrics()
+            with metric_dtype():
+                usual = self.usual_metrics()
             self._set_metrics(usual or None, train_metrics if usual or train_metrics is not True else None)
 
     def usual_metrics(self) -> dict[str, Any]:
