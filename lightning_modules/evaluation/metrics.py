@@ -120,7 +120,7 @@ class BatchMetrics(nn.Module):
         return values
 
     def _apply(self, fn: Callable[[Tensor], Tensor], *args: Any, **kwargs: Any) -> BatchMetrics:
-        """Follow the model to another device, but not to another type: `module.to(torch.bfloat16)` converts the rest."""
+        """Follow the model to another device, but not to another type, as in `module.to(torch.bfloat16)`."""
 
         def move(tensor: Tensor) -> Tensor:
             moved = fn(tensor)
