@@ -341,6 +341,8 @@ class EpochLoader(DataLoader):
         resumption, self._resumption = self._resumption, None
         self.set_epoch(self.epoch if resumption is None else resumption.epoch)
         self.end_of_loader = False
+        if self.total is not None:
+            self.total = len(self.dataset)  # which may have grown since the last epoch
         reading = self._reading = self._reading.next_epoch(self, tracked=self.tracked)
         batches = self._start(reading) if resumption is None else resumption.start(self, reading)
         if not reading.ahead:

@@ -33,7 +33,9 @@ class SeedableRandomSampler(OrderedSampler, RandomSampler):
     @classmethod
     def like(cls, sampler: RandomSampler, seed: int) -> SeedableRandomSampler:
         """Return the seedable counterpart of a plain `RandomSampler`."""
-        return cls(sampler.data_source, seed=seed, replacement=sampler.replacement, num_samples=sampler.num_samples)
+        takes_all = sampler.num_samples == len(sampler.data_source)  # however many there are in a later epoch
+        num_samples = None if takes_all else sampler.num_samples
+        return cls(sampler.data_source, seed=seed, replacement=sampler.replacement, num_samples=num_samples)
 
     def set_epoch(self, epoch: int) -> None:
         """Draw the order of this epoch at the next iteration."""

@@ -71,6 +71,46 @@ def test_a_stream_that_ends_in_mid_window_steps_with_what_is_left(reference, our
         assert unlike.history[1]["loss"] != actual.history[1]["loss"]
 
 
+def grow(rows):
+    rows.extend(points(6, seed=len(rows)))
+
+
+def shrink(rows):
+    del rows[-7:]
+
+
+class LengthByEpoch(list):
+    """A dataset that is longer in the second epoch, and shorter in the third."""
+
+    epoch = 0
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def __len__(self):
+        return (18, 25, 11)[self.epoch]
+
+
+@pytest.mark.parametrize("sampling", ["random", "sequential"])
+@pytest.mark.parametrize("change", [grow, shrink, None])
+def test_a_dataset_whose_length_changes_between_epochs(reference, ours, tmp_path, change, sampling):
+    """It is read as it is then, in no more steps an epoch than at the start."""
+
+    def data():
+        return {"train_dataset": points(18) if change else LengthByEpoch(points(25))}
+
+    def callbacks(api):
+        class Changes(api.TrainerCallback):
+            def on_epoch_end(self, args, state, control, train_dataloader=None, **kwargs):
+                if change:
+                    change(train_dataloader.dataset)
+
+        return {"callbacks": [Changes()]}
+
+    arguments = {"num_train_epochs": 3, "train_sampling_strategy": sampling}
+    assert_parity(reference, ours, Case(Classifier, data, arguments, extras=callbacks), tmp_path)
+
+
 def test_a_stream_without_items_is_an_error(reference, ours, tmp_path):
     """Nothing to train on: a `ValueError`, not a training of no steps that looks like success."""
     case = Case(Classifier, lambda: {"train_dataset": Stream([])}, {"max_steps": 3})
