@@ -1,8 +1,11 @@
 """A loader gives the batches, and takes the random numbers, of one that accelerate prepared."""
 
 import itertools
+import os
+import threading
 
 import accelerate.data_loader as reference
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
@@ -197,3 +200,44 @@ def test_draws_are_those_of_torch(case):
     kind, options = WITHOUT_WORKERS[case]
     counted = {**options(), "total": 7, "samples_per_round": 1}
     assert draws(EpochLoader, kind(7), counted) == draws(DataLoader, kind(7), options())
+
+
+class Holds:
+    def __init__(self, value):
+        self.value = value
+
+
+ONE_WORKER = {"num_workers": 1, "multiprocessing_context": "fork"}
+UNSENDABLE = {
+    "a function": lambda: lambda: 1,
+    "a lock": threading.Lock,
+    "a generator": lambda: (item for item in ()),
+    "an object with a lock": lambda: Holds([threading.Lock()]),
+}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the collator is not importable by a spawned process")
+@pytest.mark.parametrize("tracked", [False, True])
+@pytest.mark.parametrize("name", UNSENDABLE)
+def test_a_batch_that_a_worker_cannot_send_is_an_error(name, tracked):
+    """torch's workers lose the error, and the training waits for the batch for ever."""
+
+    def collate(samples):
+        return {"x": torch.tensor(samples), "extra": UNSENDABLE[name]()}
+
+    loader = build_loader(list(range(8)), batch_size=4, collate_fn=collate, **ONE_WORKER)
+    if tracked:
+        loader.track()
+    with pytest.raises(TypeError, match=r"worker cannot send a batch.*num_workers=0"):
+        next(iter(loader))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the collator is not importable by a spawned process")
+def test_a_batch_of_many_kinds_is_sent():
+    def collate(samples):
+        return Holds([torch.tensor(samples), np.array(samples), "text", {"set": {1}, "bytes": b"x"}, print])
+
+    loader = build_loader(list(range(8)), batch_size=4, collate_fn=collate, **ONE_WORKER)
+    tensor, array, *others = next(iter(loader)).value
+    assert tensor.tolist() == array.tolist() == [0, 1, 2, 3]
+    assert others == ["text", {"set": {1}, "bytes": b"x"}, print]
