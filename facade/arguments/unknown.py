@@ -8,7 +8,7 @@ from collections.abc import Collection, Set
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...lightning_modules.common.redaction import hidden_values, secret_values
-from .old_names import OLD_NAMES, accepted, advice, modernised, shown, turned, warn
+from .old_names import OLD_NAMES, accepted, advice, modernised, turned, warn
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -27,7 +27,7 @@ class NamesItsArguments:
         Raises:
             TypeError: see `refuse_unknown`.
         """
-        kwargs = hidden_values(kwargs)
+        kwargs = hidden_values(kwargs)  # keep tokens out of tracebacks
         refuse_unknown(cls, kwargs)
         return super().__new__(cls)
 
@@ -71,10 +71,10 @@ def refuse_unknown(cls: Any, kwargs: dict[str, Any]) -> None:
 
     Args:
         cls: the class, which has the methods of `NamesItsArguments`.
-        kwargs: the keywords, without secrets.
+        kwargs: the keywords.
 
     Raises:
-        TypeError: Names each unknown keyword, its value, and a remedy.
+        TypeError: Names each unknown keyword and a remedy, without its value: a misspelt one may have a secret.
     """
     known = _parameters(cls.__init__)
     if known is not None and "hub_token" in known:
@@ -85,7 +85,7 @@ def refuse_unknown(cls: Any, kwargs: dict[str, Any]) -> None:
         understand_old_names(cls)
         unknown = [name for name in unknown if name not in cls._old_names()]
     if unknown:
-        said = [f"{shown(name, kwargs[name])}: {cls._advice(name, known or ())}" for name in unknown]
+        said = [f"{name}: {cls._advice(name, known or ())}" for name in unknown]
         several = f"{len(said)} arguments that {cls.__name__} does not have:\n" if len(said) > 1 else ""
         raise TypeError(several + "\n".join(said))
 

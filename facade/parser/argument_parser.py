@@ -15,11 +15,11 @@ from typing import Any, NoReturn, get_type_hints
 from ...lightning_modules.common.json_files import read_object
 from ...lightning_modules.common.redaction import (
     is_secret_name,
+    option_names,
     redacted,
     secret,
     secret_values,
     secret_words,
-    shown_word,
 )
 from ...lightning_modules.common.suggestions import did_you_mean
 from ..arguments.fields import ArgumentFields
@@ -188,7 +188,7 @@ class HfArgumentParser(ArgumentParser):
 
     def _not_understood(self, rest: list[str]) -> str:
         names = {name.replace("-", "_") for name in re.findall(r"--([\w-]+)", self.format_help())}
-        said = [f"The command line has words that no option takes: {' '.join(map(shown_word, rest))}."]
+        said = [f"The command line has words that no option takes: {option_names(rest)}."]
         for word in rest:
             name = word.lstrip("-").partition("=")[0].replace("-", "_")
             near = self._advice(name, names) if word.startswith("-") else ""

@@ -120,6 +120,16 @@ def shown_word(word: str) -> str:
     return f"{name}={HIDDEN}" if sign and name.startswith("-") else HIDDEN
 
 
+def option_names(words: Sequence[str]) -> str:
+    """Return the options among words of a command line, without values: a misspelt one may have a secret."""
+    names = [word.partition("=")[0] for word in words if word.startswith("-")]
+    text = ", ".join(names)
+    hidden = len(words) - len(names)
+    if hidden:
+        text = f"{text} (values that are not shown, as they may be secrets: {hidden})".lstrip()
+    return text
+
+
 def _guarded(name: str, value: Any) -> Any:
     if isinstance(value, str):
         return Secret(value) if is_secret_name(name) or _HUB_TOKEN.search(value) else value

@@ -39,12 +39,23 @@ class CommandParser(ArgumentParser):
             note: where to write options of the script.
             namespace: gets the values.
         """
+        from ..lightning_modules.common.redaction import option_names
         from ..lightning_modules.common.suggestions import did_you_mean
 
         given, unknown = self.parse_known_args(words, namespace)
         if unknown:
             known = re.findall(r"--[\w-]+", self.format_help())
-            self.error(f"unknown option {unknown[0]}.{did_you_mean(unknown[0].partition('=')[0], known)} {note}")
+            name = option_names(unknown[:1])
+            self.error(f"unknown option {name}.{did_you_mean(name, known)} {note}")
+        return given
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As in argparse, but the error names unknown options without their values, which may be secrets."""
+        from ..lightning_modules.common.redaction import option_names
+
+        given, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {option_names(unknown)}")
         return given
 
 
