@@ -83,6 +83,8 @@ class DataPosition:
         stored = elastic.stored.read(checkpoint)
         epoch, done, loader_state = 0, 0, None
         if checkpoint is not None:
+            if stored is not None and not host.args.ignore_data_skip:
+                elastic.require_known_order(dataloader, stored, checkpoint)
             epoch, done, loader_state = self._find(length, sized, stored, checkpoint)
             length = elastic.length_from(length, sized, epoch, done, stored)
         windows = WindowLoader(

@@ -11,12 +11,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torch.utils.data import IterableDataset
+
 from ...callbacks.recording import joined_sums
 from ...lightning_modules import checkpoints
 from ...lightning_modules.common.file_names import data_state_name, rng_state_name
 from ...lightning_modules.common.safe_serialization import from_plain
 from ...lightning_modules.common.seeding import load_rng_file
 from ...lightning_modules.common.weak_attribute import WeakAttribute
+from ...lightning_modules.data.epoch_loader import EpochLoader
 from ...lightning_modules.training.accumulation import LossMeter
 from ..arguments.deepspeed_config import with_open_batches
 from ..arguments.parallelism import copies_of_batches, data_rank, data_ranks, samples_of_rank
@@ -177,6 +180,46 @@ class ElasticResumption:
                 host.accelerator.apply_accumulation(given)
             self._asked = self.length_group = None
 
+    def require_known_order(self, dataloader: Any, stored: dict[str, Any], checkpoint: str) -> None:
+        """Refuse to resume in the middle of a stream whose samples would come in another order.
+
+        Args:
+            dataloader: the training data.
+            stored: position in the checkpoint.
+            checkpoint: the folder.
+
+        Raises:
+            ValueError: the stream was shared out in another way when the checkpoint was made.
+        """
+        first = self.stored.read(checkpoint, rank=0) or stored
+        state = first["loader"]
+        is_in_middle = 0 < stored["done"] < stored["windows"]
+        if not isinstance(getattr(dataloader, "dataset", None), IterableDataset) or state is None or not is_in_middle:
+            return
+        if not isinstance(dataloader, EpochLoader) or "handed_out" not in state:
+            return
+        before, now = stored["layout"], self.layout()
+        workers_before = (state.get("workers") or {}).get("workers", 0)
+        workers_now = self.host.args.dataloader_num_workers
+        config: Any = self.host.args.accelerator_config
+        workers_decide = now["world_size"] > 1 and config.dispatch_batches is None
+        changes = _changes(before, now)
+        problem = None
+        if before != now and workers_before > 1:
+            problem = f"{workers_before} workers read it, whose batches alternate, and now {changes}"
+        elif before == now and workers_decide and (workers_before > 1) != (workers_now > 1):
+            problem = f"dataloader_num_workers is {workers_now} instead of {workers_before}, which decides who reads it"
+        elif dataloader.files > 1 and before != now:
+            problem = f"each process now reads its own files of it, with {changes}"
+        elif before == now and state["files"] != dataloader.files:
+            problem = "accelerator_config.dispatch_batches, which decides who reads which files of it, is another one"
+        if problem is not None:
+            raise ValueError(
+                f"{checkpoint} was made in the middle of a stream, the rest of which cannot be read in the same order: "
+                f"{problem}. Resume with the arguments and processes of the checkpoint, or set ignore_data_skip=True "
+                "to begin the epoch again."
+            )
+
     def position(
         self, length: TrainingLength, stored: dict[str, Any], checkpoint: str
     ) -> tuple[int, int, dict[str, Any] | None]:
@@ -195,7 +238,10 @@ class ElasticResumption:
         if _is_foreign(first["loader"]):
             alone = {**before, "accumulation": now["accumulation"]} == now
             return stored["epoch"], done, stored["loader"] if alone and not rest else None
-        return stored["epoch"], done, self._same_order(first["loader"], done * now["accumulation"], checkpoint)
+        loader = self._same_order(first["loader"], done * now["accumulation"], checkpoint)
+        if loader is not None and first["loader"].get("files", 1) > 1:
+            loader["files_in_turn"] = [first["loader"]["files"], before["batch_size"]]
+        return stored["epoch"], done, loader
 
     def length_from(
         self, length: TrainingLength, sized: bool, epoch: int, done: int, stored: dict[str, Any] | None
@@ -305,7 +351,8 @@ class ElasticResumption:
             return loader
         if loader["start"] is None:
             return None
-        kept = {name: loader[name] for name in ("epoch", "start", "renewed", "seed", "next_seed")}
+        names = ("epoch", "start", "renewed", "seed", "next_seed", "files_in_turn")
+        kept = {name: loader[name] for name in names if name in loader}
         path = self.stored.rng_path(checkpoint)
         rng = load_rng_file(path) if path is not None else loader["start"]
         return {**kept, "handed_out": handed_out, "before": [rng], "ended": False, "workers": None}
@@ -313,14 +360,19 @@ class ElasticResumption:
     def _warn_of_change(self, before: dict[str, int], now: dict[str, int], seen: int, rest: int) -> None:
         if not self.host.args.should_log:
             return
-        changes = [f"{_NAMES[key]}={now[key]} instead of {before[key]}" for key in now if now[key] != before[key]]
         samples, each = _samples(before), _samples(now)
         of = "batches" if "tokens" in now else "samples"
         effect = f"a step still takes {each} {of}, in the same order"
         if samples != each:
             again = f", the last {rest} of which are seen again" if rest else ""
             effect = f"a step takes {each} {of} instead of {samples}, and {seen} of this epoch are seen{again}"
-        logger.warning("The training goes on with %s: %s.", ", ".join(changes), effect)
+        logger.warning("The training goes on with %s: %s.", _changes(before, now), effect)
+
+
+def _changes(before: dict[str, int], now: dict[str, int]) -> str:
+    """Return which arguments have changed from one layout to another, with both values."""
+    changed = [name for name in _NAMES if before[name] != now[name]]
+    return ", ".join(f"{_NAMES[name]}={now[name]} instead of {before[name]}" for name in changed)
 
 
 def _is_foreign(loader: dict[str, Any] | None) -> bool:

@@ -69,6 +69,8 @@ class Reading:
     Attributes:
         handed_out: batches yielded so far.
         ahead: what was read after them: one batch, as in the reference, or none at the end.
+        num_workers: workers that read; a resumed pass over a stream keeps those that it began with.
+        files_in_turn: the arguments of `FilesInTurn`, if a resumed pass is read by one.
         start: the generators at the start of the iteration, from which its order and worker seeds can be redrawn.
         renewed: whether workers were started, and their seed drawn; persistent ones are started by the first iteration.
     """
@@ -76,6 +78,8 @@ class Reading:
     def __init__(self) -> None:
         self.handed_out = 0
         self.ahead: deque[Read] = deque()
+        self.num_workers = 0
+        self.files_in_turn: list[int] | None = None
         self.start: dict[str, Any] | None = None
         self.renewed = True
         self._last: Read | None = None
@@ -85,7 +89,7 @@ class Reading:
         self._has_own: bool | None = None
         """Whether they have any, known after the first batch: a collator may make one when it is first called."""
         self._stream: Any = None
-        """A resumable stream that is read in this process."""
+        """A resumable stream."""
         self._workers = WorkerStates()
         self._workers_at_start = WorkerStates()
 
@@ -97,20 +101,21 @@ class Reading:
             tracked: record the states before each batch for a checkpoint.
         """
         made = Reading()
+        made.num_workers = loader.num_workers
         made._draws = drawing_parts(loader)
         made.start = made._generators() if tracked else None
-        if loader.num_workers == 0 and loader.reports_states and is_resumable(loader.dataset):
+        if loader.reports_states and is_resumable(loader.dataset):
             made._stream = loader.dataset
-        if loader.persistent_workers:
+        if loader.persistent_workers and self.num_workers in (0, loader.num_workers):
             made._workers = self._workers.between_epochs()
             made._workers_at_start = made._workers.copy()
             made.renewed = self.start is None
         return made
 
     def restore_workers(self, state: dict[str, Any]) -> None:
-        """Restore the states of the workers from a `state_dict`."""
+        """Restore the states of the workers from a `state_dict` with as many."""
         for name, key in (("_workers", "workers"), ("_workers_at_start", "workers_at_start")):
-            if state.get(key) is not None:
+            if state.get(key) is not None and state[key]["workers"] == self.num_workers:
                 setattr(self, name, WorkerStates.known(state[key]))
 
     def fetch(self, batches: Iterator[Any]) -> None:
@@ -131,9 +136,9 @@ class Reading:
         self.handed_out += 1
         return self._last.batch
 
-    def worker_states(self, loader: EpochLoader) -> dict[str, Any]:
+    def worker_states(self) -> dict[str, Any]:
         """Return the states of the workers after the batches read so far."""
-        return self._workers.state_dict(loader.num_workers)
+        return self._workers.state_dict(self.num_workers)
 
     def state_dict(self, loader: EpochLoader, unused: int) -> dict[str, Any]:
         """Return the position, as the loader's `state_dict`: no batch is in it, but the states to read it again."""
@@ -146,16 +151,19 @@ class Reading:
             "handed_out": self.handed_out - unused,
             "start": self.start,
             "renewed": self.renewed,
+            "files": loader.files,
             "seed": loader.order_seed,
             "next_seed": loader.next_order_seed,
             "own_now": own_states(*drawing_parts(loader)),
             "before": [before.generators for before in befores],
             "ended": not self.ahead,
         }
-        if loader.num_workers > 0:
+        if self.num_workers > 0:
             workers = self._workers if first is None else first.workers
-            state["workers"] = workers.state_dict(loader.num_workers)
-            state["workers_at_start"] = self._workers_at_start.state_dict(loader.num_workers)
+            state["workers"] = workers.state_dict(self.num_workers)
+            state["workers_at_start"] = self._workers_at_start.state_dict(self.num_workers)
+        if self.files_in_turn is not None:
+            state["files_in_turn"] = self.files_in_turn
         if first is not None and first.stream is not None:
             state["stream"] = unpacked(first.stream)
         return state
@@ -168,7 +176,7 @@ class Reading:
         return {**capture_host_rng(), "own": own}
 
     def _stream_state(self) -> bytes | None:
-        if self._stream is None:
+        if self._stream is None or self.num_workers > 0 or self.files_in_turn is not None:
             return None
         try:
             return packed(self._stream.state_dict())
@@ -187,6 +195,7 @@ class EpochLoader(DataLoader):
         total: number of samples over all processes, None for a stream.
         samples_per_round: samples that all processes take together in a step.
         drops_last: an incomplete last round is left out.
+        files: number of processes among which the files of a stream are shared out; 1 if the samples are.
         kwargs: as for `torch.utils.data.DataLoader`.
     """
 
@@ -194,7 +203,14 @@ class EpochLoader(DataLoader):
     """Batches of a tracked loader may carry the states of their workers or of their stream."""
 
     def __init__(
-        self, dataset: Any, *, total: int | None, samples_per_round: int, drops_last: bool = False, **kwargs: Any
+        self,
+        dataset: Any,
+        *,
+        total: int | None,
+        samples_per_round: int,
+        drops_last: bool = False,
+        files: int = 1,
+        **kwargs: Any,
     ) -> None:
         super().__init__(dataset, **kwargs)
         self.epoch = 0
@@ -203,6 +219,7 @@ class EpochLoader(DataLoader):
         self.total = total
         self.samples_per_round = samples_per_round
         self.drops_last = drops_last
+        self.files = files
         self._last_batch_size = -1
         self.watcher: BatchWatcher | None = None
         self.tracked = False
@@ -317,7 +334,7 @@ class EpochLoader(DataLoader):
     @property
     def worker_states(self) -> dict[str, Any] | None:
         """Return the states of the persistent workers, for `had_workers`; None without such workers."""
-        return self._reading.worker_states(self) if self.has_workers else None
+        return self._reading.worker_states() if self.has_workers else None
 
     def had_workers(self, states: dict[str, Any] | None) -> None:
         """Start as if persistent workers had run before: draw no seed for them, and restore their states.
@@ -325,7 +342,7 @@ class EpochLoader(DataLoader):
         Args:
             states: `worker_states`.
         """
-        if self.persistent_workers and states is not None:
+        if self.persistent_workers and states is not None and states["workers"] == self.num_workers:
             states = {**states, "last": None}
             begun = {"epoch": self.epoch, "handed_out": 0, "start": None, "renewed": False, "seed": self.order_seed}
             begun |= {"before": [], "ended": False, "workers": states, "workers_at_start": states}
@@ -407,22 +424,39 @@ class EpochLoader(DataLoader):
             yield collate(together(index) if together else [dataset[one] for one in index])
 
     def batches_resumed(
-        self, worker_init_fn: Callable[[int], None] | None, *, draws_seed: bool = True
+        self,
+        worker_init_fn: Callable[[int], None] | None,
+        *,
+        draws_seed: bool = True,
+        num_workers: int | None = None,
+        dataset: Any = None,
     ) -> Iterator[Any]:
         """Return the batches as an interrupted iteration yielded them.
 
         Args:
             worker_init_fn: sets the workers up in place of the loader's own.
             draws_seed: whether the seed of the workers was drawn from the global generator in this epoch.
+            num_workers: how many workers read, in place of the loader's own number.
+            dataset: what is read, in place of the loader's dataset.
         """
-        given = self.worker_init_fn, self.generator
+        replaced: dict[str, Any] = {}
+        if worker_init_fn is not None:
+            replaced["worker_init_fn"] = worker_init_fn
+        if not draws_seed:
+            replaced["generator"] = torch.Generator()
+        if num_workers is not None and num_workers != self.num_workers:
+            replaced |= {"num_workers": num_workers, "persistent_workers": False}
+            replaced["prefetch_factor"] = self.prefetch_factor or 2
+        if dataset is not None:
+            replaced["dataset"] = dataset
+        attributes = vars(self)  # torch lets nobody set some of them
+        given = {name: attributes[name] for name in replaced}
+        attributes.update(replaced)
         self._left = getattr(worker_init_fn, "states", {})
-        self.worker_init_fn = worker_init_fn or self.worker_init_fn
-        self.generator = self.generator if draws_seed else torch.Generator()
         try:
             return self._batches()
         finally:
-            self.worker_init_fn, self.generator = given
+            attributes.update(given)
             self._left = {}
 
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,7 +15,10 @@ from torch.utils.data import IterableDataset
 
 from ..common.seeding import capture_host_rng, restore_host_rng
 from .rng_discovery import drawing_parts, own_states, restore_own
+from .samplers import shared_in_turn
 from .worker_state import ENDED, ResumedWorkers, next_worker
+
+_log = logging.getLogger(__name__)
 
 
 class Resumption:
@@ -42,10 +46,21 @@ class Resumption:
             reading.start = self.state["start"]
             restore_generators(self.state["start"], loader)
         reading.renewed = self.state["renewed"]
+        if isinstance(loader.dataset, IterableDataset):
+            reading.num_workers = self._workers_before
+            if reading.num_workers != loader.num_workers:
+                _log.warning(
+                    "The stream was read by %s workers, whose batches alternate: they finish this pass over it, and "
+                    "the next one is read by %s.",
+                    reading.num_workers,
+                    loader.num_workers,
+                )
+            reading.files_in_turn = self.state.get("files_in_turn")
         reading.restore_workers(self.state)
         loader.order_seed = self.state["seed"]
         befores, ended = self.state["before"], self.state["ended"]
-        is_over = ended and not befores and not loader.persistent_workers  # these have to be restored even then
+        has_to_start_workers = loader.persistent_workers and reading.num_workers == loader.num_workers
+        is_over = ended and not befores and not has_to_start_workers
         batches = iter(()) if is_over else self._at_position(loader)
         for generators in befores:
             restore_generators(generators, loader)
@@ -70,7 +85,10 @@ class Resumption:
         return skip_items(batches, blanks)
 
     def _in_stream(self, loader: Any, skip: int, workers: dict[str, Any] | None) -> Iterator[Any]:
-        """Resume a stream from its state; without one, read it again up to its position."""
+        """Resume a stream from its state; without one, read it again up to its position.
+
+        The pass is finished by as many workers as began it, since batches of the workers alternate.
+        """
         if "stream" in self.state:
             loader.dataset.load_state_dict(self.state["stream"])
             return self._resumed(loader, None)
@@ -80,11 +98,25 @@ class Resumption:
 
     def _resumed(self, loader: Any, workers: dict[str, Any] | None, first: int = 0) -> Iterator[Any]:
         set_up = None if workers is None else ResumedWorkers(workers, loader.worker_init_fn, first)
-        return loader.batches_resumed(set_up, draws_seed=self.state["renewed"])
+        replaced: dict[str, Any] = {}
+        if isinstance(loader.dataset, IterableDataset):
+            replaced["num_workers"] = self._workers_before
+        if "files_in_turn" in self.state:
+            replaced["dataset"] = shared_in_turn(loader.dataset, *self.state["files_in_turn"])
+            replaced["dataset"].set_epoch(self.epoch)
+        return loader.batches_resumed(set_up, draws_seed=self.state["renewed"], **replaced)
+
+    @property
+    def _workers_before(self) -> int:
+        """Return how many workers read before the interruption."""
+        workers = self.state.get("workers")
+        return 0 if workers is None else workers["workers"]
 
     def _workers(self, loader: Any, name: str = "workers") -> dict[str, Any] | None:
         state = self.state.get(name)
-        return None if state is None or state["workers"] != loader.num_workers else state
+        if state is None or isinstance(loader.dataset, IterableDataset) or state["workers"] == loader.num_workers:
+            return state
+        return None
 
 
 def restore_generators(state: dict[str, Any], loader: Any) -> None:

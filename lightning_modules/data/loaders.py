@@ -81,7 +81,10 @@ def build_loader(
             # Batches of the workers alternate, and each ends at its own time: only one process can order them.
             sharding = replace(sharding, dispatch_batches=True)
         stream = sharding.stream(dataset)
-        return sharding.loader(stream, batch_size=sharding.share, total=None, drop_last=drop_last, **common)
+        files = sharding.world_size if sharding.shares_files(dataset) else 1
+        return sharding.loader(
+            stream, batch_size=sharding.share, total=None, drop_last=drop_last, files=files, **common
+        )
     if isinstance(sampler, (BatchRebalanceSampler, TokenBudgetSampler)):  # gives the batches of this process only
         return sharding.loader(dataset, batch_sampler=sampler, total=len(dataset), **common)
     ordered = SequentialSampler(dataset) if sampler is None else sampler
@@ -187,12 +190,17 @@ class _Sharding:
             return DispatchLoader(dataset, **ways, **kwargs)
         return EpochLoader(dataset, **kwargs)
 
+    def shares_files(self, dataset: Any) -> bool:
+        """Return whether each process reads files of its own of a stream."""
+        alone = self.dispatch_batches is False and not self.split_batches
+        return alone and self.world_size > 1 and _files(dataset) >= self.world_size
+
     def stream(self, dataset: Any) -> Any:
         """Return this process's part of a stream."""
         if self.world_size == 1 or self.dispatched:
             return dataset
         alone = self.dispatch_batches is False
-        if alone and not self.split_batches and _files(dataset) >= self.world_size:
+        if self.shares_files(dataset):
             return dataset.shard(num_shards=self.world_size, index=self.rank)
         return IterableShard(
             dataset,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Iterator, Sized
 from typing import Any
@@ -130,6 +131,42 @@ class IterableShard(IterableDataset):
         generator = getattr(self.dataset, "generator", None)
         if not hasattr(self.dataset, "set_epoch") and isinstance(generator, torch.Generator):
             generator.manual_seed(self.epoch)
+
+
+class FilesInTurn(IterableDataset):
+    """A stream of several files, in the order in which processes trained it that each read their share of the files.
+
+    Args:
+        dataset: a `datasets.IterableDataset`.
+        processes: among which its files were shared out.
+        batch_size: samples that each of them took at a time.
+    """
+
+    def __init__(self, dataset: Any, processes: int, batch_size: int) -> None:
+        self.shares = [dataset.shard(num_shards=processes, index=index) for index in range(processes)]
+        self.batch_size = batch_size
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch of all shares."""
+        for share in self.shares:
+            share.set_epoch(epoch)
+
+    def __iter__(self) -> Iterator[Any]:
+        streams = [iter(share) for share in self.shares]
+        while True:
+            batches = [list(itertools.islice(stream, self.batch_size)) for stream in streams]
+            if not all(batches):  # all processes stop where the first one ends
+                return
+            yield from itertools.chain.from_iterable(batches)
+
+
+def shared_in_turn(dataset: Any, processes: int, batch_size: int) -> Any:
+    """Return a stream, or this process's share of it, as `FilesInTurn`."""
+    if not isinstance(dataset, IterableShard):
+        return FilesInTurn(dataset, processes, batch_size)
+    share = copy.copy(dataset)
+    share.dataset = FilesInTurn(dataset.dataset, processes, batch_size)
+    return share
 
 
 class SharedOrderSampler(OrderedSampler):

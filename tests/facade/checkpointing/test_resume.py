@@ -89,6 +89,31 @@ def test_another_number_of_workers_reads_the_same_samples(tmp_path, step):
     assert resumed.end == whole.end
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the datasets are not importable by a spawned process")
+@pytest.mark.parametrize("workers", [(2, 0), (0, 2), (2, 1)], ids=str)
+@pytest.mark.parametrize("name", ["a stream", "a stream with a state", "a shuffled stream of rows"])
+def test_a_pass_over_a_stream_ends_with_the_workers_that_began_it(tmp_path, name, workers):
+    """Their batches alternate, so that another number of workers would read other samples; saved twice, too."""
+    first, second = ({"max_steps": 6, "eval_strategy": "no", "dataloader_num_workers": count} for count in workers)
+    for options in (first, second):
+        if options["dataloader_num_workers"]:
+            options["dataloader_multiprocessing_context"] = "fork"
+    whole = train(tmp_path / "whole", KINDS[name], saves=(2,), **first)
+    resumed = train(tmp_path / "on", KINDS[name], saves=(4,), resume=whole.checkpoint(2), **second)
+    assert resumed.end == whole.end
+    again = train(tmp_path / "again", KINDS[name], resume=resumed.checkpoint(4), **second)
+    assert again.end == whole.end
+
+
+def test_a_stream_whose_order_would_be_another_is_refused(tmp_path):
+    stopped = train(tmp_path, KINDS["a stream"], stop=2, dataloader_num_workers=2)
+    changed = {"per_device_train_batch_size": 1, "dataloader_num_workers": 2, "resume": stopped.checkpoint(2)}
+    with pytest.raises(ValueError, match=r"2 workers read it.*per_device_train_batch_size=1 instead of 2"):
+        train(tmp_path / "on", KINDS["a stream"], **changed)
+    begun_again = train(tmp_path / "on", KINDS["a stream"], ignore_data_skip=True, max_steps=4, **changed)
+    assert begun_again.end["step"][0] == 4
+
+
 class RepairedStream(Stream):
     """One whose samples can be changed."""
 

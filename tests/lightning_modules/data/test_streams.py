@@ -1,8 +1,10 @@
 """Streams that can resume from their position, and workers that take the places of others."""
 
+import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from lightrainer.lightning_modules.data.loaders import build_loader
 from lightrainer.lightning_modules.data.worker_state import ReportingCollate, ResumedWorkers, is_resumable
 
 
@@ -27,3 +29,36 @@ def test_resumed_workers_call_the_init_function_of_the_loader():
     workers = {"num_workers": 2, "worker_init_fn": seeded, "multiprocessing_context": "fork"}
     first, second = DataLoader([1, 2], collate_fn=draw, **workers)
     assert first.batch == second.batch
+
+
+def rows_of(batches):
+    return [batch["row"].tolist() for batch in batches]
+
+
+def test_one_process_reads_on_where_each_of_two_read_its_own_files():
+    """In the order in which the two trained; also where it is interrupted once more."""
+
+    def read(files):
+        for file in files:
+            yield from ({"row": 10 * file + index} for index in range(6))
+
+    def make(**shares):
+        stream = datasets.IterableDataset.from_generator(read, gen_kwargs={"files": [0, 1]})
+        loader = build_loader(stream, batch_size=2, **shares)
+        loader.track()
+        return loader
+
+    datasets = pytest.importorskip("datasets")
+    apart = [rows_of(make(rank=rank, world_size=2, dispatch_batches=False)) for rank in range(2)]
+    assert apart == [[[0, 1], [2, 3], [4, 5]], [[10, 11], [12, 13], [14, 15]]]
+    in_turn = [batch for pair in zip(*apart, strict=True) for batch in pair]
+
+    state = make().state_dict() | {"handed_out": 2, "ended": False, "files_in_turn": [2, 2]}
+    alone = make()
+    alone.load_state_dict(state)
+    batches = iter(alone)
+    assert rows_of([next(batches), next(batches)]) == in_turn[2:4]
+    again = make()
+    again.load_state_dict(alone.state_dict())
+    assert rows_of(again) == in_turn[4:]
+    assert rows_of(again) == [[0, 1], [2, 3], [4, 5], [10, 11], [12, 13], [14, 15]]
