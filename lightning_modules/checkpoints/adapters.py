@@ -21,6 +21,9 @@ from .tied_weights import require_tensors
 
 _log = logging.getLogger(__name__)
 
+TRAINED_BESIDE_NAME = "trained_beside_adapter.safetensors"
+"""File of the trained weights of a PEFT model that its `save_pretrained` leaves out, under their names in the model."""
+
 _PREFIX_OF_PEFT = "base_model.model."
 """Begins the names in files of an adapter that `add_adapter` put into a model."""
 
@@ -56,12 +59,65 @@ def load_adapters(model: Any, folder: Path, adapters: Mapping[str, Path]) -> Loa
         )
         missing: list[str] = []
         unexpected: list[str] = []
+        beside = _trained_beside(folder)
         for name in names:
+            if _has_encoder(adapted, name):
+                _require_encoder(name, beside, folder)
+                continue
             found = adapted.load_adapter(adapters[name], name, **options)
             # PEFT lists the weights of other adapters too, and those of prompts, which it loads by itself.
             missing += [key for key in getattr(found, "missing_keys", ()) if _is_of(name, key)]
             unexpected += [key for key in getattr(found, "unexpected_keys", ()) if "." in key]
+        unexpected += adapted.load_state_dict(beside, strict=False).unexpected_keys
         return LoadReport(tuple(missing), tuple(unexpected))
+
+
+def left_out_by_peft(model: Any, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the trained weights of a PEFT model that its `save_pretrained` leaves out.
+
+    They are weights of the base model that the script trains, and the encoder of a prompt: of that PEFT saves only the
+    finished prompt, from which no training can resume.
+
+    Args:
+        model: a `peft.PeftModel`.
+        state: its weights, by their names in the model.
+    """
+    saved: set[int] = set()
+    for adapter, config in model.peft_config.items():
+        if not config.is_prompt_learning:
+            given = loaded("peft").get_peft_model_state_dict(model, dict(state), adapter, save_embedding_layers=False)
+            saved.update(map(id, given.values()))
+        elif not _has_encoder(model, adapter):
+            prompt = _prompt_prefix(adapter)
+            saved.update(id(weight) for name, weight in state.items() if name.startswith(prompt))
+    trained = [name for name, weight in model.named_parameters() if weight.requires_grad and name in state]
+    return {name: state[name] for name in trained if id(state[name]) not in saved}
+
+
+def _has_encoder(model: Any, adapter: str) -> bool:
+    """Return whether an adapter is a prompt that an encoder makes: p-tuning, or prefix tuning with a projection."""
+    config = model.peft_config[adapter]
+    if not config.is_prompt_learning or config.peft_type not in ("P_TUNING", "PREFIX_TUNING"):
+        return False
+    return list(model.prompt_encoder[adapter].state_dict()) != ["embedding.weight"]
+
+
+def _prompt_prefix(adapter: str) -> str:
+    return f"prompt_encoder.{adapter}."
+
+
+def _trained_beside(folder: Path) -> dict[str, Tensor]:
+    file = folder / TRAINED_BESIDE_NAME
+    return load_file(file) if file.is_file() else {}
+
+
+def _require_encoder(adapter: str, beside: Mapping[str, Tensor], folder: Path) -> None:
+    if not any(name.startswith(_prompt_prefix(adapter)) for name in beside):
+        raise ValueError(
+            f"{folder} has no weights of the encoder that makes the prompt {adapter!r}, only the finished prompt, as "
+            f"other libraries save it: a training cannot resume from it. Use a folder with {TRAINED_BESIDE_NAME}, or "
+            "PeftModel.from_pretrained for inference."
+        )
 
 
 def _ready_to_load(model: Any) -> AbstractContextManager[Any]:

@@ -26,7 +26,15 @@ from ..common.torch_files import load_torch, on_host, state_on_host
 from ..distributed.sharding import WholeModel
 from ..internals.torch_names import renames_what_it_loads
 from ..models.inspection import class_of, unwrap_model
-from .adapters import accepted, as_peft_knows, is_peft_model, load_adapters, saves_itself
+from .adapters import (
+    TRAINED_BESIDE_NAME,
+    accepted,
+    as_peft_knows,
+    is_peft_model,
+    left_out_by_peft,
+    load_adapters,
+    saves_itself,
+)
 from .forms import (
     ADAPTER_FILES,
     INDEX_FILES,
@@ -92,6 +100,8 @@ def _save(
     if saves_itself(model):
         before = _weight_stamps(folder)
         _save_itself(model, folder, state_dict, max_shard_size)
+        if is_peft_model(model):
+            _save_trained_beside(model, folder, state_dict, written)
         # Some classes have a `save_pretrained` that writes files under other names; a checkpoint must hold weights.
         if _weight_stamps(folder) != before:
             return
@@ -107,6 +117,18 @@ def _save_itself(model: Any, folder: Path, state_dict: Mapping[str, Any] | None,
         except (AttributeError, TypeError):
             require_tensors(model.state_dict() if state_dict is None else state_dict)  # its error names the entry
             raise
+
+
+def _save_trained_beside(model: Any, folder: Path, state_dict: Mapping[str, Any] | None, written: WrittenFiles) -> None:
+    """Write the trained weights of a PEFT model that its `save_pretrained` leaves out, if there are any."""
+    path = folder / TRAINED_BESIDE_NAME
+    with as_peft_knows(model) as adapted:
+        left_out = left_out_by_peft(adapted, adapted.state_dict() if state_dict is None else state_dict)
+    if left_out:
+        tensors = {name: tensor.contiguous() for name, tensor in left_out.items()}
+        write_safetensors(tensors, path, {"format": "pt"}, written)
+    else:
+        path.unlink(missing_ok=True)
 
 
 @contextmanager

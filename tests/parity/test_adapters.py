@@ -126,3 +126,62 @@ def test_the_best_of_all_adapters_is_back_at_the_end(ours, tmp_path):
     changed = [name for name in made.weights if not torch.equal(trained[8][name], trained[12][name])]
     assert len(changed) == 2 * 3
     assert made.trainer.model.active_adapters == ["second", "default", "third"]
+
+
+def p_tuned():
+    config = peft.PromptEncoderConfig(num_virtual_tokens=2, encoder_hidden_size=4, task_type="CAUSAL_LM")
+    return peft.get_peft_model(of_seed(gpt2), config)
+
+
+def with_projected_prefix():
+    config = peft.PrefixTuningConfig(
+        num_virtual_tokens=2, prefix_projection=True, encoder_hidden_size=4, task_type="CAUSAL_LM"
+    )
+    return peft.get_peft_model(of_seed(gpt2), config)
+
+
+def with_a_trained_base_weight():
+    model = adapted("default")
+    model.get_parameter("base_model.model.norm.weight").requires_grad_(True)
+    return model
+
+
+LEFT_OUT = {
+    "p-tuning": (p_tuned, sentence_data, gpt2),
+    "prefix with a projection": (with_projected_prefix, sentence_data, gpt2),
+    "a weight of the base": (with_a_trained_base_weight, point_data, Classifier),
+}
+
+
+@pytest.mark.parametrize("name", LEFT_OUT)
+def test_trained_weights_that_peft_leaves_out_are_resumed_and_the_best(ours, tmp_path, name):
+    """The reference goes on with other weights, or fails; PEFT reads the adapter as before."""
+    model, data, base = LEFT_OUT[name]
+    best = {"eval_strategy": "steps", "save_strategy": "steps", "eval_steps": 3, "save_steps": 3}
+    best |= {"load_best_model_at_end": True, "greater_is_better": True, "max_steps": 6, "learning_rate": 0.1}
+    trained = {}
+
+    class Watch(ours.TrainerCallback):
+        def on_step_end(self, args, state, control, model, **kwargs):
+            trained[state.global_step] = {name: weight.clone() for name, weight in model.state_dict().items()}
+
+    def first_is_best(api):
+        return {"compute_metrics": lambda prediction: {"first": -len(trained)}, "callbacks": [Watch()]}
+
+    case = Case(model, data, {**best, "metric_for_best_model": "first"}, extras=first_is_best)
+    whole = run(ours, case, tmp_path / "whole")
+    assert whole.state["best_global_step"] == 3
+    assert not differences(trained[3], whole.weights)
+
+    straight = trained[6]
+    checkpoint = tmp_path / "whole" / "checkpoint-3"
+    run(ours, case.but(model_seed=99), tmp_path / "on", resume=str(checkpoint))
+    assert not differences(straight, trained[6])
+    assert peft.PeftModel.from_pretrained(of_seed(base), checkpoint)
+
+    for missing in ("trained_beside_adapter.safetensors", "_manifest.json"):
+        (checkpoint / missing).unlink()
+    if name == "a weight of the base":
+        return
+    with pytest.raises(ValueError, match="has no weights of the encoder that makes the prompt 'default'"):
+        run(ours, case.but(model_seed=99), tmp_path / "without", resume=str(checkpoint))
