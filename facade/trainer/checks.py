@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import IterableDataset
+from torch.utils.data import Dataset, IterableDataset
 
 from ...lightning_modules.common.suggestions import did_you_mean
-from ...lightning_modules.data.lengths import has_length, why_without_length
+from ...lightning_modules.data.lengths import has_length, is_table, why_without_length
 from ...lightning_modules.models.float8 import require_float8
 from ...lightning_modules.models.liger import liger_patch
 from ..arguments import TrainingArguments, old_names
@@ -187,9 +187,19 @@ def dataset_problem(dataset: Any, name: str, *, inner: bool = False) -> str | No
     unusable = not hasattr(dataset, "__getitem__") and not hasattr(dataset, "__iter__")
     if dataset is None or isinstance(dataset, str) or unusable:
         return f"{name} must be {kind}, but is {_shown(dataset)}."
+    if isinstance(dataset, (list, tuple)) and any(map(_is_dataset, dataset[:1])):
+        meant = "Pass a dict, {'first': ..., 'second': ...}, to evaluate each under its name"
+        if name == "train_dataset":
+            meant = "Join them with torch.utils.data.ConcatDataset"
+        return f"{name} is a {type(dataset).__name__} of datasets, whose samples would be whole datasets. {meant}."
     if inner and isinstance(dataset, dict):
         return f"{name} must be {kind}, but is a dict ({', '.join(map(str, dataset))}): those go into eval_dataset."
     return None
+
+
+def _is_dataset(sample: Any) -> bool:
+    """Return whether a sample is a dataset itself; a list may be a sample, such as the messages of a chat."""
+    return isinstance(sample, Dataset) or is_table(sample)
 
 
 def require_dataset(dataset: Any, name: str) -> None:

@@ -101,7 +101,8 @@ def _as_mapping(feature: Any, index: int) -> Mapping[str, Any]:
     except TypeError:
         raise TypeError(
             f"Sample {index} of the batch is a {type(feature).__name__}, not a mapping or an object with attributes. "
-            "Let the dataset return dicts, or pass a `data_collator` for these."
+            "Let the dataset return dicts, or pass a `data_collator` for these. Several evaluation datasets are a dict "
+            "of them, not a list."
         ) from None
 
 

@@ -68,6 +68,7 @@ WRONG = [
     *[(name, value) for name in ("model", "train_dataset", "eval_dataset") for value in (5, Tiny)],
     *[("args", value) for value in ("folder", lightrainer.TrainingArguments)],
     ("eval_dataset", {"test": 5}),
+    *[(name, [Stream([]), Stream([])]) for name in ("train_dataset", "eval_dataset")],
     ("callbacks", ["print"]),
     ("optimizers", ("adam", None)),
     *[("optimizer_cls_and_kwargs", value) for value in (5, torch.optim.SGD, (torch.optim.SGD,), ("adam", {}))],
@@ -142,6 +143,10 @@ def test_data_without_a_batch(nothing_is_written, changes, words):
 
 def test_no_evaluation_data(nothing_is_written):
     made = trainer(nothing_is_written, eval_dataset=None)
+    with pytest.raises(TypeError, match=r"eval_dataset is a list of datasets.*Pass a dict"):
+        made.evaluate([Stream([]), Stream([])])
+    with pytest.raises(TypeError, match="are a dict of them, not a list"):
+        made.evaluate([points(8), points(8)])
     with pytest.raises(ValueError, match="eval_dataset="):
         made.evaluate()
 
