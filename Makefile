@@ -21,7 +21,7 @@ ifneq ($(RESOLUTION),)
 PIP_INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python --constraint $(CONSTRAINTS) $(UV_INDEXES)
 endif
 DEMO_OUTPUT := demo_output
-NEWEST_VERSION := 5.23.0
+NEWEST_VERSION := 5.24.0
 # On Python 3.10 it is an older one, 5.20.2, the last that runs there.
 # The client of the Hub that it takes and 5.3.0 does not, with what that needs, is tested with it.
 NEWEST := "transformers<=$(NEWEST_VERSION)" tokenizers==0.23.3 huggingface_hub==2.4.0 httpx2 httpcore2 truststore

@@ -1,6 +1,6 @@
 """Name the changes between two versions of transformers that `docs/develop/followed.md` has no row for.
 
-`make follow FROM=5.3.0 TO=5.23.0` compares the functions, methods, fields and constants of the modules that lightrainer
+`make follow FROM=5.3.0 TO=5.24.0` compares the functions, methods, fields and constants of the modules that lightrainer
 serves: signatures and syntax trees, without docstrings, comments and help texts. Rows are read from the sections
 "From X to Y" that overlap the range; where a section ends in between, what is before and after is compared apart.
 """

@@ -28,7 +28,7 @@ from ...lightning_modules.data.collators import RemoveColumnsCollator, remove_un
 from ...lightning_modules.internals.compiler import build_optimizers_plainly, step_plainly
 from ...lightning_modules.internals.lightning_version import require_lightning
 from ...lightning_modules.models import inspection
-from ...lightning_modules.models.outputs import losses_beside, read_loss, split_outputs
+from ...lightning_modules.models.outputs import CACHES, losses_beside, read_loss, split_outputs
 from ...lightning_modules.optim import decay_parameter_names, optimizer_class_and_kwargs
 from ...lightning_modules.training.label_smoothing import LabelSmoother
 from ...lightning_modules.training.noted_items import NotedItems
@@ -856,7 +856,7 @@ class Trainer:
             return loss, None, None
         if ignore_keys is None:
             config: Any = getattr(self.model, "config", None)
-            default = [] if config is None else ["past_key_values"]
+            default = () if config is None else CACHES
             ignore_keys = list(getattr(config, "keys_to_ignore_at_inference", default))
         return loss, nested_detach(steps.only(split_outputs(outputs, ignore_keys, has_loss=with_loss))), labels
 

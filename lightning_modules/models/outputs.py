@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+CACHES = ("past_key_values", "cache")
+"""Outputs of models of `transformers` before 5.24 and since, which are no predictions."""
 _ADVICE = "Otherwise override `compute_loss`, or pass `compute_loss_func`."
 
 

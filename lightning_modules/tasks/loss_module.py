@@ -13,7 +13,7 @@ from ..common.nested import find_batch_size
 from ..common.stop_iteration import stop_iteration_surfaces
 from ..evaluation.metrics import StageMetrics, as_batch_metrics, is_number, name_in_stage
 from ..models.inspection import accepts_loss_kwargs, base_of_adapter, predicts_next_token
-from ..models.outputs import predictions_in, read_loss
+from ..models.outputs import CACHES, predictions_in, read_loss
 from ..optim.module_optimizers import OptimizerSetting, ScheduleSetting, to_plain_setting
 from ..training.label_smoothing import LabelSmoother
 from ..training.micro_batch_loss import count_labels
@@ -411,7 +411,7 @@ class LossModule(OptimizerModule):
 def _not_predicted(model: nn.Module) -> list[str]:
     """Return the outputs that are not predictions, by the model's config."""
     config = getattr(model, "config", None)
-    return [] if config is None else list(getattr(config, "keys_to_ignore_at_inference", ["past_key_values"]))
+    return [] if config is None else list(getattr(config, "keys_to_ignore_at_inference", CACHES))
 
 
 def _as_function(loss_fn: Any) -> Any:

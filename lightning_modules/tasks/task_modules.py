@@ -11,7 +11,7 @@ from torch.nn import functional
 from ..evaluation.metrics import TokenPerplexity, metric_dtype
 from ..internals.lightning_import import classification, torchmetrics
 from ..models.inspection import accepted_arguments
-from ..models.outputs import has_loss, predictions_in
+from ..models.outputs import CACHES, has_loss, predictions_in
 from .batch_inputs import count_targets
 from .loss_module import LossModule
 from .model_module import ModelSource
@@ -107,7 +107,7 @@ class TaskModule(LossModule):
         if has_loss(outputs) or not isinstance(labels, torch.Tensor):
             return super().read_loss(outputs, batch, items)
         items = self._divisor(self._count_targets(labels)) if self._is_part_of_step() else None
-        return self.loss_of_logits(_first_tensor(predictions_in(outputs, ["past_key_values"])), labels, items)
+        return self.loss_of_logits(_first_tensor(predictions_in(outputs, CACHES)), labels, items)
 
     def _items_of_loss(self, batch: Any, items: torch.Tensor | None, outputs: Any) -> torch.Tensor | None:
         smoothed = self._named_labels(batch) if self.label_smoothing else None

@@ -69,12 +69,17 @@ class DataCollatorWithFlattening(DefaultDataCollator):
         return {name: _column(kind, name, values) for name, values in columns.items()}
 
     def _columns(self, features: list[Any], separator: int) -> dict[str, Any]:
+        features = [feature for feature in features if len(feature["input_ids"]) > 0]
+        if not features:
+            raise ValueError(
+                "All samples of the batch are empty. Leave them out of the dataset, or take larger batches."
+            )
         samples = [_as_list(feature["input_ids"]) for feature in features]
         labels = [_as_list(feature["labels"]) for feature in features] if "labels" in features[0] else samples
         lengths = [len(sample) for sample in samples]
         columns: dict[str, Any] = {
             "input_ids": _joined(samples),
-            "labels": _joined([[separator, *row[1:]] for row in labels if row]),
+            "labels": _joined([[separator, *row[1:]] for row in labels]),
         }
         if self.return_position_ids:
             first = self.position_ids_start

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from collections.abc import Mapping
@@ -29,7 +30,8 @@ _SPECIAL = "special_tokens_mask"
 class DataCollatorForLanguageModeling(TorchMasking, NumpyMasking, DataCollatorMixin):
     """As `transformers.DataCollatorForLanguageModeling`: the same draws of the same generators, so the same batches.
 
-    Better than 5.3.0: `seed=0` is a seed (as in 5.23); for whole words, samples may have different lengths.
+    Better than 5.3.0: `seed=0` is a seed (as in 5.23); workers draw different numbers, also if the collator was used
+    before they started (as in 5.24); for whole words, samples may have different lengths.
 
     Raises:
         ValueError: options that contradict each other, or a tokenizer without mask token under `mlm`.
@@ -69,6 +71,7 @@ class DataCollatorForLanguageModeling(TorchMasking, NumpyMasking, DataCollatorMi
         if self.whole_word_mask:
             self._prepare_whole_words()
         self.generator: Any = None
+        self._generator_pid: int | None = None  # None: restored from a checkpoint, for the process that has it
 
     def _check_mlm(self) -> None:
         if getattr(self.tokenizer, "mask_token", None) is None:
@@ -86,20 +89,35 @@ class DataCollatorForLanguageModeling(TorchMasking, NumpyMasking, DataCollatorMi
             )
             self.mask_replace_prob, self.random_replace_prob = 1.0, 0.0
 
-    def get_generator(self, seed: int) -> Any:
-        """Return a generator of the library that `return_tensors` names."""
-        if self.return_tensors == "np":
+    def get_generator(self, seed: int, return_tensors: str | None = None) -> Any:
+        """Return a generator of the library that `return_tensors` names, by default the attribute of that name."""
+        if (return_tensors or self.return_tensors) == "np":
             return np.random.default_rng(seed)
         import torch
 
         return torch.Generator().manual_seed(seed)
 
-    def create_rng(self) -> None:
-        """Make the generator: of the seed, or in a data worker of the seed plus its number."""
+    def create_rng(self, return_tensors: str | None = None) -> None:
+        """Make the generator: of the seed, or in a data worker of the seed plus its number; see `get_generator`."""
         data = sys.modules.get("torch.utils.data")
         worker = None if data is None else data.get_worker_info()
         assert self.seed is not None
-        self.generator = self.get_generator(self.seed if worker is None else self.seed + worker.id)
+        seed = self.seed if worker is None else self.seed + worker.id
+        self.generator = self.get_generator(seed, return_tensors)
+        self._generator_pid = os.getpid()
+
+    def _has_generator(self, kind: str) -> bool:
+        """Return whether there is a generator for tensors or arrays, and not one inherited from the parent process.
+
+        All workers would draw the same numbers from that, as in transformers before 5.24.
+        """
+        if self._generator_pid not in (None, os.getpid()):
+            return False
+        if kind == "np":
+            return isinstance(self.generator, np.random.Generator)
+        import torch
+
+        return isinstance(self.generator, torch.Generator)
 
     def torch_call(self, examples: list[Any]) -> Any:
         """Return the batch as tensors, with "labels": -100 where there is nothing to learn.
@@ -125,8 +143,8 @@ class DataCollatorForLanguageModeling(TorchMasking, NumpyMasking, DataCollatorMi
 
     def _batch(self, features: list[Any], kind: str) -> tuple[Any, Any, Any]:
         """Return the padded batch, and apart from it the mask of special tokens and the spans, if there are any."""
-        if self.seed is not None and self.generator is None:
-            self.create_rng()
+        if self.seed is not None and not self._has_generator(kind):
+            self.create_rng(kind)
         if not isinstance(features[0], Mapping):
             collate = torch_collate_batch if kind == "pt" else numpy_collate_batch
             return {"input_ids": collate(features, self.tokenizer, self.pad_to_multiple_of)}, None, None

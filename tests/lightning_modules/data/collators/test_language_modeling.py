@@ -141,6 +141,25 @@ def test_batches_of_workers_equal_the_reference(workers, seed):
         assert_same(batch, expected)
 
 
+def test_workers_draw_different_numbers_after_the_collator_was_used():
+    """In versions before 5.24 they inherit its generator, and draw the same."""
+    collator = ours.DataCollatorForLanguageModeling(tokenizer(), seed=3)
+    sample = {"input_ids": list(range(5, 31))}
+    collator([sample])
+    first, second = DataLoader([sample] * 2, batch_size=1, num_workers=2, collate_fn=collator)
+    assert (first["labels"] != second["labels"]).any()
+
+
+def test_kind_of_a_call_decides_the_generator():
+    """As in 5.24, also after a call of the other kind."""
+    sample = {"input_ids": list(range(5, 31))}
+    collator = ours.DataCollatorForLanguageModeling(tokenizer(), seed=3)
+    expected = ours.DataCollatorForLanguageModeling(tokenizer(), seed=3, return_tensors="np")([sample])
+    collator([sample])
+    found = collator([sample], return_tensors="np")
+    assert (found["labels"] == expected["labels"]).all()
+
+
 def test_zero_is_a_seed():
     """In 5.3.0 it is none; later versions (5.23) have it so."""
     collators = [ours.DataCollatorForLanguageModeling(tokenizer(), seed=0) for _ in range(2)]

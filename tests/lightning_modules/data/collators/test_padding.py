@@ -104,12 +104,14 @@ def test_flattened_batches_equal_the_reference(kind):
 
 
 def test_flattening_beyond_5_3():
-    """5.23 lets places begin elsewhere; an empty sample is no trouble."""
+    """5.23 lets places begin elsewhere; empty samples are left out, and are an error alone, as in 5.24."""
     collator = ours.DataCollatorWithFlattening(position_ids_start=2, return_seq_idx=True)
     batch = collator([{"input_ids": [5, 6]}, {"input_ids": []}, {"input_ids": [7]}])
     assert batch["position_ids"].tolist() == [[2, 3, 2]]
     assert batch["labels"].tolist() == [[-100, 6, -100]]
-    assert batch["seq_idx"].tolist() == [[0, 0, 2]]
+    assert batch["seq_idx"].tolist() == [[0, 0, 1]]
+    with pytest.raises(ValueError, match="All samples of the batch are empty"):
+        collator([{"input_ids": []}])
     with pytest.raises(ValueError, match="'tf'"):
         collator([{"input_ids": [1]}], return_tensors="tf")
 
