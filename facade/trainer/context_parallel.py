@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -14,10 +15,13 @@ from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ...lightning_modules.distributed.sequence_sharding import IGNORED, ready_to_split, split_names
 from ...lightning_modules.models import inspection
 from ...lightning_modules.models.inspection import shifts_smoothed_labels
+from ...lightning_modules.models.outputs import find_loss
 from ..arguments.parallelism import parts_of_sequences, read_parallelism
 
 if TYPE_CHECKING:
     from .. import Trainer
+
+logger = logging.getLogger(__name__)
 
 
 class ContextParallel:
@@ -35,6 +39,12 @@ class ContextParallel:
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
         self.targets: dict[str, torch.Tensor] | None = None
+        self._inputs: dict[str, Any] = {}
+        self._model_loss: torch.Tensor | None = None
+        """Loss that the model returned last in the current split, noted for overrides of `compute_loss`."""
+        self._is_scaled = False
+        """True if `loss_of_part` has scaled the loss of the current split."""
+        self._warned = False
 
     def prepare(
         self, model: nn.Module, inputs: dict[str, Any]
@@ -58,23 +68,51 @@ class ContextParallel:
             raise ValueError(f"{said}. Override compute_loss: its inputs have shift_labels.")
         masked = inspection.is_pretrained(inspection.base_of_adapter(model))
         ready = trainer._prepare_input(ready_to_split(inputs, size=size, whole_mask=masked))
-        return partial(self._split, ready, argument), ready
+        return partial(self._split, model, ready, argument), ready
 
     @contextlib.contextmanager
-    def _split(self, inputs: dict[str, Any], argument: str) -> Iterator[None]:
+    def _split(self, model: nn.Module, inputs: dict[str, Any], argument: str) -> Iterator[None]:
         names = split_names(inputs)
         buffers = [inputs[name] for name in names]
         targets = {name: inputs[name].ne(IGNORED).sum() for name in names if name in ("labels", "shift_labels")}
         with self.trainer.accelerator.maybe_context_parallel(buffers, [1] * len(buffers), set(buffers)) as calls:
-            self.targets = targets
+            self.targets, self._inputs, self._is_scaled = targets, inputs, False
+            hook = model.register_forward_hook(self._note_loss)
             try:
                 yield
             finally:
-                self.targets = None
+                hook.remove()
+                self.targets, self._inputs, self._model_loss = None, {}, None
         if calls.count == 0:
             called = "torch.nn.functional.scaled_dot_product_attention, the one attention that is split"
             said = f"parallelism_config: {argument} above 1, but the model has not called {called}"
             raise ValueError(f"{said}. Call it by that name, or use dp_shard_size.")
+
+    def _note_loss(self, model: nn.Module, arguments: Any, outputs: Any) -> None:
+        self._model_loss = find_loss(outputs)
+
+    def loss_of_override(self, loss: torch.Tensor, model: nn.Module, *, is_mean: bool) -> torch.Tensor:
+        """Scale the loss of an overridden `compute_loss` as `loss_of_part` does, if it is the loss of the model.
+
+        The loss of the Trainer is returned as it is, and so is any other; a warning says, once, what that has to be.
+
+        Args:
+            loss: returned by `compute_loss`.
+            model: the trained model.
+            is_mean: see `loss_of_part`.
+        """
+        if self.targets is None or self._is_scaled:
+            return loss
+        if loss is self._model_loss:
+            return self.loss_of_part(loss, model, self._inputs, None, is_mean=is_mean)
+        if not self._warned:
+            self._warned = True
+            logger.warning(
+                "compute_loss is overridden, and returns neither the loss of the model nor that of the Trainer's. "
+                "Each process has a part of the sequences, with other numbers of labels: the mean of these losses over "
+                "the processes has to be the loss of the whole. Build on super().compute_loss(model, inputs, ...)."
+            )
+        return loss
 
     def pop_labels(self, model: nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
         """Remove the labels from the inputs; returns those for label smoothing, shifted if the model needs it."""
@@ -99,6 +137,7 @@ class ContextParallel:
             smoothed: labels of the part if label smoothing computed the loss.
             is_mean: the loss is a mean over the labels of the part.
         """
+        self._is_scaled = True
         size = parts_of_sequences(self.trainer.args)
         if not is_mean:
             return loss * size

@@ -563,6 +563,7 @@ class Trainer:
                 known = inspection.accepted_arguments(self.compute_loss, **known)
             with self.compute_loss_context_manager():
                 loss: Any = self.compute_loss(model, inputs, **known)
+            loss = self._context_parallel.loss_of_override(loss, model, is_mean=micro_batch.is_mean)
             del inputs
             if self.args.torch_empty_cache_steps is not None:
                 steps.empty_cache_if_due(self.args, self.state.global_step)

@@ -7,6 +7,7 @@ See `short_runs.train_cases`. The batch of a step is that of one
 process. DEVICE=cuda takes GPUs, one for each process.
 """
 
+import logging
 import os
 import sys
 from pathlib import Path
@@ -33,6 +34,8 @@ CASES: dict[str, dict[str, Any]] = {
     "grid_items": {"parallelism_config": GRID, "fsdp": "full_shard", "fsdp_config": PARTS},
     "wide_mean": {"parallelism_config": {"cp_size": 4} | BY_NEIGHBOURS},
     "split_items": {"parallelism_config": TWO | {"tp_size": 2}, "accelerator_config": {"dispatch_batches": True}},
+    "own_mean": {"parallelism_config": TWO},
+    "own_items": {"parallelism_config": TWO},
     "heads_mean": {"parallelism_config": HEADS},
     "heads_items": {"parallelism_config": HEADS},
     "heads_llama": {"parallelism_config": HEADS, "gradient_checkpointing": True},
@@ -98,6 +101,44 @@ class Model(nn.Module):
         return {"loss": loss if num_items_in_batch is None else loss / num_items_in_batch, "logits": logits}
 
 
+class OwnLoss(lightrainer.Trainer):
+    """Returns the loss of the model."""
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        if self.model_accepts_loss_kwargs:
+            inputs = {**inputs, "num_items_in_batch": num_items_in_batch}
+        outputs = model(**inputs)
+        return (outputs["loss"], outputs) if return_outputs else outputs["loss"]
+
+
+class OtherLoss(OwnLoss):
+    """Returns a loss that is not the one of the model."""
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        found = super().compute_loss(model, inputs, return_outputs)
+        return found if return_outputs else found * 1.0
+
+
+class Heard(logging.Handler):
+    """Keeps warnings."""
+
+    def __init__(self):
+        super().__init__(logging.WARNING)
+        self.said: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.said.append(record.getMessage())
+
+
+def warned(folder: Path, case: str, cls: type[lightrainer.Trainer]) -> int:
+    """Return how often a training of four micro-batches warned of its loss."""
+    heard = Heard()
+    logging.getLogger("lightrainer").addHandler(heard)
+    trainer_of(folder, case, stop=2, cls=cls).train()
+    logging.getLogger("lightrainer").removeHandler(heard)
+    return sum("compute_loss is overridden" in said for said in heard.said)
+
+
 def model_of(case: str) -> nn.Module:
     if form(case) != "llama":
         return Model(accepts_loss_kwargs=form(case) == "items")
@@ -144,11 +185,19 @@ def refused(folder: Path, case: str) -> dict[str, Any]:
             trainer.train()
         except ValueError as error:
             said[name] = str(error)
-    return {"said": said, "attention": functional.scaled_dot_product_attention is ATTENTION}
+    attention = functional.scaled_dot_product_attention is ATTENTION
+    warnings = [warned(folder / cls.__name__, case, cls) for cls in (lightrainer.Trainer, OwnLoss, OtherLoss)]
+    return {"said": said, "attention": attention, "warnings": warnings}
 
 
 def trainer_of(
-    folder: Path, case: str, *, seed: int = 7, stop: int | None = None, **changes: Any
+    folder: Path,
+    case: str,
+    *,
+    seed: int = 7,
+    stop: int | None = None,
+    cls: type[lightrainer.Trainer] | None = None,
+    **changes: Any,
 ) -> lightrainer.Trainer:
     """16 samples in batches of 4, two of them a step, two steps a pass."""
     options = dict(CASES[case])
@@ -162,7 +211,9 @@ def trainer_of(
     arguments = short_arguments(folder, shares=groups.get("dp_shard_size", 1), **options)
     torch.manual_seed(seed)
     given = {"train_dataset": samples(case, 16, 1), "eval_dataset": samples(case, 8, 2), **changes}
-    return lightrainer.Trainer(**{"model": model_of(case), **given}, args=arguments, callbacks=[StopAt(stop)])
+    if cls is None:
+        cls = OwnLoss if case.startswith("own") else lightrainer.Trainer
+    return cls(**{"model": model_of(case), **given}, args=arguments, callbacks=[StopAt(stop)])
 
 
 def seen(trainer: lightrainer.Trainer, folder: Path) -> dict[str, Any]:

@@ -12,6 +12,7 @@ SCRIPT = Path(__file__).with_name("context_script.py")
 LANGUAGE_MODELS = ["llama", "smooth_llama"]
 PAIR = ["mean", "items", "smooth", *LANGUAGE_MODELS]
 HEADS = ["heads_mean", "heads_items", "heads_llama"]
+OWN = ["own_mean", "own_items"]
 GRID = ["grid_items", "wide_mean", "split_items", "heads_grid_items", "heads_wide_llama", "heads_split_items"]
 PARAMETERS = 3375  # embeddings of 31 and 13, two blocks of norm, three projections and one with a bias, and a head
 
@@ -19,7 +20,7 @@ PARAMETERS = 3375  # embeddings of 31 and 13, two blocks of norm, three projecti
 @pytest.fixture(scope="module", params=devices(4))
 def results(request, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Any], dict[str, Any]]:
     """See `launched`."""
-    groups = (2, [*PAIR, *HEADS, "bf16", "refused", "refused_heads"]), (4, GRID)
+    groups = (2, [*PAIR, *OWN, *HEADS, "bf16", "refused", "refused_heads"]), (4, GRID)
     return launched(SCRIPT, tmp_path_factory.mktemp("contexts"), request.param, PAIR, *groups)
 
 
@@ -32,12 +33,13 @@ def ranks(case: str) -> range:
     return range(4 if case in GRID else 2)
 
 
-@pytest.mark.parametrize("case", [*PAIR, *HEADS, *GRID])
+@pytest.mark.parametrize("case", [*PAIR, *OWN, *HEADS, *GRID])
 def test_the_numbers_are_those_of_one_process(results, case):
     """With accumulation and clipping, means and sums over labels, of which a process of four has none: to 1e-5.
 
     Sequences are of 13 positions, which four parts do not divide; some are padded. Keys and values go round by either
-    method, and activations are computed anew. Or heads of attention are dealt out, also fewer of keys than processes.
+    method, and activations are computed again. An own `compute_loss` returns the loss of the model. Or heads of
+    attention are dealt out, also fewer of keys than processes.
     """
     expected = results(single(case), "single")
     for rank in ranks(case):
@@ -64,6 +66,7 @@ def test_what_only_a_batch_shows_is_refused_with_what_to_do(results, case, argum
         assert found["said"].keys() == expected.keys()
         assert all(expected[name] in said for name, said in found["said"].items())
         assert found["attention"] is True
+        assert found["warnings"] == [0, 0, 1], "of the Trainer's loss, of the model's, and of another one"
 
 
 def test_half_precision_is_near_but_not_the_same(results):
