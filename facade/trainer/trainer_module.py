@@ -12,6 +12,7 @@ import torch
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from ...lightning_modules.internals import fast_path, lightning_internals
+from ...lightning_modules.internals.lightning_import import callbacks_of
 from ...lightning_modules.models.inspection import accepted_arguments
 from ...lightning_modules.tasks.resuming import add_process_states
 from ...lightning_modules.training.accumulation import Window, WindowLoader
@@ -57,6 +58,8 @@ class Epoch:
     """`Trainer.training_step` has the parameter `num_items_in_batch`."""
     runs_own_backward: bool = False
     """An override of `Trainer.training_step` may call `loss.backward()` itself."""
+    calls_callbacks: bool = False
+    """There are Lightning callbacks."""
     windows: int = 0
     """Windows of the epoch that were read."""
     stepped: bool = False
@@ -213,6 +216,7 @@ class TrainerModule(EvaluationModule):
             may_skip_steps=strategy.step_was_skipped is not None or facade.accelerator.scaler is not None,
             takes_items=bool(accepted_arguments(facade.training_step, num_items_in_batch=None)),
             runs_own_backward=not is_own(facade, "training_step") and mentions(facade, "backward"),
+            calls_callbacks=bool(callbacks_of(running)),
             windows=self.windows.done,
             grad_norm=norm,
             learning_rate=rate,
@@ -300,13 +304,15 @@ class TrainerModule(EvaluationModule):
             if schedule is not None and not skipped and not isinstance(schedule, ReduceLROnPlateau):
                 schedule.step()
 
-        # Zero.
-        called.zero_grad()
-
         # Count.
         state.global_step += 1
         state.epoch = self.windows.epochs_done(self.length.steps_in_epoch)
         epoch.stepped = True
+
+        # Zero.
+        if epoch.calls_callbacks:
+            lightning_internals.call_hooks_before_zero_grad(self, epoch.optimizer)
+        called.zero_grad()
         return loss
 
     def on_train_batch_end(self, outputs: Any, batch: Window, batch_idx: int) -> None:

@@ -201,5 +201,16 @@ def call_hooks_before_step(module: Any, optimizer: Any) -> None:
     module.on_before_optimizer_step(optimizer)
 
 
+def call_hooks_before_zero_grad(module: Any, optimizer: Any) -> None:
+    """Call the hooks `on_before_zero_grad`, which Lightning calls in automatic optimization only.
+
+    Args:
+        module: the module of a running trainer.
+        optimizer: the one whose gradients are about to be removed.
+    """
+    for callback in callbacks_of(module.trainer):
+        callback.on_before_zero_grad(module.trainer, module, optimizer)
+
+
 def _set_progress(tracker: Any, count: int) -> None:
     tracker.ready = tracker.started = tracker.processed = tracker.completed = count

@@ -47,7 +47,7 @@ def test_one_step_of_a_training(tmp_path, events):
     trainer(tmp_path, callbacks=[recorder(events)], max_steps=1).train()
     before = "setup on_fit_start on_train_start on_train_epoch_start on_train_batch_start on_before_backward"
     before += " on_after_backward on_before_optimizer_step"
-    after = "on_train_batch_end on_train_epoch_end on_train_end on_fit_end teardown"
+    after = "on_before_zero_grad on_train_batch_end on_train_epoch_end on_train_end on_fit_end teardown"
     assert events == [(hook, 0) for hook in before.split()] + [(hook, 1) for hook in after.split()]
 
 
