@@ -16,6 +16,7 @@ from ...lightning_modules.distributed.sequence_sharding import IGNORED, ready_to
 from ...lightning_modules.models import inspection
 from ...lightning_modules.models.inspection import shifts_smoothed_labels
 from ...lightning_modules.models.outputs import find_loss
+from ...lightning_modules.training.noted_items import NotedItems
 from ..arguments.parallelism import parts_of_sequences, read_parallelism
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ class ContextParallel:
     def _note_loss(self, model: nn.Module, arguments: Any, outputs: Any) -> None:
         self._model_loss = find_loss(outputs)
 
-    def loss_of_override(self, loss: torch.Tensor, model: nn.Module, *, is_mean: bool) -> torch.Tensor:
+    def loss_of_override(self, loss: torch.Tensor, model: nn.Module, items: NotedItems | None) -> torch.Tensor:
         """Scale the loss of an overridden `compute_loss` as `loss_of_part` does, if it is the loss of the model.
 
         The loss of the Trainer is returned as it is, and so is any other; a warning says, once, what that has to be.
@@ -99,11 +100,12 @@ class ContextParallel:
         Args:
             loss: returned by `compute_loss`.
             model: the trained model.
-            is_mean: see `loss_of_part`.
+            items: of the whole step, as `compute_loss` got them; they note whether the loss was divided by them.
         """
-        if self.targets is None or self._is_scaled:
+        if self._is_scaled:
             return loss
         if loss is self._model_loss:
+            is_mean = items is None or not items.use.noted
             return self.loss_of_part(loss, model, self._inputs, None, is_mean=is_mean)
         if not self._warned:
             self._warned = True

@@ -558,12 +558,16 @@ class Trainer:
                 # Called outside of a training: each micro-batch counts the same.
                 micro_batch = equal_part(self, num_items_in_batch)
                 num_items_in_batch = micro_batch.items
+            splits_sequences = self._context_parallel.targets is not None
+            if splits_sequences and num_items_in_batch is not None:
+                num_items_in_batch = NotedItems.of(num_items_in_batch)
             known: dict[str, Any] = {"num_items_in_batch": num_items_in_batch}
             if getattr(self.compute_loss, "__func__", None) is not Trainer.compute_loss:
                 known = inspection.accepted_arguments(self.compute_loss, **known)
             with self.compute_loss_context_manager():
                 loss: Any = self.compute_loss(model, inputs, **known)
-            loss = self._context_parallel.loss_of_override(loss, model, is_mean=micro_batch.is_mean)
+            if splits_sequences:
+                loss = self._context_parallel.loss_of_override(loss, model, num_items_in_batch)
             del inputs
             if self.args.torch_empty_cache_steps is not None:
                 steps.empty_cache_if_due(self.args, self.state.global_step)
