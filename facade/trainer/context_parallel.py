@@ -92,7 +92,7 @@ class ContextParallel:
     def _note_loss(self, model: nn.Module, arguments: Any, outputs: Any) -> None:
         self._model_loss = find_loss(outputs)
 
-    def loss_of_override(self, loss: torch.Tensor, model: nn.Module, items: NotedItems | None) -> torch.Tensor:
+    def loss_of_override(self, loss: torch.Tensor, model: nn.Module, items: torch.Tensor | int | None) -> torch.Tensor:
         """Scale the loss of an overridden `compute_loss` as `loss_of_part` does, if it is the loss of the model.
 
         The loss of the Trainer is returned as it is, and so is any other; a warning says, once, what that has to be.
@@ -100,12 +100,12 @@ class ContextParallel:
         Args:
             loss: returned by `compute_loss`.
             model: the trained model.
-            items: of the whole step, as `compute_loss` got them; they note whether the loss was divided by them.
+            items: of the whole step, as `compute_loss` got them; `NotedItems` tell whether it divided by them.
         """
         if self._is_scaled:
             return loss
         if loss is self._model_loss:
-            is_mean = items is None or not items.use.noted
+            is_mean = not (isinstance(items, NotedItems) and items.use.noted)
             return self.loss_of_part(loss, model, self._inputs, None, is_mean=is_mean)
         if not self._warned:
             self._warned = True
