@@ -15,6 +15,7 @@ from ..lightning_modules.common.suggestions import did_you_mean
 from .base import EVENTS, TrainerCallback
 from .flow import DefaultFlowCallback
 from .state import TrainerControl, TrainerState
+from .switch_setters import SwitchSetters
 
 logger = logging.getLogger(__name__)
 
@@ -47,8 +48,11 @@ class CallbackHandler(TrainerCallback):
 
     All of these are attributes that can be replaced at any time, as are `train_dataloader` and `eval_dataloader`;
     callbacks may also be appended to `callbacks`. All events go through `call_event`. `unlisted` maps events to
-    methods of the Trainer itself, which are called after the callbacks.
+    methods of the Trainer itself, which are called after the callbacks. `setters`, where there is one, notes which
+    callback sets a switch of the control.
     """
+
+    setters: SwitchSetters | None = None
 
     def __init__(
         self, callbacks: Iterable[Any], model: Any, processing_class: Any, optimizer: Any, lr_scheduler: Any
@@ -130,6 +134,8 @@ class CallbackHandler(TrainerCallback):
         """
         if event not in _EVENTS:
             self._check_is_defined(event)
+        if self.setters is not None:
+            self.setters.note(control, None, event)
         callbacks, start = self.callbacks, 0
         while True:
             for index, callback in enumerate(islice(callbacks, start, None), start):
@@ -154,6 +160,8 @@ class CallbackHandler(TrainerCallback):
                             f"{type(callback).__name__}.{event} returned {returned!r}, not the control or None."
                         )
                     control = returned
+                if self.setters is not None:
+                    self.setters.note(control, type(callback), event)
                 if index >= len(callbacks) or callbacks[index] is not callback:  # it has changed the list
                     start = _index_after(callback, index, callbacks)
                     break

@@ -652,14 +652,17 @@ class Trainer:
         if self.args.push_to_hub:
             self._checkpoints.push_written()
         if self.control.should_log and self.state.global_step > run.losses.last_logged:
+            run.require_in_all("should_log")
             run.log_progress(grad_norm, learning_rate, start_time)
         if self.control.should_evaluate:
+            run.require_in_all("should_evaluate")
             with run.interrupted_evaluation.during_evaluation():
                 metrics = self._evaluate(trial, ignore_keys_for_eval)
             is_best = self._determine_best_metric(metrics=metrics, trial=trial)
             if self.args.save_strategy == "best":
                 self.control.should_save = is_best or self._signals.is_interrupted
         if self.control.should_save:
+            run.require_in_all("should_save")
             self._token_counter.flush()
             if save_or_warn(self, model, trial):
                 self.control = self.callback_handler.on_save(self.args, self.state, self.control)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from ...callbacks.switch_setters import SwitchSetters
 from ...lightning_modules.internals import fast_path, lightning_internals
 from ...lightning_modules.internals.lightning_import import callbacks_of
 from ...lightning_modules.models.inspection import accepted_arguments
@@ -20,6 +21,7 @@ from ...lightning_modules.training.micro_batch_loss import MicroBatchLoss, Weigh
 from ...lightning_modules.training.out_of_memory import explain
 from ..arguments.enums import DebugOption
 from ..checkpointing.interrupted_evaluation import InterruptedEvaluation
+from ..distributed.shared_decisions import SharedDecisions
 from ..distributed.xla_device import print_metrics
 from ..evaluation.metrics import Moment
 from ..evaluation.module import EvaluationModule
@@ -102,6 +104,7 @@ class TrainerModule(EvaluationModule):
         self.facade, self.run, self.trial, self.ignore_keys = facade, run, run.trial, run.ignore_keys
         self.length, self.windows, self.checkpoint = length, windows, checkpoint
         self.memory = facade._batch_size_finder.consensus()
+        self.decisions = self._shared_decisions()
         self.start_time = Moment()
         self.losses = facade._running_loss = RunningLoss(facade)
         self.loss_weights = LossWeights(facade)
@@ -268,6 +271,7 @@ class TrainerModule(EvaluationModule):
             if not is_last:
                 facade.control = handler.on_substep_end(args, state, facade.control)
                 if facade.control.should_epoch_stop or facade.control.should_training_stop:
+                    self.require_in_all("should_epoch_stop", "should_training_stop")
                     break
         if memory.is_shared:
             memory.settle(facade.model.parameters() if is_last else ())
@@ -325,6 +329,7 @@ class TrainerModule(EvaluationModule):
             self._log_save_evaluate()
         control = facade.control
         if control.should_epoch_stop or control.should_training_stop:
+            self.require_in_all("should_epoch_stop", "should_training_stop")
             self.windows.stop()
         if control.should_training_stop:
             self.lightning_trainer.should_stop = True
@@ -342,6 +347,7 @@ class TrainerModule(EvaluationModule):
             print_metrics()
         self.windows.end_epoch()
         if facade.control.should_training_stop:
+            self.require_in_all("should_training_stop")
             self.lightning_trainer.should_stop = True
 
     def on_train_end(self) -> None:
@@ -424,6 +430,22 @@ class TrainerModule(EvaluationModule):
         facade.current_flos += float(facade.floating_point_ops(inputs))
         facade._track_num_input_tokens(inputs)
         return loss
+
+    def _shared_decisions(self) -> SharedDecisions | None:
+        """Return what compares the switches of the control between processes; None in a single process."""
+        args = self.facade.args
+        if args.world_size == 1:
+            return None
+        setters = self.facade.callback_handler.setters = SwitchSetters()
+        return SharedDecisions(args, setters)
+
+    def require_in_all(self, *switches: str) -> None:
+        """Check that all processes act on those of these switches that are set here, see `SharedDecisions`."""
+        if self.decisions is None:
+            return
+        for switch in switches:
+            if getattr(self.facade.control, switch):
+                self.decisions.require(switch, self.facade.state.global_step)
 
     def _log_save_evaluate(self) -> None:
         losses, epoch, facade = self.losses, self.epoch, self.facade

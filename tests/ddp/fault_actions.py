@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ from torch import nn
 from torch.nn import functional
 
 from lightrainer import Trainer, TrainerCallback, TrainingArguments
+from lightrainer.facade.distributed.shared_decisions import SharedDecisions
+
+SWITCHES = ("should_log", "should_evaluate", "should_save", "should_epoch_stop", "should_training_stop")
 
 
 def rank() -> int:
@@ -79,6 +83,19 @@ def trainer(folder: Path, model: nn.Module | None = None, data: Any = None, call
     )
 
 
+class Decides(TrainerCallback):
+    """Sets a switch of the control after the second step, in these processes."""
+
+    def __init__(self, switch: str, ranks: tuple[int, ...]):
+        self.switch, self.ranks = switch, ranks
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step == 2 and rank() in self.ranks:
+            if len(self.ranks) > 1 and rank() == 0:
+                time.sleep(3 * SharedDecisions.seconds)  # as long as others may be waited for, and longer
+            setattr(control, self.switch, True)
+
+
 def only(one: int, happens: Any) -> Any:
     """Something that happens in one process only."""
     return happens if rank() == one else None
@@ -129,6 +146,24 @@ def at_step(one: int, happens: Any) -> Any:
     return AtStep(happens) if rank() == one else None
 
 
+def decided(folder: Path, switch: str, ranks: tuple[int, ...]) -> None:
+    SharedDecisions.seconds = 0.1 if len(ranks) > 1 else 1.0
+    trainer(folder, callback=Decides(switch, ranks), logging_steps=3).train()
+
+
+def decided_outside_of_callbacks(folder: Path) -> None:
+    SharedDecisions.seconds = 1.0
+    made = trainer(folder)
+    compute_loss = made.compute_loss
+
+    def compute_and_decide(*given: Any, **named: Any) -> Any:
+        made.control.should_training_stop = rank() == 0 and made.state.global_step == 2
+        return compute_loss(*given, **named)
+
+    made.compute_loss = compute_and_decide
+    made.train()
+
+
 ACTIONS: dict[str, Any] = {action.__name__: action for action in (killed, before_training, catches, in_evaluation)}
 ACTIONS |= {
     "raises": lambda folder: trainer(folder, Classifier(only(1, fail))).train(),
@@ -138,4 +173,8 @@ ACTIONS |= {
     "worker_dies": lambda folder: trainer(folder, data=Points(only(1, kill)), dataloader_num_workers=1).train(),
     "hangs": lambda folder: trainer(folder, callback=at_step(1, hang), ddp_timeout=3).train(),
     "absent": lambda folder: trainer(folder, ddp_timeout=2).train(),
+    "decided_outside": decided_outside_of_callbacks,
 }
+for switch in SWITCHES:
+    ACTIONS[f"{switch}_alone"] = partial(decided, switch=switch, ranks=(0,))
+    ACTIONS[f"{switch}_together"] = partial(decided, switch=switch, ranks=(0, 1))

@@ -23,6 +23,8 @@ SCENARIOS = {  # exit codes, and what each process says of it
     "in_evaluation": ([1, 1], ["Process 1 (pid {} on ", "ArithmeticError"]),
     "absent": ([1], ["Process 0 of 2 waited 2 s (ddp_timeout) at 127.0.0.1:"]),
 }
+SWITCHES = ("should_log", "should_evaluate", "should_save", "should_epoch_stop", "should_training_stop")
+DECISIONS = [f"{switch}_{who}" for switch in SWITCHES for who in ("alone", "together")] + ["decided_outside"]
 REASONS = {"killed": GONE, "first_killed": GONE, "leaves": GONE, "hangs": "in hang (fault_actions.py, line"}
 REASONS |= {"worker_dies": "DataLoader worker", "absent": "1/2 clients joined"}
 
@@ -39,7 +41,7 @@ def of_two(script, folder, *options, **environment):
 def faults(tmp_path_factory):
     folder = tmp_path_factory.mktemp("faults")
     options = {"log": folder / "log.txt", "seconds": SECONDS, "processes": 0}
-    said = finished_ranks(HERE / "fault_script.py", str(folder), *SCENARIOS, **options)
+    said = finished_ranks(HERE / "fault_script.py", str(folder), *SCENARIOS, *DECISIONS, **options)
     return folder, json.loads(said.splitlines()[-1])
 
 
@@ -57,6 +59,34 @@ def test_the_others_end_and_name_the_process(faults, scenario):
     told = " ".join(text for text, name in zip(said, names, strict=True) if name)
     assert REASONS.get(scenario, "ArithmeticError: no number left") in told
     assert "terminate called" not in told
+
+
+def output_of(faults, scenario):
+    """Return the exit codes and the outputs of the two processes of a scenario."""
+    folder, ended = faults
+    return ended[scenario]["codes"], [(folder / f"{scenario}-rank{rank}.txt").read_text() for rank in (0, 1)]
+
+
+@pytest.mark.parametrize("switch", SWITCHES)
+def test_a_decision_of_one_process_names_switch_and_callback(faults, switch):
+    """Both end; process 0 hosts the store, so that the other one may not hear the reason before it is closed."""
+    codes, output = output_of(faults, f"{switch}_alone")
+    assert codes == [1, 1]
+    cause = f"control.{switch} was set by Decides.on_step_end in process 0 after step 2, but not in process 1"
+    assert cause in output[0]
+
+
+def test_a_decision_of_one_process_outside_of_callbacks_names_the_switch(faults):
+    codes, output = output_of(faults, "decided_outside")
+    assert codes == [1, 1]
+    assert "control.should_training_stop was set in process 0 after step 3, but not in process 1" in output[0]
+
+
+@pytest.mark.parametrize("switch", SWITCHES)
+def test_a_decision_of_all_processes_is_followed(faults, switch):
+    """The control, in which process 0 takes its time: the other one waits for it."""
+    codes, output = output_of(faults, f"{switch}_together")
+    assert codes == [0, 0], output
 
 
 @pytest.fixture(scope="module")

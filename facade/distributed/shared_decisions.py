@@ -1,0 +1,85 @@
+"""Check that all processes act on a switch of the control that user code has set."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from typing import TYPE_CHECKING
+
+import torch.distributed as dist
+
+from ...callbacks.switch_setters import SwitchSetters
+from ...lightning_modules.internals.torch_names import default_store
+
+if TYPE_CHECKING:
+    from ..arguments import TrainingArguments
+
+_trainings = itertools.count()
+
+
+class SharedDecisions:
+    """Notices that a switch was set in some processes only, before they wait for each other in different places.
+
+    A process that is about to act on a switch announces it in the store of the process group, and waits until all
+    others have. What `DefaultFlowCallback` decides is the same in all of them, and costs nothing.
+
+    Process 0 does not wait long: what only one process does between two steps, such as printing samples, is nearly
+    always done by process 0, so that the others may have to wait for it.
+
+    Args:
+        args: the training arguments.
+        setters: the callbacks that set switches.
+    """
+
+    seconds = 20.0
+    """Time that process 0 waits for the others, at most half of `ddp_timeout`."""
+    _interval = 0.005
+
+    def __init__(self, args: TrainingArguments, setters: SwitchSetters) -> None:
+        self._setters = setters
+        self._rank = args.process_index
+        self._ranks = range(args.world_size)
+        longest = float(args.ddp_timeout)
+        self._timeout = min(self.seconds, longest / 2) if self._rank == 0 else longest
+        self._prefix = f"lightrainer/decisions/{next(_trainings)}"
+        self._announced = 0
+
+    def require(self, switch: str, step: int) -> None:
+        """Wait until all processes are about to act on a switch.
+
+        Args:
+            switch: name of the switch, which is set in this process.
+            step: optimizer steps taken.
+
+        Raises:
+            RuntimeError: not all processes have set it; names the switch, the callback and the processes.
+        """
+        if self._setters.is_by_arguments(switch):
+            return
+        store = default_store()
+        if store is None:  # MPI has none
+            return
+        self._announced += 1
+        keys = [f"{self._prefix}/{self._announced}/{switch}/{rank}" for rank in self._ranks]
+        store.set(keys[self._rank], b"1")
+        if not self._all_are_set(store, keys):
+            missing = [rank for rank, key in zip(self._ranks, keys, strict=True) if not store.check([key])]
+            raise RuntimeError(self._message(switch, step, missing))
+
+    def _all_are_set(self, store: dist.Store, keys: list[str]) -> bool:
+        end = time.monotonic() + self._timeout
+        while not store.check(keys):
+            if time.monotonic() > end:
+                return False
+            time.sleep(self._interval)
+        return True
+
+    def _message(self, switch: str, step: int, missing: list[int]) -> str:
+        setter = self._setters.name(switch)
+        by = "" if setter is None else f" by {setter}"
+        others = ", ".join(map(str, missing))
+        return (
+            f"control.{switch} was set{by} in process {self._rank} after step {step}, but not in process {others}. All "
+            "processes have to take part: set it in every process at the same step, without a condition such as "
+            "`if state.is_world_process_zero`. Where only one process can decide, broadcast its decision first."
+        )
