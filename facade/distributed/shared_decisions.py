@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from typing import TYPE_CHECKING
-
-import torch.distributed as dist
+from typing import TYPE_CHECKING, Any
 
 from ...callbacks.switch_setters import SwitchSetters
 from ...lightning_modules.internals.torch_names import default_store
@@ -66,7 +64,7 @@ class SharedDecisions:
             missing = [rank for rank, key in zip(self._ranks, keys, strict=True) if not store.check([key])]
             raise RuntimeError(self._message(switch, step, missing))
 
-    def _all_are_set(self, store: dist.Store, keys: list[str]) -> bool:
+    def _all_are_set(self, store: Any, keys: list[str]) -> bool:
         end = time.monotonic() + self._timeout
         while not store.check(keys):
             if time.monotonic() > end:

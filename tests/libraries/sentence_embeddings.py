@@ -53,6 +53,18 @@ def make(base: str, output_dir: str, kind: str) -> SentenceTransformerTrainer:
     return SentenceTransformerTrainer(model=model, args=args, train_dataset=train, eval_dataset=check, **more)
 
 
+def cached(base: str, output_dir: str) -> SentenceTransformerTrainer:
+    """Gradient caching: a backward pass for each two sentences of a batch, within that of the loss."""
+    model = encoder(base)
+    return SentenceTransformerTrainer(
+        model=model,
+        args=SentenceTransformerTrainingArguments(**arguments(output_dir)),
+        train_dataset=scored(18, 0).remove_columns("score"),
+        eval_dataset=scored(8, 1).remove_columns("score"),
+        loss=losses.CachedMultipleNegativesRankingLoss(model, mini_batch_size=2),
+    )
+
+
 def cross(base: str, output_dir: str) -> CrossEncoderTrainer:
     """A model that reads both sentences at once."""
     torch.manual_seed(3)
@@ -65,8 +77,9 @@ def cross(base: str, output_dir: str) -> CrossEncoderTrainer:
 def main(folder: str, *kinds: str) -> None:
     base = os.path.join(folder, "base")
     save_bert(base)
-    for kind in kinds or ("evaluator", "datasets", "cross"):
-        one = cross if kind == "cross" else functools.partial(make, kind=kind)
+    makers = {"cross": cross, "cached": cached}
+    for kind in kinds or ("evaluator", "datasets", "cross", "cached"):
+        one = makers.get(kind) or functools.partial(make, kind=kind)
         train_and_resume(functools.partial(one, base), os.path.join(folder, kind))
 
 

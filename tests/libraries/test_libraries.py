@@ -20,7 +20,7 @@ SCRIPTS = {
 OLDER_TRL = "trl-1.9"
 VARIANTS = [(script, None) for script in SCRIPTS] + [(script, OLDER_TRL) for script in SCRIPTS if "trl_" in script]
 # In several processes the reference has no cross encoder, and shuffles two datasets in the same way in each epoch.
-TOGETHER = {"trl_sft": [], "trl_preferences": [], "trl_online": [], "sentence_embeddings": ["evaluator"]}
+TOGETHER = {"trl_sft": [], "trl_preferences": [], "trl_online": [], "sentence_embeddings": ["evaluator", "cached"]}
 # 5.3.0 divides by the number of micro-batches twice; with this runner it does not, as later versions do not either.
 REPAIRED = ("trl_accumulated", "trl_experimental")
 
