@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import itertools
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...callbacks.switch_setters import SwitchSetters
 from ...lightning_modules.internals.torch_names import default_store
-
-if TYPE_CHECKING:
-    from ..arguments import TrainingArguments
 
 _trainings = itertools.count()
 
@@ -25,20 +22,21 @@ class SharedDecisions:
     always done by process 0, so that the others may have to wait for it.
 
     Args:
-        args: the training arguments.
         setters: the callbacks that set switches.
+        rank: of this process.
+        world_size: number of processes.
+        timeout: of collectives, in seconds.
     """
 
     seconds = 20.0
-    """Time that process 0 waits for the others, at most half of `ddp_timeout`."""
+    """Time that process 0 waits for the others, at most half of the timeout."""
     _interval = 0.005
 
-    def __init__(self, args: TrainingArguments, setters: SwitchSetters) -> None:
+    def __init__(self, setters: SwitchSetters, *, rank: int, world_size: int, timeout: float) -> None:
         self._setters = setters
-        self._rank = args.process_index
-        self._ranks = range(args.world_size)
-        longest = float(args.ddp_timeout)
-        self._timeout = min(self.seconds, longest / 2) if self._rank == 0 else longest
+        self._rank = rank
+        self._ranks = range(world_size)
+        self._timeout = min(self.seconds, timeout / 2) if rank == 0 else timeout
         self._prefix = f"lightrainer/decisions/{next(_trainings)}"
         self._announced = 0
 

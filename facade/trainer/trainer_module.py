@@ -437,7 +437,9 @@ class TrainerModule(EvaluationModule):
         if args.world_size == 1:
             return None
         setters = self.facade.callback_handler.setters = SwitchSetters()
-        return SharedDecisions(args, setters)
+        return SharedDecisions(
+            setters, rank=args.process_index, world_size=args.world_size, timeout=float(args.ddp_timeout)
+        )
 
     def require_in_all(self, *switches: str) -> None:
         """Check that all processes act on those of these switches that are set here, see `SharedDecisions`."""
