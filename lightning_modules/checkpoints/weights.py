@@ -25,10 +25,9 @@ from ..common.parameter_rules import plain_name
 from ..common.torch_files import load_torch, on_host, state_on_host
 from ..distributed.sharding import WholeModel
 from ..internals.torch_names import renames_what_it_loads
-from ..models.inspection import class_of, unwrap_model
+from ..models.inspection import accepted_arguments, class_of, unwrap_model
 from .adapters import (
     TRAINED_BESIDE_NAME,
-    accepted,
     as_peft_knows,
     is_peft_model,
     left_out_by_peft,
@@ -52,6 +51,8 @@ from .tied_weights import really_missing, require_tensors, without_sharing
 
 _log = logging.getLogger(__name__)
 
+_LARGEST_FILE = "50GB"
+
 _UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 _SHOWN = 6  # names in an error
@@ -63,7 +64,7 @@ def save_weights(
     model: nn.Module,
     folder: StrPath,
     state_dict: Mapping[str, Any] | None = None,
-    max_shard_size: int | str = "50GB",
+    max_shard_size: int | str = _LARGEST_FILE,
     written: WrittenFiles | None = None,
 ) -> None:
     """As `Trainer._save` without the processor, but shared tensors are stored once instead of refused.
@@ -109,11 +110,14 @@ def _save(
 
 
 def _save_itself(model: Any, folder: Path, state_dict: Mapping[str, Any] | None, max_shard_size: int | str) -> None:
-    """Call the `save_pretrained` of a model of `transformers` or PEFT; overrides may take fewer arguments."""
-    wanted = {"state_dict": state_dict, "max_shard_size": max_shard_size}
+    """Call the `save_pretrained` of a model of `transformers` or PEFT as the reference does; it may take less."""
+    wanted: dict[str, Any] = {"state_dict": state_dict}
+    if max_shard_size != _LARGEST_FILE:
+        wanted["max_shard_size"] = max_shard_size
+    options = accepted_arguments(model.save_pretrained, **wanted)
     with _without_distributed_config(model), as_peft_knows(model) if is_peft_model(model) else nullcontext():
         try:
-            model.save_pretrained(str(folder), **accepted(model.save_pretrained, wanted))
+            model.save_pretrained(str(folder), **options)
         except (AttributeError, TypeError):
             require_tensors(model.state_dict() if state_dict is None else state_dict)  # its error names the entry
             raise

@@ -348,6 +348,10 @@ def snapshot(values: Any) -> Any:
 def _takes_copies(model: Any) -> bool:
     if not saves_itself(model):
         return True
+    # A method of a script may save what it finds in the live model, or other weights where it is given none.
+    library = getattr(model.save_pretrained, "__module__", "").partition(".")[0]
+    if library not in ("transformers", "peft", "huggingface_hub"):
+        return False
     # These read from the live model, adapters by its modules.
     if getattr(model, "hf_quantizer", None) is not None or adapters_of(model):
         return False

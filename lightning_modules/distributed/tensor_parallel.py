@@ -187,7 +187,7 @@ def _unfit(model: nn.Module, size: int) -> list[str]:
 def _ties(model: nn.Module) -> list[list[str]]:
     """Return the names of each parameter that has several."""
     places: dict[int, list[str]] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
+    for name, parameter in nn.Module.named_parameters(model, remove_duplicate=False):  # an override may lack it
         places.setdefault(id(parameter), []).append(name)
     return [names for names in places.values() if len(names) > 1]
 

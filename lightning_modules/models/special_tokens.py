@@ -44,9 +44,10 @@ def align_special_tokens(model: Any, processing_class: Any) -> dict[str, int]:
             several = name == "eos_token_id" and (place is generation or isinstance(known, list))
             others = [other for other in _as_list(known) if other != token]
             setattr(place, name, [token, *others] if several else token)
-    single_end = None if generation is None else getattr(generation, "eos_token_id", None)
-    if isinstance(single_end, int) and not followed().keeps_single_end_token:
-        generation.eos_token_id = [single_end]
+    if generation is not None and not followed().keeps_single_end_token:
+        single_end = getattr(generation, "eos_token_id", None)
+        if isinstance(single_end, int):
+            generation.eos_token_id = [single_end]
     if changed:
         logger.warning("Model and generation config now have the special tokens of the tokenizer: %s", changed)
     return changed
