@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterator, Sized
+from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset, MapDataPipe
@@ -359,7 +359,7 @@ class EpochLoader(DataLoader):
         self.set_epoch(self.epoch if resumption is None else resumption.epoch)
         self.end_of_loader = False
         if self.total is not None:
-            self.total = len(self.dataset)  # which may have grown since the last epoch
+            self.total = len(cast(Sized, self.dataset))  # which may have grown since the last epoch
         reading = self._reading = self._reading.next_epoch(self, tracked=self.tracked)
         batches = self._start(reading) if resumption is None else resumption.start(self, reading)
         if not reading.ahead:
