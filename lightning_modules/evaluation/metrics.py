@@ -24,6 +24,9 @@ from .metric_inputs import IGNORED, InputKind, input_kind, metric_inputs, shifte
 
 Metric, MetricCollection = torchmetrics.Metric, torchmetrics.MetricCollection
 
+LONGEST_VECTOR = 1000
+"""Entries of a vector that are logged one by one: values of classes, not of samples."""
+
 
 class Arguments(NamedTuple):
     """Arguments of `update`; `counts` is False where it shows shapes only."""
@@ -118,6 +121,16 @@ class BatchMetrics(nn.Module):
         for name, metric in zip(self.names, self.metrics, strict=True):
             values |= _named_values(name, metric, metric.compute())
         return values
+
+    def value_names(self) -> list[str]:
+        """Return the names of the values, as far as they are known before a metric computes several."""
+        names: list[str] = []
+        for name, metric in zip(self.names, self.metrics, strict=True):
+            if isinstance(metric, MetricCollection):
+                names += [f"{name}_{key}" if name else str(key) for key in metric]
+            else:
+                names.append(name or type(metric).__name__)
+        return names
 
     def _apply(self, fn: Callable[[Tensor], Tensor], *args: Any, **kwargs: Any) -> BatchMetrics:
         """Follow the model to another device, but not to another type, as in `module.to(torch.bfloat16)`."""
@@ -279,9 +292,22 @@ def name_in_stage(stage: str, name: str, loaders: Any, index: int) -> str:
     return f"{stage}_{name}/dataloader_idx_{index}" if several else f"{stage}_{name}"
 
 
-def is_number(value: Any) -> bool:
-    """Tell whether it can be logged: a matrix of confusion, or a value for each class, cannot."""
-    return isinstance(value, Number) or (isinstance(value, torch.Tensor) and value.numel() == 1)
+def as_numbers(name: str, value: Any) -> dict[str, Any]:
+    """Return what a logger can be given of a value.
+
+    Args:
+        name: of the value.
+        value: what a metric computed.
+
+    Returns:
+        A number under its name; the entries of a vector, such as values of classes, as `<name>_0`, `<name>_1`, ...;
+        nothing of a confusion matrix, or of a vector with more than `LONGEST_VECTOR` entries.
+    """
+    if isinstance(value, Number) or (isinstance(value, Tensor) and value.numel() == 1):
+        return {name: value}
+    if isinstance(value, Tensor) and value.ndim == 1 and len(value) <= LONGEST_VECTOR:
+        return {f"{name}_{index}": entry for index, entry in enumerate(value)}
+    return {}
 
 
 class FunctionMetric(torchmetrics.Metric):

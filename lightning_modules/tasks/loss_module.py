@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import nn
 from ..common.class_paths import build_described, is_description
 from ..common.nested import find_batch_size
 from ..common.stop_iteration import stop_iteration_surfaces
-from ..evaluation.metrics import StageMetrics, as_batch_metrics, is_number, name_in_stage
+from ..evaluation.metrics import StageMetrics, as_batch_metrics, as_numbers, name_in_stage
 from ..models.inspection import accepts_loss_kwargs, base_of_adapter, predicts_next_token
 from ..models.outputs import CACHES, predictions_in, read_loss
 from ..optim.module_optimizers import OptimizerSetting, ScheduleSetting, to_plain_setting
@@ -33,6 +34,8 @@ from .step_window import batches_per_step
 
 LossFunction = nn.Module | Callable[[Any, Any], torch.Tensor] | dict[str, Any] | None
 """Called with the output of the model and the labels; or {"class_path": ..., "init_args": {...}} of a module."""
+
+_log = logging.getLogger(__name__)
 
 _not_compiled: Any = torch.compiler.disable
 
@@ -88,7 +91,8 @@ class LossModule(OptimizerModule):
 
     Attributes:
         learning_rate: the full learning rate, for Lightning's `Tuner.lr_find`.
-        metric_values: all that the metrics said last; what is no number, such as a confusion matrix, is not logged.
+        metric_values: all values that the metrics computed last. The entries of a vector, such as values of classes,
+            are logged as `val_<name>_0`, ...; a confusion matrix is not logged.
     """
 
     _LOSS_ADVICE = "Otherwise pass `loss_fn`, such as nn.CrossEntropyLoss(), or override `compute_loss`."
@@ -127,6 +131,7 @@ class LossModule(OptimizerModule):
         self.loss_fn: Any = _as_function(loss_fn)
         self.metric_values: dict[str, Any] = {}
         self._asked = (0, False)
+        self._not_logged: set[str] = set()
         self._set_metrics(metrics, train_metrics)
         self.keep_hyperparameters(
             optimizer=to_plain_setting(self.optimizer_config),
@@ -238,30 +243,17 @@ class LossModule(OptimizerModule):
         """Return the loss in the output of the model, if labels are not smoothed."""
         return read_loss(outputs, describe_batch(batch), self._LOSS_ADVICE)
 
-    def on_train_epoch_start(self) -> None:
+    def begin_epoch(self, stage: str) -> None:
         """Empty metrics."""
-        super().on_train_epoch_start()
-        self._counted["train"].begin("train", 1, self.device)
+        super().begin_epoch(stage)
+        loaders = self._loaders(stage) if stage != "train" else None
+        several = len(loaders) if isinstance(loaders, (Mapping, list, tuple)) else 1
+        self._counted[stage].begin(stage, several, self.device)
 
-    def on_validation_epoch_start(self) -> None:
-        """Empty metrics."""
-        self._begin("val")
-
-    def on_test_epoch_start(self) -> None:
-        """Empty metrics."""
-        self._begin("test")
-
-    def on_train_epoch_end(self) -> None:
+    def end_epoch(self, stage: str) -> None:
         """Log the metrics."""
-        self._log_metrics("train")
-
-    def on_validation_epoch_end(self) -> None:
-        """Log the metrics."""
-        self._log_metrics("val")
-
-    def on_test_epoch_end(self) -> None:
-        """Log the metrics."""
-        self._log_metrics("test")
+        super().end_epoch(stage)
+        self._log_metrics(stage)
 
     def predictions_of(self, outputs: Any) -> Any:
         """Return the predictions in the output of the model: all but the loss, and keys that its config ignores."""
@@ -271,11 +263,16 @@ class LossModule(OptimizerModule):
         self.metrics = None if metrics is None else as_batch_metrics(metrics)
         chosen = self.metrics if train_metrics is True else train_metrics or None
         self.train_metrics = None if chosen is None else as_batch_metrics(chosen)
+        for given in (self.metrics, self.train_metrics):
+            if given is not None:
+                _require_no_loss(given.value_names())
         self._counted = {name: StageMetrics(self.metrics) for name in ("val", "test")}
         self._counted["train"] = StageMetrics(self.train_metrics)
 
     @stop_iteration_surfaces
     def _evaluated(self, stage: str, batch: Any, loader: int) -> torch.Tensor:
+        if self.attached_trainer is None:
+            return self.compute_loss(batch, self._items(batch))[0]
         counting = self._counting(stage, batch, loader)
         if counting is not None:
             batch = cut_batch(batch, max(counting, 1))  # every process takes every step
@@ -287,6 +284,8 @@ class LossModule(OptimizerModule):
 
     @_not_compiled
     def _note_trained(self, batch: Any, items: torch.Tensor | None, loss: torch.Tensor, outputs: Any) -> None:
+        if self.attached_trainer is None:
+            return
         self._add_to_step(loss, self._items_of_loss(batch, items, outputs) if self._is_part_of_step() else None)
         self.log("train_loss", self.window.loss, prog_bar=True, batch_size=find_batch_size(batch))
         self._count("train", 0, batch, loss, outputs, counts=True)
@@ -330,24 +329,32 @@ class LossModule(OptimizerModule):
         """Return whether a batch without labels is compared with itself."""
         return self.loss_fn is not None
 
-    def _begin(self, stage: str) -> None:
-        loaders = self._loaders(stage)
-        several = len(loaders) if isinstance(loaders, (Mapping, list, tuple)) else 1
-        self._counted[stage].begin(stage, several, self.device)
-
     def _loaders(self, stage: str) -> Any:
         return getattr(self.trainer, f"{stage}_dataloaders")
 
     @stop_iteration_surfaces
     def _log_metrics(self, stage: str) -> None:
         loaders = self._loaders(stage) if stage != "train" else None
-        values: dict[str, Any] = {}
-        for index, found in enumerate(self._counted[stage].take(stage)):
-            values |= {name_in_stage(stage, name, loaders, index): value for name, value in found.items()}
-        self.metric_values = {**self.metric_values, **values}
-        numbers = {name: value for name, value in values.items() if is_number(value)}
+        numbers: dict[str, Any] = {}
+        for index, computed in enumerate(self._counted[stage].take(stage)):
+            _require_no_loss(computed)
+            for name, value in computed.items():
+                full_name = name_in_stage(stage, name, loaders, index)
+                self.metric_values[full_name] = value
+                entries = as_numbers(name, value)
+                if not entries:
+                    self._warn_of_not_logged(full_name, value)
+                for entry_name, entry in entries.items():
+                    numbers[name_in_stage(stage, entry_name, loaders, index)] = entry
         if numbers:
             self.log_dict(numbers, prog_bar=True, sync_dist=True, add_dataloader_idx=False)
+
+    def _warn_of_not_logged(self, name: str, value: Any) -> None:
+        if name in self._not_logged:
+            return
+        self._not_logged.add(name)
+        kind = f"tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
+        _log.warning("%s is a %s, which cannot be logged. Read it in `module.metric_values`.", name, kind)
 
     def _items(self, batch: Any) -> torch.Tensor | None:
         """Return the number of labels that count, if the model takes it."""
@@ -384,7 +391,10 @@ class LossModule(OptimizerModule):
 
     def _is_part_of_step(self) -> bool:
         """Return whether an optimizer step has several batches, in this process or others."""
-        return self.trainer.training and self.trainer.world_size * batches_per_step(self.trainer) > 1
+        trainer = self.attached_trainer
+        if trainer is None or not trainer.training:
+            return False
+        return trainer.world_size * batches_per_step(trainer) > 1
 
     def _wants_items(self) -> bool:
         if self._asked[0] != id(self.model):  # cached, as every step needs it
@@ -406,6 +416,12 @@ class LossModule(OptimizerModule):
         problem = getattr(getattr(self.model, "config", None), "problem_type", None)
         if problem == "multi_label_classification":
             raise ValueError(f"label_smoothing={self.label_smoothing} cannot smooth several labels: {problem=}.")
+
+
+def _require_no_loss(names: Iterable[str]) -> None:
+    """Refuse a metric that would be logged in place of the loss, which checkpoints and early stopping watch."""
+    if "loss" in names:
+        raise ValueError("`metrics` has a value named 'loss', which is the name of the loss itself: rename the metric.")
 
 
 def _not_predicted(model: nn.Module) -> list[str]:

@@ -17,13 +17,13 @@ from ..internals.lightning_internals import made_by_cli
 from ..models.inspection import base_of_adapter, signature_columns, unwrap_model
 from ..models.neftune import neftune_hook
 from ..optim.module_optimizers import to_plain_setting
-from .resuming import ResumableModule
+from .module_callback import HookedModule
 
 ModelSource = Callable[[], nn.Module] | nn.Module | dict[str, Any] | None
 """A model; a function that makes it; or {"class_path": ..., "init_args": {...}}."""
 
 
-class ModelModule(ResumableModule):
+class ModelModule(HookedModule):
     """The part of `LossModule` that makes, saves, loads and shards its model.
 
     Args:
@@ -98,12 +98,12 @@ class ModelModule(ResumableModule):
         if self.device_mesh is not None and self.model is not None:
             self._shard(self.device_mesh["data_parallel"])
 
-    def on_fit_start(self) -> None:
+    def begin_fit(self) -> None:
         """Put the model into training mode, in which `from_pretrained` does not leave it, and add NEFTune's noise.
 
         As under the Trainer API `config.use_cache` is off meanwhile.
         """
-        super().on_fit_start()
+        super().begin_fit()
         self._require_model().train()
         self._end_fit()
         if self.neftune_noise_alpha:
@@ -112,10 +112,10 @@ class ModelModule(ResumableModule):
         if getattr(config, "use_cache", False):  # a training does not need keys and values
             config.use_cache, self._cached = False, config
 
-    def on_fit_end(self) -> None:
+    def end_fit(self) -> None:
         """End NEFTune's noise."""
         self._end_fit()
-        super().on_fit_end()
+        super().end_fit()
 
     @property
     def input_columns(self) -> list[str]:

@@ -74,8 +74,9 @@ class OptimizerModule(ModelModule):
         """Return the optimizer, and the schedule, stepped after each optimizer step."""
         optimizer = build_module_optimizer(self.optimizer_config, self._require_model())
         self._in_backward = optimizer if steps_in_backward(optimizer) else None
-        if self._in_backward is not None and batches_per_step(self.trainer) > 1:
-            asked = f"accumulate_grad_batches={self.trainer.accumulate_grad_batches}"
+        trainer = self.attached_trainer
+        if self._in_backward is not None and trainer is not None and batches_per_step(trainer) > 1:
+            asked = f"accumulate_grad_batches={trainer.accumulate_grad_batches}"
             raise ValueError(f"{asked}: {type(optimizer).__name__} steps in every backward pass. Use larger batches.")
         self._own_groups = len(optimizer.param_groups)
         if self.schedule_config is None:
@@ -85,16 +86,17 @@ class OptimizerModule(ModelModule):
         )
         return {"optimizer": optimizer, "lr_scheduler": schedule}
 
-    def on_fit_start(self) -> None:
+    def begin_fit(self) -> None:
         """Add groups that callbacks have restored to the schedule, before its state is loaded."""
-        super().on_fit_start()
+        super().begin_fit()
         self._schedule_added_groups()
 
-    def on_train_epoch_start(self) -> None:
+    def begin_epoch(self, stage: str) -> None:
         """Begin a step, and add groups of callbacks to the schedule."""
-        super().on_train_epoch_start()
-        self.window.clear()
-        self._schedule_added_groups()
+        super().begin_epoch(stage)
+        if stage == "train":
+            self.window.clear()
+            self._schedule_added_groups()
 
     def backward(self, loss: torch.Tensor, *args: Any, **kwargs: Any) -> None:
         """Run the backward pass, in which every item of the step counts the same, and some optimizers step."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..checkpoints.folder_io import FolderReader
@@ -56,6 +58,14 @@ class ResumingCallback(Callback):
         self._is_positioned = False
         """Whether what had been read ahead has been read again: Lightning reads at once where there is no length."""
         self._before_validation: dict[str, Any] | None = None
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Let `ckpt_path` of a `ResumableModule` be a folder too, where Lightning would read its own files."""
+        strategy = trainer.strategy
+        reads_files = type(strategy).load_checkpoint is Strategy.load_checkpoint
+        is_plain = reads_files and type(strategy.checkpoint_io) is TorchCheckpointIO
+        if is_plain and isinstance(pl_module, ResumableModule):
+            strategy.checkpoint_io = FolderReader(trainer)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Add the state of every process, and the metrics that plateau schedules depend on."""
@@ -159,22 +169,23 @@ class ResumableModule(LightningModule):
     """A LightningModule whose checkpoints hold the random generators and the position in an `EpochLoader` too.
 
     So `fit(module, ckpt_path=...)` gives the numbers of a training that was never interrupted, in mid-epoch too.
-    Loaders of other kinds resume as Lightning lets them. Overrides of the methods below call `super()`.
+    Loaders of other kinds resume as Lightning lets them. Hooks may be overridden without `super()`, except
+    `on_load_checkpoint`, which weights that are shared and stored once need.
     """
 
-    def configure_callbacks(self) -> Any:
-        """Return a `ResumingCallback`, unless the trainer has one."""
-        callbacks = super().configure_callbacks()
-        is_there = any(isinstance(callback, ResumingCallback) for callback in callbacks_of(self.trainer))
-        return callbacks if is_there else [*callbacks, ResumingCallback()]  # type: ignore[misc] - a list
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Let overrides of `configure_callbacks` leave out `super()`, as Lightning's returns nothing."""
+        super().__init_subclass__(**kwargs)
+        if "configure_callbacks" in vars(cls):
+            cls.configure_callbacks = _with_own_callbacks(cls.configure_callbacks)  # type: ignore[method-assign]
 
-    def setup(self, stage: str) -> None:
-        """Let `ckpt_path` be a folder too, where Lightning would read and write its own files."""
-        super().setup(stage)
-        strategy = self.trainer.strategy
-        reads_files = type(strategy).load_checkpoint is Strategy.load_checkpoint
-        if reads_files and type(strategy.checkpoint_io) is TorchCheckpointIO:
-            strategy.checkpoint_io = FolderReader(self.trainer)
+    def own_callbacks(self) -> list[Callback]:
+        """Return the callbacks that this module needs."""
+        return [ResumingCallback()]
+
+    def configure_callbacks(self) -> Any:
+        """Return those of `own_callbacks` that the trainer lacks."""
+        return _with_own_callbacks(LightningModule.configure_callbacks)(self)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Give tied weights that a safetensors file stores once all their names, as Lightning asks for all."""
@@ -185,6 +196,19 @@ class ResumableModule(LightningModule):
         for name, value in own.items():
             if name not in stored and id(value) in by_tensor:
                 stored[name] = stored[by_tensor[id(value)]]
+
+
+def _with_own_callbacks(configure: Callable[[Any], Any]) -> Callable[[Any], list[Callback]]:
+    """Return `configure_callbacks` with the module's own callbacks added, unless they or the trainer's have them."""
+
+    @functools.wraps(configure)
+    def configure_callbacks(self: ResumableModule) -> list[Callback]:
+        configured = configure(self)
+        callbacks = list(configured) if isinstance(configured, Sequence) else [configured]
+        kinds = {type(callback) for callback in [*callbacks, *callbacks_of(self.trainer)]}
+        return [*callbacks, *(callback for callback in self.own_callbacks() if type(callback) not in kinds)]
+
+    return configure_callbacks
 
 
 def add_process_states(checkpoint: dict[str, Any], trainer: Trainer, rng: dict[str, Any] | None = None) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from ..evaluation.metrics import TokenPerplexity, metric_dtype
+from ..evaluation.metrics import TokenPerplexity
 from ..internals.lightning_import import classification, torchmetrics
 from ..models.inspection import accepted_arguments
 from ..models.outputs import CACHES, has_loss, predictions_in
@@ -55,14 +55,16 @@ class TaskModule(LossModule):
             return self.num_labels_given
         return getattr(getattr(self.model, "config", None), "num_labels", None)
 
-    def configure_model(self) -> None:
-        """Make the model if that is still to be done, and the usual metrics, which ask it for its classes."""
-        super().configure_model()
+    def begin_epoch(self, stage: str) -> None:
+        """Make the usual metrics, which ask the model for its classes."""
+        self._make_usual_metrics()
+        super().begin_epoch(stage)
+
+    def _make_usual_metrics(self) -> None:
         wanted, train_metrics = self._usual
         if wanted:
             self._usual = (False, None)
-            with metric_dtype():
-                usual = self.usual_metrics()
+            usual = self.usual_metrics()
             self._set_metrics(usual or None, train_metrics if usual or train_metrics is not True else None)
 
     def usual_metrics(self) -> dict[str, Any]:

@@ -98,6 +98,33 @@ def test_metrics_over_the_whole_epoch(name, stage):
         assert f"{stage}_loss" in logged
 
 
+def per_class(logits, labels):
+    return torch.bincount(labels, minlength=3).float()
+
+
+def test_vectors_are_logged_entry_by_entry_and_matrices_are_named(caplog):
+    metrics = {"count": per_class, "confusion": MulticlassConfusionMatrix(3)}
+    module, labels = make_module(metrics=metrics), torch.stack([item["labels"] for item in points(10)])
+    loaders = [loader(10), loader(10)]
+    logged = make_trainer().validate(module, loaders, verbose=False)[0]
+    found = [logged[f"val_count_{index}/dataloader_idx_1"] for index in range(3)]
+    assert found == torch.bincount(labels, minlength=3).tolist()
+    warnings = [record.getMessage() for record in caplog.records if "confusion" in record.getMessage()]
+    assert len(warnings) == 2, "one for each loader"
+    assert "(3, 3)" in warnings[0]
+
+
+@pytest.mark.parametrize(
+    "metrics",
+    [{"loss": MICRO}, MetricCollection({"loss": MICRO}), {"loss": lambda logits, labels: 1.0}],
+)
+def test_a_metric_named_loss_is_refused(metrics):
+    """It would be logged as val_loss, or train_loss, which checkpoints and early stopping watch."""
+    for argument in ("metrics", "train_metrics"):
+        with pytest.raises(ValueError, match="'loss'"):
+            make_module(**{argument: metrics})
+
+
 def test_metrics_in_a_fit():
     """Logged after each epoch, of which the sanity check is none; nothing of them is in a checkpoint."""
     metrics = {"acc": MICRO, "rows": lambda logits, labels: len(labels), "confusion": MulticlassConfusionMatrix(3)}
