@@ -12,7 +12,7 @@ from ..common.file_names import OPTIMIZER_NAME
 from ..common.local_paths import require_local
 from ..common.torch_files import load_torch
 from ..internals.lightning_import import CheckpointIO, LightningModule, TorchCheckpointIO, Trainer
-from ..internals.loop_states import place_in_loops
+from ..internals.loop_states import leave_out_loaders, place_in_loops
 from ..models.inspection import inside_compiled
 from ..optim.optimizer_fit import require_fitting_optimizer_state
 from . import manifest, staging
@@ -100,6 +100,7 @@ class FolderCheckpointIO(CheckpointIO):
                 model, whose module's `strict_loading` is not False.
         """
         folder = _local(path)
+        _convert_to_double(self.module)
         if folder.is_file():
             return _checked(load_torch(folder), folder, self.module.trainer)
         require_intact(folder)
@@ -135,7 +136,7 @@ class FolderCheckpointIO(CheckpointIO):
 
 
 class FolderReader(TorchCheckpointIO):
-    """As Lightning's `TorchCheckpointIO`, but reads folders as `ckpt_path` too.
+    """As Lightning's `TorchCheckpointIO`, but reads folders as `ckpt_path` too, and every file in full precision.
 
     Args:
         trainer: the weights go to the attribute `model` of its module.
@@ -144,13 +145,29 @@ class FolderReader(TorchCheckpointIO):
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
 
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
+        """Write a file as Lightning does, without the state of the loaders in one that has weights only.
+
+        Lightning calls no callback for such a file, and the state holds arrays, which are not read safely.
+        """
+        if "optimizer_states" not in checkpoint and "loops" in checkpoint:
+            leave_out_loaders(checkpoint)
+        super().save_checkpoint(checkpoint, path, storage_options)
+
     def load_checkpoint(
         self, path: str | Path, map_location: Any = None, weights_only: bool | None = None
     ) -> dict[str, Any]:
         """Read a folder as `FolderCheckpointIO` does, a file as Lightning does."""
         if Path(path).is_dir():
             return FolderCheckpointIO(self.trainer.lightning_module).load_checkpoint(path)
+        _convert_to_double(self.trainer.lightning_module)
         return _checked(super().load_checkpoint(path, map_location, weights_only), Path(path), self.trainer)
+
+
+def _convert_to_double(module: LightningModule) -> None:
+    """Convert the module before weights in double precision are loaded: Lightning does so after, and rounds them."""
+    if module.trainer.precision == "64-true":
+        module.double()
 
 
 def split_weights(state_dict: Mapping[str, Any], prefix: str) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import CyclicLR, LRScheduler, OneCycleLR, ReduceLROnPlateau
 
 from ..common.class_paths import build_described, is_description
+from ..common.left_out_function import LeftOutFunction, describe_function, left_out_function
 from ..common.suggestions import did_you_mean
 from . import OptimizerConfig, parameter_groups
 from .schedules import ScheduleConfig
@@ -79,9 +80,9 @@ def build_module_schedule(
         setting: what `as_schedule_setting` returned, not None.
         optimizer: its learning rates are scheduled.
         total_steps: tells the length of the training, where the config does not.
-        monitor: what a plateau schedule watches, after each epoch.
+        monitor: what a plateau schedule watches.
         interval: "step" or "epoch", after which it is stepped; by default after each step where it is a
-            `ScheduleConfig`, and after each epoch, as Lightning does, where it is another.
+            `ScheduleConfig`, and after each epoch, as Lightning does, where it is another or watches a metric.
     """
     usual = "step" if isinstance(setting, ScheduleConfig) else "epoch"
     if isinstance(setting, ScheduleConfig):
@@ -93,7 +94,7 @@ def build_module_schedule(
     else:
         scheduler = setting(optimizer)
     if isinstance(scheduler, ReduceLROnPlateau):
-        return {"scheduler": scheduler, "interval": "epoch", "monitor": monitor}
+        return {"scheduler": scheduler, "interval": interval or "epoch", "monitor": monitor}
     if interval is None and isinstance(scheduler, (CyclicLR, OneCycleLR)):
         warnings.warn(
             f"{type(scheduler).__name__} counts optimizer steps, but is stepped after each epoch. Pass "
@@ -127,10 +128,18 @@ def to_plain_setting(setting: Any) -> Any:
     """Return the setting in plain values, from which it can be rebuilt; None for a function."""
     if is_description(setting):
         return {"class_path": setting["class_path"], "init_args": dict(setting.get("init_args") or {})}
-    if not dataclasses.is_dataclass(setting) or isinstance(setting, (type, _AtRate)):
+    if not dataclasses.is_dataclass(setting) or isinstance(setting, (type, _AtRate, LeftOutFunction)):
         return None
     values = {field.name: getattr(setting, field.name) for field in dataclasses.fields(setting)}
     return {name: _plain(value) for name, value in values.items()}
+
+
+def to_stored_setting(setting: Any) -> Any:
+    """Return what a checkpoint keeps of a setting: plain values, or the name of a function; None where it is None."""
+    plain = to_plain_setting(setting)
+    if plain is not None or setting is None:
+        return plain
+    return describe_function(setting.function if isinstance(setting, _AtRate) else setting)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,6 +156,9 @@ class _AtRate:
 def _as_setting(given: Any, config: type[Config], argument: str) -> Any:
     if isinstance(given, config) or is_description(given):
         return given
+    left_out = left_out_function(given, argument)
+    if left_out is not None:
+        return left_out
     if isinstance(given, Mapping):
         known = [field.name for field in dataclasses.fields(config)]
         unknown = [name for name in given if name not in known]

@@ -15,7 +15,7 @@ from ..common.stop_iteration import stop_iteration_surfaces
 from ..evaluation.metrics import StageMetrics, as_batch_metrics, as_numbers, name_in_stage
 from ..models.inspection import accepts_loss_kwargs, base_of_adapter, predicts_next_token
 from ..models.outputs import CACHES, predictions_in, read_loss
-from ..optim.module_optimizers import OptimizerSetting, ScheduleSetting, to_plain_setting
+from ..optim.module_optimizers import OptimizerSetting, ScheduleSetting, to_stored_setting
 from ..training.label_smoothing import LabelSmoother
 from ..training.micro_batch_loss import count_labels
 from ..training.noted_items import NotedItems
@@ -71,7 +71,8 @@ class LossModule(OptimizerModule):
             Where batches are accumulated they are weighed by what it takes the mean of, see `count_targets`.
         optimizer: what `configure_optimizers` makes: an `OptimizerConfig`, a dict of its fields, a class of any library
             as `{"class_path": "torch.optim.SGD", "init_args": {"lr": 0.1}}`, or a function of parameter groups. Weight
-            decay spares biases and normalisation layers.
+            decay spares biases and normalisation layers. Functions are passed again to `load_from_checkpoint`, before
+            the module is trained.
         schedule: learning rate over the steps; constant by default. A `ScheduleConfig`, or one of the other forms. Its
             `total_steps` may be left out: the length of the training is taken. Schedules of other libraries are stepped
             after each epoch, or as `schedule_interval` says; plateau schedules with `monitor`.
@@ -85,7 +86,8 @@ class LossModule(OptimizerModule):
         label_smoothing: as `label_smoothing_factor`: the loss is computed from the logits, see `LabelSmoother`.
         neftune_noise_alpha: strength of the noise on the input embeddings while training.
         monitor: what a plateau schedule watches.
-        schedule_interval: "step" or "epoch", after which the schedule is stepped.
+        schedule_interval: "step" or "epoch", after which the schedule is stepped. A plateau schedule that is stepped
+            after each step watches what is logged then, such as "train_loss".
         shard_layers: names of the classes of layers that `ModelParallelStrategy` gathers one by one; by default those
             that the model itself names (`_no_split_modules`).
 
@@ -134,8 +136,8 @@ class LossModule(OptimizerModule):
         self._not_logged: set[str] = set()
         self._set_metrics(metrics, train_metrics)
         self.keep_hyperparameters(
-            optimizer=to_plain_setting(self.optimizer_config),
-            schedule=to_plain_setting(self.schedule_config),
+            optimizer=to_stored_setting(self.optimizer_config),
+            schedule=to_stored_setting(self.schedule_config),
             label_names=self.label_names,
             label_smoothing=label_smoothing,
             neftune_noise_alpha=neftune_noise_alpha,

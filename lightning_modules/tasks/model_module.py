@@ -72,6 +72,26 @@ class ModelModule(HookedModule):
         model = found.from_pretrained(name_or_path, **(model_kwargs or {}))
         return cls(model, **kwargs)
 
+    @classmethod
+    def load_from_checkpoint(cls, checkpoint_path: Any, *args: Any, **kwargs: Any) -> Self:
+        """As Lightning's, from a file of Lightning.
+
+        Args:
+            checkpoint_path: a file.
+            args: Lightning's other arguments.
+            kwargs: those, and arguments of the module that the file does not hold.
+
+        Raises:
+            ValueError: it is a folder.
+        """
+        if isinstance(checkpoint_path, (str, Path)) and Path(checkpoint_path).is_dir():
+            raise ValueError(
+                f"checkpoint_path={str(checkpoint_path)!r} is a folder, not a file of Lightning. Make the module as "
+                "for the training, and pass the folder to the Trainer: trainer.validate(module, ckpt_path=folder). A "
+                "model of transformers is loaded by from_pretrained(...)."
+            )
+        return super().load_from_checkpoint(checkpoint_path, *args, **kwargs)
+
     def save_pretrained(self, folder: str | Path) -> None:
         """Save the model alone: one of `transformers` or PEFT by its `save_pretrained`, others as `model.safetensors`.
 

@@ -21,7 +21,7 @@ from ..optim.module_optimizers import (
     build_module_optimizer,
     build_module_schedule,
     learning_rate_of,
-    to_plain_setting,
+    to_stored_setting,
     with_learning_rate,
 )
 from .model_module import ModelModule
@@ -68,7 +68,7 @@ class OptimizerModule(ModelModule):
     def learning_rate(self, value: float) -> None:
         self.optimizer_config = with_learning_rate(self.optimizer_config, float(value))
         if isinstance(self.hparams.get("optimizer"), dict):
-            self.hparams["optimizer"] = to_plain_setting(self.optimizer_config)
+            self.hparams["optimizer"] = to_stored_setting(self.optimizer_config)
 
     def configure_optimizers(self) -> Any:
         """Return the optimizer, and the schedule, stepped after each optimizer step."""

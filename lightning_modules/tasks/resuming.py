@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..checkpoints.folder_io import FolderReader
@@ -37,6 +37,7 @@ from ..internals.loop_states import (
     place_of,
     settle,
 )
+from ..models.inspection import uncompiled_name
 from ..training.accumulation import WindowLoader
 from .step_window import load_step, step_so_far
 
@@ -60,11 +61,10 @@ class ResumingCallback(Callback):
         self._before_validation: dict[str, Any] | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Let `ckpt_path` of a `ResumableModule` be a folder too, where Lightning would read its own files."""
+        """Let `ckpt_path` be a folder too, where Lightning would read and write its own files."""
         strategy = trainer.strategy
         reads_files = type(strategy).load_checkpoint is Strategy.load_checkpoint
-        is_plain = reads_files and type(strategy.checkpoint_io) is TorchCheckpointIO
-        if is_plain and isinstance(pl_module, ResumableModule):
+        if reads_files and type(strategy.checkpoint_io) is TorchCheckpointIO:
             strategy.checkpoint_io = FolderReader(trainer)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
@@ -188,14 +188,25 @@ class ResumableModule(LightningModule):
         return _with_own_callbacks(LightningModule.configure_callbacks)(self)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Give tied weights that a safetensors file stores once all their names, as Lightning asks for all."""
+        """Give weights the names that this module has for them, for strategies that load them by themselves."""
         super().on_load_checkpoint(checkpoint)
         checkpoint.setdefault("callbacks", {})  # without it Lightning calls no callback
-        own, stored = self.state_dict(keep_vars=True), checkpoint["state_dict"]
-        by_tensor = {id(value): name for name, value in own.items() if name in stored}
+        checkpoint["state_dict"] = self._under_own_names(checkpoint["state_dict"])
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """As that of `nn.Module`, but compiled models load weights of models that are not compiled, and the reverse."""
+        return super().load_state_dict(self._under_own_names(state_dict), strict=strict, assign=assign)
+
+    def _under_own_names(self, stored: Mapping[str, Any]) -> dict[str, Any]:
+        """Return weights under the names of this module, also of tied ones that a safetensors file stores once."""
+        own = self.state_dict(keep_vars=True)
+        names = {uncompiled_name(name): name for name in own}
+        renamed = {names.get(uncompiled_name(name), name): value for name, value in stored.items()}
+        by_tensor = {id(value): name for name, value in own.items() if name in renamed}
         for name, value in own.items():
-            if name not in stored and id(value) in by_tensor:
-                stored[name] = stored[by_tensor[id(value)]]
+            if name not in renamed and id(value) in by_tensor:
+                renamed[name] = renamed[by_tensor[id(value)]]
+        return renamed
 
 
 def _with_own_callbacks(configure: Callable[[Any], Any]) -> Callable[[Any], list[Callback]]:

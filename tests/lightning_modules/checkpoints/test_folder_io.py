@@ -191,10 +191,10 @@ def test_a_folder_that_lacks_weights_is_refused_unless_the_module_is_lenient(tmp
     module = LossModule(Net())
     module.model.extra = nn.Linear(2, 2)
     module.strict_loading = strict
+    module.trainer = saved
     if strict:
         with pytest.raises(ValueError, match=r"checkpoint-2 has no values for 2 of .*extra\.weight"):
             FolderCheckpointIO(module).load_checkpoint(tmp_path / "checkpoint-2")
         return
-    module.trainer = saved
     FolderCheckpointIO(module).load_checkpoint(tmp_path / "checkpoint-2")
     assert torch.equal(next(module.model.parameters()), next(saved.lightning_module.model.parameters()))

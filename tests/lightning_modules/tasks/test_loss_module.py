@@ -33,6 +33,10 @@ def test_schedules_that_wait_for_a_metric_watch_the_validation_loss(name, more):
     assert seen.rates == [1e-3] * 4 + [5e-4] * 2
     config = module.configure_optimizers()["lr_scheduler"]
     assert (config["monitor"], config["interval"]) == ("val_loss", "epoch")
+    by_step = {"monitor": "train_loss", "schedule_interval": "step"}
+    stepped, trainer = make_module(schedule=schedule, **by_step), make_trainer(max_epochs=2)
+    trainer.fit(stepped, loader(16))
+    assert trainer.lr_scheduler_configs[0].scheduler.last_epoch == trainer.global_step == 8
 
 
 @pytest.mark.parametrize(
