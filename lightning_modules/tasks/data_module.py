@@ -10,6 +10,7 @@ from typing import Any
 
 import torch.distributed as dist
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sampler
+from typing_extensions import Self
 
 from ..common.class_paths import build_described, is_description
 from ..common.seeding import capture_host_rng, restore_host_rng, seed_worker
@@ -136,6 +137,31 @@ class DataModule(LightningDataModule):
             for stage in _STAGES:
                 self._has(stage)
 
+    @classmethod
+    def from_datasets(
+        cls,
+        train_dataset: OneDataset = None,
+        val_dataset: Datasets = None,
+        test_dataset: Datasets = None,
+        predict_dataset: OneDataset = None,
+        batch_size: int = 1,
+        num_workers: int = 0,
+        **datamodule_kwargs: Any,
+    ) -> Self:
+        """As Lightning's: make a data module of these datasets.
+
+        Args:
+            train_dataset: see the class, as the others.
+            val_dataset: see there.
+            test_dataset: see there.
+            predict_dataset: see there.
+            batch_size: see there; 1 by default, as Lightning has it.
+            num_workers: see there.
+            datamodule_kwargs: other arguments of the class.
+        """
+        datasets = (train_dataset, val_dataset, test_dataset, predict_dataset)
+        return cls(*datasets, batch_size=batch_size, num_workers=num_workers, **datamodule_kwargs)
+
     def setup(self, stage: str) -> None:
         """Make the datasets that are given as functions, and set up sampling and resumption."""
         super().setup(stage)
@@ -225,13 +251,17 @@ class DataModule(LightningDataModule):
     def _has(self, stage: str) -> None:
         """Hide the method of a stage without data from Lightning, so that it skips the stage.
 
-        But not from the search for a batch size, which calls the method for validation in any case.
+        But not a subclass's own method, nor from the search for a batch size, which calls the method for validation in
+        any case.
         """
-        name, searching = f"{stage}_dataloader", any(isinstance(one, BatchSizeFinder) for one in self._callbacks())
-        if stage != "train" and getattr(self, f"{stage}_dataset") is None and not searching:
-            setattr(self, name, getattr(super(), name))
-        else:
+        name = f"{stage}_dataloader"
+        is_overridden = getattr(type(self), name) is not getattr(DataModule, name)
+        is_searching = any(isinstance(one, BatchSizeFinder) for one in self._callbacks())
+        is_needed = stage == "train" or getattr(self, f"{stage}_dataset") is not None
+        if is_needed or is_overridden or is_searching:
             vars(self).pop(name, None)
+        else:
+            setattr(self, name, getattr(super(), name))
 
     def _callbacks(self) -> list[Any]:
         return [] if self.trainer is None else callbacks_of(self.trainer)

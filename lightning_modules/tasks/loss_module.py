@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -222,7 +223,12 @@ class LossModule(OptimizerModule):
             inputs = {name: value for name, value in self.model_inputs(batch).items() if name not in without}
             return self.model(**{**inputs, **further})
         arguments, named = self.positional_inputs(batch, labels=not without)
-        return self.model(*arguments, **{**named, **further})
+        keywords = {**named, **further}
+        try:
+            return self.model(*arguments, **keywords)
+        except TypeError as error:
+            _require_parameters(self.model, arguments, keywords, error)
+            raise
 
     def model_inputs(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments of the model in a batch with names: all of it."""
@@ -418,6 +424,21 @@ class LossModule(OptimizerModule):
         problem = getattr(getattr(self.model, "config", None), "problem_type", None)
         if problem == "multi_label_classification":
             raise ValueError(f"label_smoothing={self.label_smoothing} cannot smooth several labels: {problem=}.")
+
+
+def _require_parameters(
+    model: nn.Module, arguments: Sequence[Any], keywords: Mapping[str, Any], error: TypeError
+) -> None:
+    """Replace the error of a model that does not take labels, the usual one where `loss_fn` is forgotten."""
+    signature = inspect.signature(base_of_adapter(model).forward)
+    try:
+        signature.bind(*arguments, **keywords)
+    except TypeError:
+        raise TypeError(
+            f"{type(model).__name__}.forward{signature} does not take ({describe_batch(arguments)}): {error}. "
+            "If the last part are the labels, pass a `loss_fn`, such as nn.CrossEntropyLoss(): the model is then given "
+            "the others only."
+        ) from error
 
 
 def _require_no_loss(names: Iterable[str]) -> None:

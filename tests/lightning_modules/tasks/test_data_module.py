@@ -8,7 +8,7 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from module_world import Counted, Net, Seen, TokenNet, make_trainer, pad, points, same_weights, seeded, sentences
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 from torchmetrics.classification import MulticlassAccuracy
 
 from lightrainer.lightning_modules import DataModule, LossModule, set_seed
@@ -138,6 +138,47 @@ def test_a_dict_of_validation_sets():
             predicted = module.model(torch.stack([item["x"] for item in items]))["logits"].argmax(-1)
         right = predicted == torch.stack([item["labels"] for item in items])
         assert float(found[f"val_{name}_acc"]) == pytest.approx(right.float().mean().item())
+
+
+class OwnLoaders(DataModule):
+    """Writes its own loaders, of 3 rows each, and has no datasets for them."""
+
+    def val_dataloader(self):
+        return DataLoader(points(3))
+
+    test_dataloader = val_dataloader
+    predict_dataloader = val_dataloader
+
+
+class OwnSetup(OwnLoaders):
+    """Has its own `setup` too."""
+
+    def setup(self, stage):
+        super().setup(stage)
+
+
+@pytest.mark.parametrize("kind", [OwnLoaders, OwnSetup])
+def test_loaders_of_subclasses_are_used_without_datasets(kind):
+    data, module = (
+        kind(points(4), batch_size=4),
+        LossModule(seeded(Net), metrics={"rows": lambda logits, labels: len(labels)}),
+    )
+    trainer = make_trainer(max_epochs=1)
+    trainer.fit(module, data)
+    assert trainer.callback_metrics["val_rows"] == 3
+    assert trainer.test(module, data, verbose=False)[0]["test_rows"] == 3
+    assert len(trainer.predict(module, data)) == 3
+
+
+def test_from_datasets_makes_a_data_module_of_the_class():
+    """With Lightning's names and default, and the arguments of the class."""
+    data = OwnSetup.from_datasets(points(8), batch_size=4, shuffle=False)
+    assert (type(data), data.batch_size, data.shuffle) == (OwnSetup, 4, False)
+    assert DataModule.from_datasets(points(8), points(2)).batch_size == 1
+    trainer = make_trainer(max_epochs=1)
+    trainer.fit(LossModule(seeded(Net)), DataModule.from_datasets(points(8), points(2), batch_size=4))
+    assert trainer.global_step == 2
+    assert "val_loss" in trainer.callback_metrics
 
 
 def test_test_and_predict():

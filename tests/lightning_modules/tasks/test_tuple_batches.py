@@ -250,6 +250,20 @@ def test_a_model_without_a_loss_is_told_of_loss_fn():
         make_trainer(max_epochs=1).fit(LossModule(TwoInputs()), loader)
 
 
+def test_a_model_that_does_not_take_the_labels_is_told_of_loss_fn():
+    """An error inside of a model that takes them stays as it is."""
+    loader = DataLoader(TensorDataset(ROWS, CLASSES), batch_size=4)
+    with pytest.raises(TypeError, match=r"Sequential.forward\(input\).*`loss_fn`"):
+        make_trainer(max_epochs=1).fit(LossModule(nn.Sequential(network())), loader)
+
+    class Broken(nn.Module):
+        def forward(self, x, labels):
+            return len(1)
+
+    with pytest.raises(TypeError, match=r"object of type 'int' has no len\(\)$"):
+        LossModule(Broken()).compute_loss((ROWS, CLASSES))
+
+
 @pytest.mark.parametrize(
     ("arguments", "kind", "message"),
     [
