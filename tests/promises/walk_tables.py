@@ -28,7 +28,7 @@ CHOICE_IN_PROCESSES = (
 )
 
 EVEN_ONLY = {
-    r"(Albert|Bert|BigBird|Ernie|FNet|MegatronBert|MobileBert|RoCBert)ForPreTraining": """
+    r"(Albert|Bert|BigBird|Ernie|FNet|MegatronBert|MobileBert)ForPreTraining": """
         The loss is the sum of two means, over tokens and over samples. A micro-batch has one weight, so that the sum is
         that of the whole batch where all micro-batches have as many labels of each kind.
     """,
@@ -122,15 +122,15 @@ NOT_WALKED = {
         LxmertForPreTraining LxmertForQuestionAnswering MoshiForConditionalGeneration MusicgenForCausalLM
         MusicgenMelodyForCausalLM PerceiverForImageClassificationConvProcessing
         PerceiverForImageClassificationLearned PerceiverForMaskedLM Pix2StructForConditionalGeneration
-        Qwen2_5OmniTalkerForConditionalGeneration SeamlessM4TForSpeechToText SeamlessM4TForTextToText
-        SeamlessM4TTextToUnitForConditionalGeneration SeamlessM4Tv2ForSpeechToText SeamlessM4Tv2ForTextToText
-        SegGptForImageSegmentation ShieldGemma2ForImageClassification Siglip2ForImageClassification
-        SpeechT5ForSpeechToSpeech SpeechT5ForSpeechToText SpeechT5ForTextToSpeech SplinterForPreTraining
-        TapasForQuestionAnswering TimeSeriesTransformerForPrediction TimesFm2_5ModelForPrediction
-        TimesFmModelForPrediction TvpForVideoGrounding UdopForConditionalGeneration ViltForQuestionAnswering
-        VisualBertForPreTraining VisualBertForQuestionAnswering VisualBertForRegionToPhraseAlignment
-        VisualBertForVisualReasoning VoxtralRealtimeForConditionalGeneration Wav2Vec2BertForAudioFrameClassification
-        XLMRobertaForMultipleChoice
+        Qwen2_5OmniTalkerForConditionalGeneration RoCBertForPreTraining SeamlessM4TForSpeechToText
+        SeamlessM4TForTextToText SeamlessM4TTextToUnitForConditionalGeneration SeamlessM4Tv2ForSpeechToText
+        SeamlessM4Tv2ForTextToText SegGptForImageSegmentation ShieldGemma2ForImageClassification
+        Siglip2ForImageClassification SpeechT5ForSpeechToSpeech SpeechT5ForSpeechToText SpeechT5ForTextToSpeech
+        SplinterForPreTraining TapasForMaskedLM TapasForQuestionAnswering TapasForSequenceClassification
+        TimeSeriesTransformerForPrediction TimesFm2_5ModelForPrediction TimesFmModelForPrediction
+        TvpForVideoGrounding UdopForConditionalGeneration ViltForQuestionAnswering VisualBertForPreTraining
+        VisualBertForQuestionAnswering VisualBertForRegionToPhraseAlignment VisualBertForVisualReasoning
+        VoxtralRealtimeForConditionalGeneration Wav2Vec2BertForAudioFrameClassification XLMRobertaForMultipleChoice
     """,
 }
 """Why a class is neither compared nor named above -> such classes."""

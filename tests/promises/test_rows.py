@@ -1,0 +1,292 @@
+"""Other promises of README and differences.md, each for kinds of user code that no other test shows it for."""
+
+import logging
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("transformers")
+pytest.importorskip("peft")
+
+import torch
+from small_samples import SAMPLES
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.data import default_collate
+from user_code import (
+    KINDS,
+    IgnoresItems,
+    Kind,
+    Stream,
+    Tagger,
+    bert,
+    llama,
+    own_loss,
+    samples_for,
+    with_adapter,
+)
+from walk import ARGUMENTS, GradientReader, trained, whole_batch
+
+from lightrainer import Trainer, TrainerCallback
+
+pytestmark = pytest.mark.filterwarnings("default")
+
+QUESTIONS_OF_THEIR_OWN = ("compiled", "fp16")
+"""Beginnings of kinds that ask the device by themselves: guards of compiled code, the scale of gradients."""
+
+ON_THE_DEVICE = [name for name in KINDS if not name.startswith(QUESTIONS_OF_THEIR_OWN)]
+
+
+def made(kind: Kind, folder: Path, callbacks: list[Any] | None = None, **arguments: Any) -> Trainer:
+    """Return a Trainer of user code, for steps of two micro-batches of two samples."""
+    samples = samples_for(kind.model(), uneven=kind.uneven)
+    settings = {
+        **ARGUMENTS,
+        "per_device_train_batch_size": 2,
+        **kind.arguments,
+        "gradient_accumulation_steps": 2,
+        **arguments,
+    }
+    return kind.trainer(
+        kind.model(),
+        kind.args_class(str(folder), **settings),
+        train_dataset=Stream(samples) if kind.stream else samples,
+        data_collator=default_collate,
+        callbacks=callbacks,
+        **kind.parameters,
+    )
+
+
+class Questions(TorchDispatchMode):
+    """Counts `.item()`, `float()`, `bool()` and `if` of tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += func is torch.ops.aten._local_scalar_dense.default
+        return func(*args, **(kwargs or {}))
+
+
+def questions(kind: Kind, folder: Path, steps: int) -> int:
+    """Return how often numbers are asked for in a training that logs at its end only."""
+    trainer = made(kind, folder, max_steps=steps, num_train_epochs=steps, logging_steps=100)
+    with Questions() as counter:
+        trainer.train()
+    return counter.count
+
+
+class Asks(Trainer):
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
+        assert loss.item() > 0
+        return (loss, outputs) if return_outputs else loss
+
+
+@pytest.mark.parametrize("name", ON_THE_DEVICE)
+def test_more_steps_between_two_logs_ask_nothing_of_the_device(tmp_path, name):
+    """Both trainings are within the second epoch, and one has a step more."""
+    kind = KINDS[name]
+    assert questions(kind, tmp_path, 4) == questions(kind, tmp_path, 3)
+
+
+def test_a_loss_that_is_read_asks_the_device(tmp_path):
+    """Control."""
+    kind = Kind(trainer=Asks)
+    assert questions(kind, tmp_path, 4) == questions(kind, tmp_path, 3) + 2
+
+
+def short_of_memory(make: Any) -> Any:
+    """Return a function that makes a model which four samples at once, or more, are too many for."""
+
+    def make_short() -> nn.Module:
+        model = make()
+
+        def check(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+            if module.training and len(kwargs["input_ids"]) > 2:
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+        model.register_forward_pre_hook(check, with_kwargs=True)
+        return model
+
+    return make_short
+
+
+OUT_OF_MEMORY = {
+    "head, mean": Kind(model=bert),
+    "head, by items": Kind(model=llama),
+    "adapter": Kind(model=lambda: with_adapter(bert())),
+    "own module": Kind(model=Tagger),
+    "override": Kind(trainer=IgnoresItems),
+    "stream": Kind(stream=True),
+}
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+@pytest.mark.parametrize("name", OUT_OF_MEMORY)
+def test_smaller_batches_keep_the_step(tmp_path, monkeypatch, name, keeps):
+    """A batch of 8 that is too large for the memory is 4 batches of 2; without the switch it is another step."""
+    kind = OUT_OF_MEMORY[name]
+    monkeypatch.setattr(Trainer, "keep_effective_batch_size", keeps)
+    samples = samples_for(kind.model())
+    step = trained(
+        short_of_memory(kind.model)(),
+        Stream(samples) if kind.stream else samples,
+        SAMPLES,
+        tmp_path,
+        trainer_class=kind.trainer,
+        arguments={"auto_find_batch_size": True},
+    )
+    difference = step.difference(whole_batch(kind.model(), samples, own_loss))
+    assert (difference < 1e-5) == keeps
+
+
+class NotANumber(TrainerCallback):
+    """Makes the weights NaN before the third step."""
+
+    def on_step_begin(self, args, state, control, model=None, **kwargs):
+        if state.global_step == 2:
+            next(iter(model.parameters())).data.fill_(float("nan"))
+
+
+NAMES_OF_LOSSES = [
+    "head, mean",
+    "head, by items",
+    "compute_loss, ignores items",
+    "compute_loss_func, mean",
+    "training_step, accelerator.backward",
+    "training_step, loss.backward",
+    "adapter, mean",
+    "own module",
+    "stream",
+    "bf16",
+]
+
+
+@pytest.mark.parametrize("name", NAMES_OF_LOSSES)
+@pytest.mark.parametrize("is_broken", [True, False])
+def test_losses_that_are_not_numbers_are_reported(tmp_path, caplog, name, is_broken):
+    callbacks = [NotANumber()] if is_broken else []
+    trainer = made(KINDS[name], tmp_path, callbacks, max_steps=4, num_train_epochs=4, logging_steps=4)
+    for parameter in trainer.model.parameters():
+        parameter.requires_grad_(True)
+    with caplog.at_level(logging.WARNING):
+        trainer.train()
+    reported = [record.getMessage() for record in caplog.records if "NaN or infinite" in record.getMessage()]
+    assert len(reported) == is_broken
+
+
+class TiedTagger(Tagger):
+    """A plain module of which two layers share a weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tied = nn.Embedding(*self.embedding.weight.shape)
+        self.tied.weight = self.embedding.weight
+
+
+class SavesMore(Trainer):
+    def _save(self, output_dir=None, state_dict=None):
+        super()._save(output_dir, state_dict)
+        Path(output_dir or self.args.output_dir, "notes.txt").write_text("as the script has it")
+
+
+RESUMED = {
+    "head, mean": Kind(model=bert),
+    "head, by items": Kind(model=llama),
+    "adapter": Kind(model=lambda: with_adapter(bert())),
+    "own module with tied weights": Kind(model=TiedTagger),
+    "override of compute_loss": Kind(trainer=IgnoresItems),
+    "override of _save": Kind(trainer=SavesMore),
+    "stream": Kind(stream=True),
+    "bf16": Kind(arguments={"bf16": True}),
+    "fp16": Kind(arguments={"fp16": True}),
+}
+SAVING = {"save_strategy": "steps", "save_steps": 1, "max_steps": 4, "optim": "adamw_torch", "save_only_model": False}
+
+
+class FirstStep(TrainerCallback):
+    """Notes the step after which a training begins."""
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        self.step = state.global_step
+
+
+def cut_newest(folder: Path) -> None:
+    """Leave half of the weights of the newest checkpoint."""
+    checkpoint = folder / "checkpoint-3"
+    weights = next(iter(sorted(checkpoint.glob("*.safetensors"))))
+    weights.write_bytes(weights.read_bytes()[: weights.stat().st_size // 2])
+
+
+def weights_of(trainer: Trainer) -> dict[str, torch.Tensor]:
+    return {name: parameter.detach().clone() for name, parameter in trainer.model.named_parameters()}
+
+
+@pytest.mark.parametrize("is_damaged", [True, False])
+@pytest.mark.parametrize("name", RESUMED)
+def test_a_training_whose_newest_checkpoint_is_damaged_ends_the_same(tmp_path, caplog, name, is_damaged):
+    """It resumes from the one before, names the damaged one, and ends with the same bits."""
+    kind = RESUMED[name]
+    whole = made(kind, tmp_path / "out", **SAVING)
+    whole.train()
+    shutil.rmtree(tmp_path / "out" / "checkpoint-4")
+    if is_damaged:
+        cut_newest(tmp_path / "out")
+
+    first = FirstStep()
+    resumed = made(kind, tmp_path / "out", [first], **SAVING)
+    with caplog.at_level(logging.WARNING):
+        resumed.train(resume_from_checkpoint=True)
+
+    assert first.step == (2 if is_damaged else 3)
+    assert ("checkpoint-3" in caplog.text) == is_damaged
+    assert whole.state.global_step == resumed.state.global_step == 4
+    expected = weights_of(whole)
+    actual = weights_of(resumed)
+    assert expected.keys() == actual.keys()
+    for parameter, value in expected.items():
+        assert torch.equal(value, actual[parameter]), parameter
+
+
+HALVES = [
+    "head, mean",
+    "head, by items",
+    "compute_loss, ignores items",
+    "compute_loss_func, by items",
+    "training_step, accelerator.backward",
+    "training_step, loss.backward",
+    "adapter, mean",
+    "own module",
+    "stream",
+]
+
+
+class HalfSeen:
+    """Notes the precisions of the results of linear layers."""
+
+    def __init__(self, model: nn.Module):
+        self.dtypes: set[torch.dtype] = set()
+        for module in model.modules():
+            if type(module) is nn.Linear:
+                module.register_forward_hook(lambda module, args, output: self.dtypes.add(output.dtype))
+
+
+@pytest.mark.parametrize("arguments", [{"fp16": True}, {}], ids=["fp16", "float32"])
+@pytest.mark.parametrize("name", HALVES)
+def test_fp16_on_the_cpu_is_scaled(tmp_path, name, arguments):
+    """Layers compute in float16, and the gradients, which were scaled, are those of the whole batch."""
+    kind = KINDS[name]
+    reader = GradientReader()
+    trainer = made(kind, tmp_path, [reader], gradient_accumulation_steps=4, **arguments)
+    seen = HalfSeen(trainer.model)
+    trainer.train()
+    assert (torch.float16 in seen.dtypes) == ("fp16" in arguments)
+    assert (trainer.accelerator.scaler is not None) == ("fp16" in arguments)
+    expected = whole_batch(kind.model(), samples_for(kind.model(), uneven=kind.uneven), kind.loss)
+    difference = float((reader.gradient - expected.gradient).norm() / expected.gradient.norm())
+    assert difference < 2e-2
+    assert (difference > 1e-5) == ("fp16" in arguments)
