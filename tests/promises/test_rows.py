@@ -33,15 +33,25 @@ from lightrainer import Trainer, TrainerCallback
 
 pytestmark = pytest.mark.filterwarnings("default")
 
-QUESTIONS_OF_THEIR_OWN = ("compiled", "fp16")
-"""Beginnings of kinds that ask the device by themselves: guards of compiled code, the scale of gradients."""
+USUAL_CODE = (
+    "head, mean",
+    "head, by items",
+    "compute_loss, ignores items",
+    "compute_loss_func, mean",
+    "training_step, accelerator.backward",
+    "training_step, loss.backward",
+    "adapter, mean",
+    "own module",
+    "own module with kwargs",
+    "stream",
+    "bf16",
+)
+"""Names of `KINDS`."""
 
-ON_THE_DEVICE = [name for name in KINDS if not name.startswith(QUESTIONS_OF_THEIR_OWN)]
 
-
-def made(kind: Kind, folder: Path, callbacks: list[Any] | None = None, **arguments: Any) -> Trainer:
-    """Return a Trainer of user code, for steps of two micro-batches of two samples."""
-    samples = samples_for(kind.model(), uneven=kind.uneven)
+def made(kind: Kind, folder: Path, callbacks: list[Any] | None = None, copies: int = 1, **arguments: Any) -> Trainer:
+    """Return a Trainer of user code, for steps of two micro-batches of two samples; `copies` make an epoch longer."""
+    samples = samples_for(kind.model(), uneven=kind.uneven) * copies
     settings = {
         **ARGUMENTS,
         "per_device_train_batch_size": 2,
@@ -73,9 +83,17 @@ class Questions(TorchDispatchMode):
 
 def questions(kind: Kind, folder: Path, steps: int) -> int:
     """Return how often numbers are asked for in a training that logs at its end only."""
-    trainer = made(kind, folder, max_steps=steps, num_train_epochs=steps, logging_steps=100)
+    trainer = made(kind, folder, copies=8, max_steps=steps, logging_steps=100)
     with Questions() as counter:
         trainer.train()
+    return counter.count
+
+
+def questions_of_model(kind: Kind) -> int:
+    """Return how often a model itself asks in a forward and backward pass, as for padding in its masks."""
+    model = kind.model()
+    with Questions() as counter:
+        own_loss(model, default_collate(samples_for(model)[:2])).backward()
     return counter.count
 
 
@@ -86,17 +104,17 @@ class Asks(Trainer):
         return (loss, outputs) if return_outputs else loss
 
 
-@pytest.mark.parametrize("name", ON_THE_DEVICE)
+@pytest.mark.parametrize("name", USUAL_CODE)
 def test_more_steps_between_two_logs_ask_nothing_of_the_device(tmp_path, name):
-    """Both trainings are within the second epoch, and one has a step more."""
+    """Both trainings end within the first epoch, and one has three steps more."""
     kind = KINDS[name]
-    assert questions(kind, tmp_path, 4) == questions(kind, tmp_path, 3)
+    assert questions(kind, tmp_path, 6) == questions(kind, tmp_path, 3) + 6 * questions_of_model(kind)
 
 
 def test_a_loss_that_is_read_asks_the_device(tmp_path):
     """Control."""
-    kind = Kind(trainer=Asks)
-    assert questions(kind, tmp_path, 4) == questions(kind, tmp_path, 3) + 2
+    kind = Kind(model=Tagger, trainer=Asks)
+    assert questions(kind, tmp_path, 6) == questions(kind, tmp_path, 3) + 6
 
 
 def short_of_memory(make: Any) -> Any:
@@ -152,21 +170,7 @@ class NotANumber(TrainerCallback):
             next(iter(model.parameters())).data.fill_(float("nan"))
 
 
-NAMES_OF_LOSSES = [
-    "head, mean",
-    "head, by items",
-    "compute_loss, ignores items",
-    "compute_loss_func, mean",
-    "training_step, accelerator.backward",
-    "training_step, loss.backward",
-    "adapter, mean",
-    "own module",
-    "stream",
-    "bf16",
-]
-
-
-@pytest.mark.parametrize("name", NAMES_OF_LOSSES)
+@pytest.mark.parametrize("name", USUAL_CODE)
 @pytest.mark.parametrize("is_broken", [True, False])
 def test_losses_that_are_not_numbers_are_reported(tmp_path, caplog, name, is_broken):
     callbacks = [NotANumber()] if is_broken else []
@@ -252,17 +256,7 @@ def test_a_training_whose_newest_checkpoint_is_damaged_ends_the_same(tmp_path, c
         assert torch.equal(value, actual[parameter]), parameter
 
 
-HALVES = [
-    "head, mean",
-    "head, by items",
-    "compute_loss, ignores items",
-    "compute_loss_func, by items",
-    "training_step, accelerator.backward",
-    "training_step, loss.backward",
-    "adapter, mean",
-    "own module",
-    "stream",
-]
+HALVES = [name for name in USUAL_CODE if name != "bf16"]
 
 
 class HalfSeen:

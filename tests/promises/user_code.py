@@ -187,15 +187,27 @@ class StepsWithLoss(Trainer):
         return loss.detach()
 
 
-class StepsInHalves(Trainer):
-    """Two backward passes of one micro-batch."""
+class StepsTwice(Trainer):
+    """Two forward and backward passes of one micro-batch, as with an adversarial sample."""
 
     def training_step(self, model, inputs, num_items_in_batch=None):
         model.train()
         inputs = self._prepare_inputs(inputs)
         loss = self.compute_loss(model, inputs)
-        half = 0.5 * loss
-        self.accelerator.backward(half, retain_graph=True)
+        self.accelerator.backward(0.5 * loss)
+        again = self.compute_loss(model, inputs)
+        self.accelerator.backward(0.5 * again)
+        return loss.detach()
+
+
+class StepsTwiceThroughOneGraph(Trainer):
+    """Two backward passes through one forward pass."""
+
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        model.train()
+        inputs = self._prepare_inputs(inputs)
+        loss = self.compute_loss(model, inputs)
+        self.accelerator.backward(0.5 * loss, retain_graph=True)
         self.accelerator.backward(0.5 * loss)
         return loss.detach()
 
@@ -296,7 +308,8 @@ KINDS: dict[str, Kind] = {
     "training_step, accelerator.backward": Kind(trainer=StepsWithAccelerator),
     "training_step, loss.backward": Kind(trainer=StepsWithLoss),
     "training_step, loss.backward, by items": Kind(model=llama, trainer=StepsWithLoss),
-    "training_step, two backward passes": Kind(trainer=StepsInHalves),
+    "training_step, two passes": Kind(trainer=StepsTwice),
+    "training_step, two backward passes": Kind(trainer=StepsTwiceThroughOneGraph),
     "training_step, divided loss": Kind(trainer=StepsWithDividedLoss, uneven=False),
     "adapter, mean": Kind(model=lambda: with_adapter(bert())),
     "adapter, by items": Kind(model=lambda: with_adapter(llama())),

@@ -1,0 +1,340 @@
+"""Which test shows each promise of README and differences.md, for each kind of user code that meets it.
+
+A row is named by the beginning of its left cell. Of a kind that is not named, `others` says why it cannot differ.
+"""
+
+from dataclasses import dataclass
+
+KINDS = (
+    "head of transformers",
+    "own module",
+    "own module with kwargs",
+    "override",
+    "adapter",
+    "two processes",
+    "stream",
+    "Lightning module",
+    "accumulated window",
+    "half precision",
+)
+
+ROWS = "tests/promises/test_rows.py::"
+USER_CODE = "tests/promises/test_user_code.py::test_window_is_one_batch"
+BY_TWO = "tests/promises/test_user_code.py::test_window_is_one_batch_in_two_processes"
+LIGHTNING = "tests/promises/test_lightning_accumulation.py::test_window_is_one_batch"
+RESUMED = ROWS + "test_a_training_whose_newest_checkpoint_is_damaged_ends_the_same"
+RESUMED_DATA = "tests/facade/checkpointing/test_resume.py::test_from_every_place_it_ends_the_same"
+NO_QUESTIONS = ROWS + "test_more_steps_between_two_logs_ask_nothing_of_the_device"
+NOT_NUMBERS = ROWS + "test_losses_that_are_not_numbers_are_reported"
+KILLED = "tests/faults/test_kills.py::test_it_ends_the_same"
+STOPPED_BY_TWO = "tests/ddp/test_interrupted.py::test_both_stop_when_one_is_asked_to_and_go_on_to_the_same_bits"
+SMALLER = ROWS + "test_smaller_batches_keep_the_step"
+SCALED = ROWS + "test_fp16_on_the_cpu_is_scaled"
+ARRAYS = "tests/lightning_modules/evaluation/test_preallocated_arrays.py::"
+FOLDER_IO = "tests/lightning_modules/checkpoints/test_folder_io.py::"
+ADAPTERS = "tests/parity/test_adapters.py::"
+LOADERS = "tests/lightning_modules/data/test_loaders.py::"
+FAILED = "tests/ddp/test_faults.py::"
+OBJECTS = "tests/parity/test_user_objects.py::"
+
+ONE_BATCH = {
+    "head of transformers": "tests/promises/test_walk.py::test_window_is_one_batch",
+    "own module": USER_CODE,
+    "own module with kwargs": USER_CODE,
+    "override": USER_CODE,
+    "adapter": USER_CODE,
+    "two processes": BY_TWO,
+    "stream": USER_CODE,
+    "Lightning module": LIGHTNING,
+    "accumulated window": "tests/parity/test_accumulation.py::test_a_window_of_4_is_one_batch_of_4_times_the_size",
+    "half precision": USER_CODE,
+}
+
+SAME_NUMBERS = {
+    "head of transformers": RESUMED,
+    "own module": RESUMED_DATA,
+    "override": RESUMED,
+    "adapter": ADAPTERS + "test_resumed",
+    "two processes": KILLED,
+    "stream": RESUMED_DATA,
+    "Lightning module": "tests/ddp/test_modules.py::test_any_module_goes_on_exactly",
+    "accumulated window": RESUMED,
+    "half precision": RESUMED,
+}
+
+DAMAGED = {
+    "head of transformers": RESUMED,
+    "own module": RESUMED,
+    "override": RESUMED,
+    "adapter": RESUMED,
+    "stream": RESUMED,
+    "Lightning module": FOLDER_IO + "test_a_damaged_folder_is_an_error_before_anything_is_loaded",
+    "accumulated window": RESUMED,
+    "half precision": RESUMED,
+}
+
+ASKS_NOTHING = {
+    "head of transformers": NO_QUESTIONS,
+    "own module": NO_QUESTIONS,
+    "own module with kwargs": NO_QUESTIONS,
+    "override": NO_QUESTIONS,
+    "adapter": NO_QUESTIONS,
+    "stream": NO_QUESTIONS,
+    "accumulated window": NO_QUESTIONS,
+    "half precision": NO_QUESTIONS,
+}
+
+FAILING = {
+    "own module": FAILED + "test_the_others_end_and_name_the_process",
+    "two processes": FAILED + "test_the_others_end_and_name_the_process",
+    "stream": FAILED + "test_streams_of_other_lengths_end_together",
+}
+
+
+@dataclass(frozen=True)
+class Promise:
+    """A row of a table.
+
+    Attributes:
+        tests: kind of user code -> the test that shows it, as a node id without parameters.
+        others: why the promise does not depend on the other kinds; empty where all are tested.
+    """
+
+    tests: dict[str, str]
+    others: str = ""
+
+
+PROMISES: dict[str, Promise] = {
+    "gradients under accumulation are too small": Promise(ONE_BATCH),
+    "losses that are means over a micro-batch": Promise(ONE_BATCH),
+    "batches that are left over when a stream ends inside": Promise(
+        {"stream": USER_CODE, "two processes": BY_TWO, "Lightning module": LIGHTNING},
+        others="Losses are weighed after the window is read.",
+    ),
+    "the state of an optimizer is read and loaded once": Promise(
+        {"own module": OBJECTS + "test_every_object_is_called_as_in_the_reference"},
+        others="Neither model nor data take part in it.",
+    ),
+    "`model.to(device)` is called when": Promise(
+        {"own module": OBJECTS + "test_every_object_is_called_as_in_the_reference"},
+        others="The calls are those of the Trainer, whatever it trains.",
+    ),
+    "`num_parameters` of a model of transformers": Promise(
+        {"head of transformers": OBJECTS + "test_every_object_is_called_as_in_the_reference"},
+        others="Other models have no such method.",
+    ),
+    "with `group_by_length` every sample is read": Promise(
+        {"own module": OBJECTS + "test_lengths_of_datasets_are_asked_as_in_the_reference"},
+        others="Lengths are those of the dataset, and streams have none.",
+    ),
+    "checkpoints are written in place": Promise(
+        {
+            "own module": KILLED,
+            "two processes": KILLED,
+            "Lightning module": "tests/lightning_modules/checkpoints/test_folder_checkpoint.py"
+            "::test_folders_are_written_and_rotated_with_no_plugin",
+            "override": "tests/facade/checkpointing/test_background_saving.py::test_an_override_finds_the_files",
+        },
+        others="All write into the one folder that is renamed.",
+    ),
+    "a damaged newest checkpoint makes": Promise(DAMAGED, others="Verification reads files, whatever is in them."),
+    "evaluation copies all earlier predictions": Promise(
+        {
+            "own module": ARRAYS + "test_each_value_is_written_once",
+            "half precision": ARRAYS + "test_precisions_that_differ",
+            "two processes": "tests/ddp/test_evaluation.py::test_predictions_are_all_there_once_and_in_order",
+        },
+        others="Predictions are arrays by then, whatever computed them.",
+    ),
+    "metrics need all predictions in memory": Promise(
+        {
+            "own module": "tests/facade/evaluation/test_live_metrics.py::test_predictions_are_not_kept",
+            "two processes": "tests/ddp/test_evaluation.py::test_torchmetrics_are_exact",
+            "Lightning module": "tests/ddp/test_modules.py::test_each_sample_is_evaluated_once",
+            "half precision": "tests/lightning_modules/evaluation/test_token_metrics.py"
+            "::test_half_precision_is_summed_in_full",
+        },
+        others="Predictions are tensors by then, whatever computed them.",
+    ),
+    "NaN losses hidden by the logging filter": Promise(
+        {
+            "head of transformers": NOT_NUMBERS,
+            "own module": NOT_NUMBERS,
+            "override": NOT_NUMBERS,
+            "adapter": NOT_NUMBERS,
+            "stream": NOT_NUMBERS,
+            "accumulated window": NOT_NUMBERS,
+            "half precision": NOT_NUMBERS,
+        },
+        others="The losses of a step are counted after they are weighed; Lightning has no such filter.",
+    ),
+    "a host synchronisation at every step": Promise(
+        ASKS_NOTHING, others="The exchange between processes and Lightning's loop are torch's and Lightning's own."
+    ),
+    "models spread by `DistributedConfig`": Promise(
+        {
+            "two processes": "tests/ddp/test_spread_models.py::test_they_train_as_in_one_process_and_are_saved_whole",
+        },
+        others="Such a model is a head of transformers in several processes.",
+    ),
+    "errors come one at a time": Promise(
+        {
+            "own module": "tests/facade/trainer/test_construction.py::test_all_values_that_cannot_be_are_told_at_once",
+            "two processes": "tests/facade/arguments/test_bad_input_together.py"
+            "::test_right_arguments_wait_for_the_other_process",
+        },
+        others="Arguments are checked before the model is used.",
+    ),
+    "a `StopIteration` in a collator or dataset": Promise(
+        {
+            "own module": "tests/facade/trainer/test_errors_of_user_code.py::test_training_stop_iteration_is_an_error",
+            "override": "tests/facade/trainer/test_errors_of_user_code.py::test_training_stop_iteration_is_an_error",
+            "stream": "tests/facade/trainer/test_errors_of_user_code.py::test_worker_stop_iteration_is_an_error",
+            "Lightning module": "tests/lightning_modules/tasks/test_stop_iteration.py"
+            "::test_loss_module_stop_iteration_of_the_model_is_an_error",
+        },
+        others="An error of one call of user code, before it is of any kind of model.",
+    ),
+    "tied weights of a plain module cannot be saved": Promise(
+        {
+            "own module": "tests/parity/test_models.py::test_tied_weights_stay_tied",
+            "two processes": "tests/ddp/test_sharding.py::test_saved_models_are_whole",
+            "accumulated window": RESUMED,
+        },
+        others="Heads and adapters tie and save by themselves.",
+    ),
+    "resuming gives other numbers once": Promise(
+        SAME_NUMBERS, others="Arguments of `forward` do not reach a checkpoint."
+    ),
+    "resuming changes the numbers if": Promise(
+        SAME_NUMBERS, others="Arguments of `forward` do not reach a checkpoint."
+    ),
+    "a tokenizer without BOS erases": Promise(
+        {
+            "head of transformers": "tests/lightning_modules/models/test_special_tokens.py"
+            "::test_what_the_tokenizer_does_not_have_stays",
+        },
+        others="Other models have no special tokens.",
+    ),
+    "an adapter that `model.add_adapter` put": Promise({"adapter": ADAPTERS + "test_resumed"}, others="Adapters only."),
+    "weights that a checkpoint of an overridden `_save`": Promise(
+        {
+            "override": "tests/lightning_modules/checkpoints/test_weights.py"
+            "::test_weights_that_a_folder_lacks_are_an_error_that_names_them"
+        },
+        others="Only an override leaves weights out.",
+    ),
+    "of several adapters of PEFT": Promise(
+        {
+            "adapter": ADAPTERS + "test_the_best_of_all_adapters_is_back_at_the_end",
+            "two processes": "tests/ddp/test_adapters.py::test_all_adapters_go_on_as_if_never_stopped",
+        },
+        others="Adapters only.",
+    ),
+    "p-tuning and prefix tuning": Promise(
+        {"adapter": ADAPTERS + "test_trained_weights_that_peft_leaves_out_are_resumed_and_the_best"},
+        others="Adapters only.",
+    ),
+    "training waits while a checkpoint is written": Promise(
+        {
+            "own module": "tests/facade/checkpointing/test_background_saving.py"
+            "::test_a_thread_writes_and_all_are_there_at_the_end",
+            "override": "tests/facade/checkpointing/test_background_saving.py::test_an_override_finds_the_files",
+            "two processes": KILLED,
+        },
+        others="Weights are copied by name, whatever they belong to.",
+    ),
+    "Ctrl-C and SIGTERM lose": Promise(
+        {
+            "own module": "tests/facade/checkpointing/test_signals.py"
+            "::test_a_stopped_training_goes_on_to_the_same_bits",
+            "two processes": STOPPED_BY_TWO,
+        },
+        others="A signal is answered between two steps; what is in them is in the row of resuming.",
+    ),
+    "`auto_find_batch_size` changes": Promise(
+        {
+            "head of transformers": SMALLER,
+            "own module": SMALLER,
+            "override": SMALLER,
+            "adapter": SMALLER,
+            "stream": SMALLER,
+            "accumulated window": SMALLER,
+            "two processes": "tests/ddp/test_interrupted.py::test_both_start_again_when_one_runs_out_of_memory",
+        },
+        others="The smaller batch is a window, and windows are in the first row; plain Lightning has no such argument.",
+    ),
+    "a byte of a checkpoint that changed": Promise(
+        {
+            "own module": "tests/faults/test_flips.py::test_the_training_goes_on_from_the_one_before",
+            "Lightning module": FOLDER_IO + "test_a_damaged_folder_is_an_error_before_anything_is_loaded",
+        },
+        others="Checksums are of files, whatever is in them.",
+    ),
+    "a `ReduceLROnPlateau` passed by": Promise(
+        {
+            "own module": "tests/facade/evaluation/test_best_metric.py"
+            "::test_a_plateau_object_follows_the_loss_unless_another_metric_is_set",
+        },
+        others="The schedule reads metrics of an evaluation.",
+    ),
+    "fp16 on the CPU silently trains": Promise(
+        {
+            "head of transformers": SCALED,
+            "own module": SCALED,
+            "override": SCALED,
+            "adapter": SCALED,
+            "stream": SCALED,
+            "accumulated window": SCALED,
+            "half precision": SCALED,
+            "two processes": "tests/ddp/test_two_processes.py::test_two_ranks_leave_out_the_same_steps",
+        },
+        others="A keyword of `forward` changes no precision; plain Lightning takes a plugin of its own.",
+    ),
+    "`accelerate config` asks": Promise(
+        {"two processes": "tests/facade/arguments/test_launched.py::test_the_settings_of_fsdp_are_those_of_accelerate"},
+        others="Read before there is a model.",
+    ),
+    "a batch that a worker cannot pickle": Promise(
+        {"own module": LOADERS + "test_a_batch_that_a_worker_cannot_send_is_an_error"},
+        others="An error before the batch reaches a model.",
+    ),
+    "one process that fails leaves": Promise(FAILING, others="Processes look at each other, not at models."),
+    "one failed process leaves": Promise(FAILING, others="Processes look at each other, not at models."),
+    "two trainings in one `output_dir`": Promise(
+        {
+            "own module": "tests/lightning_modules/checkpoints/test_owners.py"
+            "::test_a_second_process_is_refused_and_told_of_the_first",
+        },
+        others="Refused before anything is trained.",
+    ),
+    "a job that `torchrun` starts again": Promise(
+        {"two processes": FAILED + "test_torchrun_starts_it_again_until_it_is_done"},
+        others="What is resumed is in the row of resuming.",
+    ),
+    "an evaluation with `even_batches=False`": Promise(
+        {"two processes": FAILED + "test_evaluations_without_even_batches_give_every_sample_once"},
+        others="One process has one round.",
+    ),
+    "the `DistributedDataParallel` of a training": Promise(
+        {
+            "two processes": "tests/ddp/test_user_code.py"
+            "::test_each_override_and_callback_gets_the_model_it_gets_in_transformers"
+        },
+        others="One process has no wrapper.",
+    ),
+    "`evaluate()` before `train()` leaves DDP out": Promise(
+        {
+            "two processes": "tests/ddp/test_user_code.py"
+            "::test_each_override_and_callback_gets_the_model_it_gets_in_transformers"
+        },
+        others="One process has no wrapper.",
+    ),
+    "pruning a trial under DDP hangs": Promise(
+        {
+            "two processes": "tests/ddp/test_search.py"
+            "::test_half_of_the_trials_are_pruned_and_both_processes_stop_at_the_same_steps",
+        },
+        others="Trials are pruned by their metrics.",
+    ),
+}
