@@ -32,6 +32,7 @@ SMALLER = ROWS + "test_smaller_batches_keep_the_step"
 SCALED = ROWS + "test_fp16_on_the_cpu_is_scaled"
 ARRAYS = "tests/lightning_modules/evaluation/test_preallocated_arrays.py::"
 FOLDER_IO = "tests/lightning_modules/checkpoints/test_folder_io.py::"
+SAVED = "tests/facade/checkpointing/test_saved_by_class.py::"
 ADAPTERS = "tests/parity/test_adapters.py::"
 LOADERS = "tests/lightning_modules/data/test_loaders.py::"
 FAILED = "tests/ddp/test_faults.py::"
@@ -218,10 +219,7 @@ PROMISES: dict[str, Promise] = {
     ),
     "an adapter that `model.add_adapter` put": Promise({"adapter": ADAPTERS + "test_resumed"}, others="Adapters only."),
     "weights that a checkpoint of an overridden `_save`": Promise(
-        {
-            "override": "tests/lightning_modules/checkpoints/test_weights.py"
-            "::test_weights_that_a_folder_lacks_are_an_error_that_names_them"
-        },
+        {"override": SAVED + "test_trained_weights_left_out_are_warned_of_and_an_error_when_loaded"},
         others="Only an override leaves weights out.",
     ),
     "of several adapters of PEFT": Promise(
@@ -299,6 +297,10 @@ PROMISES: dict[str, Promise] = {
         {"own module": LOADERS + "test_a_batch_that_a_worker_cannot_send_is_an_error"},
         others="An error before the batch reaches a model.",
     ),
+    "`control.should_save = True` in one process only": Promise(
+        {"two processes": FAILED + "test_a_decision_of_one_process_names_switch_and_callback"},
+        others="One process decides for itself.",
+    ),
     "one process that fails leaves": Promise(FAILING, others="Processes look at each other, not at models."),
     "one failed process leaves": Promise(FAILING, others="Processes look at each other, not at models."),
     "two trainings in one `output_dir`": Promise(
@@ -317,17 +319,11 @@ PROMISES: dict[str, Promise] = {
         others="One process has one round.",
     ),
     "the `DistributedDataParallel` of a training": Promise(
-        {
-            "two processes": "tests/ddp/test_user_code.py"
-            "::test_each_override_and_callback_gets_the_model_it_gets_in_transformers"
-        },
+        {"two processes": "tests/promises/test_user_code.py::test_no_wrapper_outlives_its_training"},
         others="One process has no wrapper.",
     ),
     "`evaluate()` before `train()` leaves DDP out": Promise(
-        {
-            "two processes": "tests/ddp/test_user_code.py"
-            "::test_each_override_and_callback_gets_the_model_it_gets_in_transformers"
-        },
+        {"two processes": BY_TWO},
         others="One process has no wrapper.",
     ),
     "pruning a trial under DDP hangs": Promise(

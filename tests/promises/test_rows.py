@@ -256,7 +256,8 @@ def test_a_training_whose_newest_checkpoint_is_damaged_ends_the_same(tmp_path, c
         assert torch.equal(value, actual[parameter]), parameter
 
 
-HALVES = [name for name in USUAL_CODE if name != "bf16"]
+UNSCALED = "training_step, loss.backward"
+HALVES = [name for name in USUAL_CODE if name not in (UNSCALED, "bf16")]
 
 
 class HalfSeen:
@@ -284,3 +285,9 @@ def test_fp16_on_the_cpu_is_scaled(tmp_path, name, arguments):
     difference = float((reader.gradient - expected.gradient).norm() / expected.gradient.norm())
     assert difference < 2e-2
     assert (difference > 1e-5) == ("fp16" in arguments)
+
+
+def test_fp16_without_the_accelerator_is_an_error(tmp_path):
+    """As in transformers: only `accelerator.backward` scales a loss, and nothing trains with one that is not scaled."""
+    with pytest.raises(AssertionError, match=r"scaler\.scale"):
+        made(KINDS[UNSCALED], tmp_path, fp16=True).train()

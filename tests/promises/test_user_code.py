@@ -29,7 +29,7 @@ def test_window_is_one_batch(tmp_path, name):
 def differences_of_two(tmp_path_factory):
     """Return the differences of all kinds in two processes, which are started once."""
     folder = tmp_path_factory.mktemp("two")
-    script = Path(__file__).with_name("user_code_script.py")
+    script = Path(__file__).with_name("user_kinds_script.py")
     finished_ranks(script, str(folder), *KINDS, log=folder / "log.txt", seconds=600)
     return json.loads((folder / "differences.json").read_text())
 
@@ -41,3 +41,9 @@ def test_window_is_one_batch_in_two_processes(differences_of_two, name):
         pytest.xfail("the gradients of a second backward pass stay in their process")
     kind = KINDS[name]
     assert {window: d for window, d in differences_of_two[name].items() if not d < kind.tolerance} == {}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the processes are forked")
+def test_no_wrapper_outlives_its_training(differences_of_two):
+    """Each holds a copy of all gradients."""
+    assert differences_of_two["wrappers left"] == 0

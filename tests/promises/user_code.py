@@ -223,6 +223,12 @@ class StepsWithDividedLoss(Trainer):
         return loss.detach()
 
 
+class EvaluatesFirst(Trainer):
+    def train(self, *args, **kwargs):
+        self.evaluate(self.train_dataset)
+        return super().train(*args, **kwargs)
+
+
 def mean_loss_function(outputs, labels, num_items_in_batch=None):
     return functional.cross_entropy(outputs.logits.flatten(0, -2), labels.flatten())
 
@@ -303,6 +309,7 @@ KINDS: dict[str, Kind] = {
     "compute_loss, keeps items back, by items": Kind(model=llama, trainer=KeepsItemsBack),
     "compute_loss, looks at outputs, mean": Kind(trainer=LooksAtOutputs),
     "compute_loss, looks at outputs, by items": Kind(model=llama, trainer=LooksAtOutputs),
+    "train, evaluates first": Kind(trainer=EvaluatesFirst),
     "compute_loss_func, mean": Kind(parameters={"compute_loss_func": mean_loss_function}),
     "compute_loss_func, by items": Kind(parameters={"compute_loss_func": loss_function_by_items}),
     "training_step, accelerator.backward": Kind(trainer=StepsWithAccelerator),
