@@ -243,6 +243,11 @@ class EpochLoader(DataLoader):
         return len(self.whole_dataset)
 
     @property
+    def handed_out(self) -> int:
+        """Return how many batches of the current epoch were handed out; Lightning reads streams one batch ahead."""
+        return self._reading.handed_out
+
+    @property
     def remainder(self) -> int:
         """Samples in the last, shorter round over all processes; 0 if it is a full one, -1 if unknown.
 

@@ -6,6 +6,7 @@ The last batch of an evaluation may hold repeated samples, which only complete t
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -78,19 +79,25 @@ def describe_batch(batch: Any) -> str:
     )
 
 
-def samples_that_count(loader: Any, batch: Any, rank: int, world_size: int) -> int | None:
+def samples_that_count(loader: Any, batch: Any, index: int, rank: int, world_size: int) -> int | None:
     """Return the number of samples of this batch that are not repeated; None for all, or if it is unknown.
 
     Args:
-        loader: of the batch; known for an `EpochLoader` over a dataset with a length.
+        loader: of the batch; known for an `EpochLoader`, over a stream if at most one worker reads it.
         batch: the batch.
+        index: of the batch in its epoch.
         rank: index of this process.
         world_size: number of processes.
     """
-    if world_size == 1 or not isinstance(loader, EpochLoader) or loader.total is None or not loader.end_of_loader:
+    if world_size == 1 or not isinstance(loader, EpochLoader) or not loader.end_of_loader:
+        return None
+    if index + 1 < loader.handed_out:  # the last batch has been read ahead
         return None
     left, share = loader.remainder, loader.samples_per_round // world_size
-    if left <= 0 or find_batch_size(batch) != share:
+    rows = find_batch_size(batch)
+    if loader.total is None and rows == math.ceil(left / world_size):
+        share = rows  # the last round of a stream is shared out evenly, and not filled up to whole batches
+    if left <= 0 or rows != share:
         return None
     return min(max(left - rank * share, 0), share)
 

@@ -162,11 +162,11 @@ class LossModule(OptimizerModule):
 
     def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> torch.Tensor:
         """Compute the loss of a batch."""
-        return self._evaluated("val", batch, dataloader_idx)
+        return self._evaluated("val", batch, batch_idx, dataloader_idx)
 
     def test_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> torch.Tensor:
         """Compute the loss of a batch."""
-        return self._evaluated("test", batch, dataloader_idx)
+        return self._evaluated("test", batch, batch_idx, dataloader_idx)
 
     @stop_iteration_surfaces
     def predict_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Any:
@@ -278,10 +278,10 @@ class LossModule(OptimizerModule):
         self._counted["train"] = StageMetrics(self.train_metrics)
 
     @stop_iteration_surfaces
-    def _evaluated(self, stage: str, batch: Any, loader: int) -> torch.Tensor:
+    def _evaluated(self, stage: str, batch: Any, batch_idx: int, loader: int) -> torch.Tensor:
         if self.attached_trainer is None:
             return self.compute_loss(batch, self._items(batch))[0]
-        counting = self._counting(stage, batch, loader)
+        counting = self._counting(stage, batch, batch_idx, loader)
         if counting is not None:
             batch = cut_batch(batch, max(counting, 1))  # every process takes every step
         loss, outputs = self.compute_loss(batch, self._items(batch))
@@ -309,12 +309,12 @@ class LossModule(OptimizerModule):
         self.log(name, loss, prog_bar=True, batch_size=size, sync_dist=True, add_dataloader_idx=False)
         self._count(stage, loader, batch, loss, outputs, counts=counting != 0)
 
-    def _counting(self, stage: str, batch: Any, index: int) -> int | None:
+    def _counting(self, stage: str, batch: Any, batch_idx: int, index: int) -> int | None:
         """Return the number of samples of a batch that are not repeated, if some are."""
         loaders = self._loaders(stage)
         if isinstance(loaders, (Mapping, list, tuple)):
             loaders = list(loaders.values() if isinstance(loaders, Mapping) else loaders)[index]
-        return samples_that_count(loaders, batch, self.trainer.global_rank, self.trainer.world_size)
+        return samples_that_count(loaders, batch, batch_idx, self.trainer.global_rank, self.trainer.world_size)
 
     def _count(self, stage: str, loader: int, batch: Any, loss: torch.Tensor, outputs: Any, *, counts: bool) -> None:
         if self._counted[stage].metrics is not None:

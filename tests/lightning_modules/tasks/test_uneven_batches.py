@@ -2,21 +2,36 @@
 
 import pytest
 import torch
+from torch.utils.data import IterableDataset
 
 from lightrainer.lightning_modules import build_loader
 from lightrainer.lightning_modules.tasks.batch_inputs import cut_batch, samples_that_count
 
 
+class Stream(IterableDataset):
+    """Has no length."""
+
+    def __init__(self, samples):
+        self.samples = samples
+
+    def __iter__(self):
+        return iter(self.samples)
+
+
 @pytest.mark.parametrize("count", [1, 3, 4, 5, 8, 9, 11, 12, 16])
 @pytest.mark.parametrize("processes", [1, 2, 3])
-def test_each_sample_once(count, processes):
+@pytest.mark.parametrize("kind", [list, Stream])
+@pytest.mark.parametrize("read_ahead", [False, True])
+def test_each_sample_once(count, processes, kind, read_ahead):
     found = []
     for rank in range(processes):
-        loader = build_loader(
-            [{"x": torch.tensor(float(index))} for index in range(count)], batch_size=4, rank=rank, world_size=processes
-        )
-        for batch in loader:
-            counting = samples_that_count(loader, batch, rank, processes)
+        dataset = kind([{"x": torch.tensor(float(index))} for index in range(count)])
+        loader = build_loader(dataset, batch_size=4, rank=rank, world_size=processes)
+        batches = enumerate(loader)
+        if read_ahead:
+            batches = list(batches)  # more than Lightning does where there is no length
+        for index, batch in batches:
+            counting = samples_that_count(loader, batch, index, rank, processes)
             kept = batch if counting is None else cut_batch(batch, counting)
             found += kept["x"].tolist()
     assert sorted(found) == list(range(count))
@@ -24,4 +39,4 @@ def test_each_sample_once(count, processes):
 
 def test_other_loaders_are_left_alone():
     batch = {"x": torch.zeros(4)}
-    assert samples_that_count(torch.utils.data.DataLoader([1]), batch, 0, 2) is None
+    assert samples_that_count(torch.utils.data.DataLoader([1]), batch, 0, 0, 2) is None
