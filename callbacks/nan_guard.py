@@ -86,7 +86,12 @@ class NaNGuardCallback(TrainerCallback):
         self._begun, self._resumed, resumed = False, False, self._resumed
         if not resumed:
             self._usual.clear()
-        if self.action == "go_back" and (getattr(args, "save_only_model", True) or args.save_strategy == "no"):
+        if self.action == "go_back" and not hasattr(args, "save_only_model"):
+            raise ValueError(
+                "action='go_back' reads checkpoints of the Trainer, which a LightningBridge does not write. Take "
+                "action='skip' or 'stop', or train with lightrainer.Trainer."
+            )
+        if self.action == "go_back" and (args.save_only_model or args.save_strategy == "no"):
             raise ValueError(
                 "action='go_back' needs checkpoints of the Trainer with the optimizer, but save_strategy is 'no' or "
                 "save_only_model=True. Set save_strategy='steps' and save_only_model=False, or take action='skip'."

@@ -9,6 +9,7 @@ from typing import Any
 
 from ...lightning_modules.common.metric_directions import known_direction
 from ...lightning_modules.common.suggestions import did_you_mean
+from .._work import is_compiled
 from .reports import as_metric_for_best_model
 
 
@@ -55,6 +56,8 @@ OF_THE_TRAINER: dict[str, Callable[[Any], Any]] = {
     "fp16": _precision("16"),
     "bf16": _precision("bf16"),
     "resume_from_checkpoint": lambda trainer: trainer.ckpt_path,
+    "dataloader_num_workers": lambda trainer: getattr(trainer.train_dataloader, "num_workers", 0),
+    "torch_compile": lambda trainer: is_compiled(None, trainer.lightning_module),
 }
 """Settings that are the Lightning Trainer's alone."""
 

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 from pathlib import Path
 
 import pytest
@@ -17,10 +18,13 @@ from lightrainer import (
     LightningBridge,
     LossCurveCallback,
     LossModule,
+    NaNGuardCallback,
     PrinterCallback,
+    ProfilerCallback,
     ProgressCallback,
     TensorBoardCallback,
     TrainerCallback,
+    callbacks,
 )
 from lightrainer.lightning_modules import FolderCheckpointIO
 
@@ -185,6 +189,28 @@ def test_early_stopping(tmp_path, caplog):
     _, trainer, _ = fit(again, bridge=worse, max_epochs=9, ckpt_path=tmp_path / "checkpoint-12.ckpt")
     assert again.early_stopping_patience_counter >= 3
     assert trainer.current_epoch == 4
+
+
+def test_callbacks_read_only_settings_that_the_bridge_has():
+    """Settings of callbacks that belong to the Trainer are left out."""
+    own = {"enable_jit_checkpoint", "save_only_model"}
+    files = [*Path(callbacks.__file__).parent.glob("*.py"), *Path(callbacks.__file__).parent.glob("[lr]*/*.py")]
+    read = {name for file in files for name in re.findall(r"\bargs\.(\w+)", file.read_text())}
+    args = LightningBridge().args
+    assert {"output_dir", "torch_compile"} <= read
+    assert [name for name in sorted(read - own) if not hasattr(args, name)] == []
+
+
+def test_a_profiler_in_the_bridge_reports(tmp_path):
+    _, trainer, _ = fit(ProfilerCallback(), bridge={"output_dir": str(tmp_path)}, max_epochs=3)
+    assert trainer.global_step == 18
+    assert list(tmp_path.rglob("*.json*"))
+
+
+def test_a_guard_that_goes_back_is_refused_by_what_is_missing(tmp_path):
+    settings = {"output_dir": str(tmp_path), "save_strategy": "steps", "save_steps": 2}
+    with pytest.raises(ValueError, match="a LightningBridge does not write"):
+        fit(NaNGuardCallback("go_back"), bridge=settings)
 
 
 def patient():
