@@ -24,6 +24,8 @@ import lightrainer
 transformers = pytest.importorskip("transformers", "5.3")
 walk = pytest.importorskip("walk")
 
+pytestmark = pytest.mark.filterwarnings("default")  # models of transformers warn when they are imported and called
+
 HERE = Path(__file__).parent
 TOLERANCE = 1e-5
 """Relative: other sums of the same numbers in float32."""
@@ -83,7 +85,6 @@ def walked_by_two(names: list[str], folder: Path) -> dict[str, dict[str, float]]
     return json.loads((folder / "differences.json").read_text())
 
 
-@pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("name", CHOICE)
 def test_window_is_one_batch(tmp_path, name):
     assert differing(walked_here([name], tmp_path)) == {}
@@ -102,7 +103,6 @@ class Unweighed(lightrainer.Trainer):
     loss_is_scaled_for_ga = True
 
 
-@pytest.mark.filterwarnings("default")
 def test_window_of_unweighed_means_is_another_step(tmp_path, monkeypatch):
     """Control: the promise is broken on purpose, and the same comparison finds it."""
     monkeypatch.setattr(walk, "Trainer", Unweighed)
@@ -112,7 +112,6 @@ def test_window_of_unweighed_means_is_another_step(tmp_path, monkeypatch):
 
 
 @pytest.mark.promises
-@pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("head", [*HEADS, "others"])
 def test_window_is_one_batch_for_all_classes(tmp_path, head):
     names = classes_with_head(head)
