@@ -124,6 +124,12 @@ class EMACallback(TrainerCallback):
         finally:
             swap.change()
 
+    def evaluated_weights(self) -> list[tuple[Any, Any]]:
+        """Return each weight with its average, where evaluations of this training used it in the weight's place."""
+        if self._swap is None or not self._swap.is_used:
+            return []
+        return [(weight, self.averages[name]) for name, weight in self._weights.items()]
+
     def state_dict(self) -> dict[str, Any]:
         """Return the state for a checkpoint: the averages, not copies of them, and the number of updates."""
         return {"updates": self.updates, "averages": dict(self.averages)}
@@ -194,6 +200,8 @@ class _Swap:
         self._averages = list(averages.values())
         self._others: list[Any] | None = None
         self._depth = 0
+        self.is_used = False
+        """Whether the model was called in evaluation mode; a LightningModule may call its parts instead."""
         self._hooks: list[Any] = []
         if model is not None:
             before = model.register_forward_pre_hook(self._before)
@@ -225,6 +233,7 @@ class _Swap:
         if module is self._model and not module.training:
             self._depth += 1
             if self._depth == 1:
+                self.is_used = True
                 self.change()
 
     def _after(self, module: Any, args: Any, output: Any) -> None:

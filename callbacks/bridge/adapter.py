@@ -7,9 +7,11 @@ import time
 from typing import Any
 
 from lightning.pytorch import Callback
+from lightning.pytorch.trainer.states import TrainerFn
 
 from ..state import TrainerControl, TrainerState, collect_states, is_exportable
 from ..tensor_states import load_state_dicts, state_dicts
+from .averaged_weights import load_trained_weights, use_evaluated_weights
 from .core import BridgeCore
 from .reports import as_evaluation
 
@@ -212,8 +214,17 @@ class LightningBridge(BridgeCore, Callback):
         self.control = self.callback_handler.on_predict(self.args, self.state, self.control, {})
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
-        """Note that a checkpoint is written; `on_save` fires at the next hook."""
+        """Write the weights that evaluations use; `on_save` fires at the next hook."""
         self._checkpoints.note()
+        trained = use_evaluated_weights(self.callback_handler.callbacks, pl_module, checkpoint["state_dict"])
+        if trained:
+            checkpoint["callbacks"][self.state_key]["trained_weights"] = trained
+
+    def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        """Give a resumed training the weights that were trained, where others were evaluated."""
+        trained = checkpoint.get("callbacks", {}).get(self.state_key, {}).get("trained_weights")
+        if trained and trainer.state.fn == TrainerFn.FITTING:
+            load_trained_weights(pl_module, trained)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """Leave module and optimizers as they were."""

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from lightrainer import (
     EarlyStoppingCallback,
+    EMACallback,
     ExportableState,
     LightningBridge,
     LossCurveCallback,
@@ -211,6 +212,34 @@ def test_a_guard_that_goes_back_is_refused_by_what_is_missing(tmp_path):
     settings = {"output_dir": str(tmp_path), "save_strategy": "steps", "save_steps": 2}
     with pytest.raises(ValueError, match="a LightningBridge does not write"):
         fit(NaNGuardCallback("go_back"), bridge=settings)
+
+
+def with_model():
+    return LossModule(Network(), optimizer={"class_path": "torch.optim.SGD", "init_args": {"lr": 0.1}})
+
+
+def averaged_training(make_module, folder, resume_from=None):
+    """Validate the averages, and keep the best file and one of each epoch."""
+    saving = ModelCheckpoint(folder, filename="{epoch}", monitor="val_loss", save_top_k=-1)
+    torch.manual_seed(3)
+    module, bridge = make_module(), LightningBridge(EMACallback(decay=0.8), output_dir=str(folder))
+    trainer = make_trainer(bridge, saving, max_epochs=3, enable_checkpointing=True)
+    trainer.fit(module, loader(), loader(10, 2), ckpt_path=resume_from)
+    return module, saving
+
+
+@pytest.mark.parametrize("make_module", [with_model, Automatic])
+def test_files_hold_the_weights_that_were_validated_and_resume_those_that_were_trained(tmp_path, make_module):
+    """Averages where the module has a `model`; `Automatic` calls its network, so its own weights are validated."""
+    module, saving = averaged_training(make_module, tmp_path)
+    trainer = make_trainer()
+    for path, score in saving.best_k_models.items():
+        loaded = make_module()
+        loaded.load_state_dict(torch.load(path)["state_dict"])
+        assert trainer.validate(loaded, loader(10, 2), verbose=False)[0]["val_loss"] == pytest.approx(score.item())
+    resumed, _ = averaged_training(make_module, tmp_path, tmp_path / "epoch=0.ckpt")
+    for one, other in zip(module.parameters(), resumed.parameters(), strict=True):
+        assert torch.equal(one, other)
 
 
 def patient():
