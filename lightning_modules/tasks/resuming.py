@@ -309,8 +309,24 @@ def _stored_data(trainer: Trainer, place: Place, written: Any) -> dict[str, Any]
     over = stored["done"] >= stored["windows"]
     at = [stored["epoch"] + 1, 0] if over else [stored["epoch"], stored["done"] * stored["layout"]["accumulation"]]
     layout = _layout(trainer, loader, trainer.accumulate_grad_batches)
+    if place.done > 0 and not place.at_end:
+        _warn_of_other_layout(stored["layout"], layout)
     same = stored["layout"] == layout and inside.get("place", at) == _position(place)
     return {"loader": stored["loader"], **inside} if same else {}
+
+
+def _warn_of_other_layout(written: dict[str, int], now: dict[str, int]) -> None:
+    """Warn where batches that are skipped are not those that were trained; accumulation does not change them."""
+    changes = []
+    for name in ("batch_size", "world_size"):
+        if written[name] != now[name]:
+            changes.append(f"{name} was {written[name]}, and is {now[name]}")
+    if changes:
+        _log.warning(
+            "The training resumes in the middle of an epoch with other batches (%s): samples of this epoch are trained "
+            "twice, or not at all. Resume with the same batch size and processes, or from the end of an epoch.",
+            ", ".join(changes),
+        )
 
 
 def _warn_of_kept_workers(trainer: Trainer, loader: EpochLoader) -> None:
