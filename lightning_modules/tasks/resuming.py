@@ -16,6 +16,7 @@ from ..common.torch_files import pack, unpack
 from ..data.epoch_loader import EpochLoader
 from ..internals.lightning_import import (
     Callback,
+    GradientAccumulationScheduler,
     LightningModule,
     Strategy,
     TorchCheckpointIO,
@@ -99,6 +100,8 @@ class ResumingCallback(Callback):
             return
         device = trainer.strategy.root_device
         trainer.callback_metrics.update({name: value.to(device) for name, value in self._metrics.items()})
+        if place.done > 0:
+            _schedule_accumulation(trainer, place.epoch)
         stored = _stored_data(trainer, place, resumed.get("data"))
         # Lightning reads a batch of a loader without a length before the first epoch begins.
         inside = place.done > 0 or bool(stored.get("read"))
@@ -313,6 +316,13 @@ def _stored_data(trainer: Trainer, place: Place, written: Any) -> dict[str, Any]
         _warn_of_other_layout(stored["layout"], layout)
     same = stored["layout"] == layout and inside.get("place", at) == _position(place)
     return {"loader": stored["loader"], **inside} if same else {}
+
+
+def _schedule_accumulation(trainer: Trainer, epoch: int) -> None:
+    """Set the batches of a step as Lightning's callback does when an epoch begins: a resumed one does not begin."""
+    for callback in callbacks_of(trainer):
+        if isinstance(callback, GradientAccumulationScheduler):
+            trainer.accumulate_grad_batches = callback.get_accumulate_grad_batches(epoch)
 
 
 def _warn_of_other_layout(written: dict[str, int], now: dict[str, int]) -> None:

@@ -6,7 +6,7 @@ import datasets
 import numpy as np
 import pytest
 import torch
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import GradientAccumulationScheduler, ModelCheckpoint
 from module_world import Counted, Net, Seen, TokenNet, make_trainer, pad, points, same_weights, seeded, sentences
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 from torchmetrics.classification import MulticlassAccuracy
@@ -178,6 +178,21 @@ def test_another_batch_size_in_the_middle_of_an_epoch_is_warned_of(tmp_path, cap
     data = DataModule(points(16), batch_size=batch_size)
     make_trainer(max_epochs=1).fit(LossModule(seeded(Net)), data, ckpt_path=tmp_path / "step=2.ckpt")
     assert ("batch_size was 4, and is 2" in caplog.text) == (batch_size == 2)
+
+
+@pytest.mark.parametrize("step", [1, 2, 3])
+def test_scheduled_accumulation_goes_on_in_the_middle_of_an_epoch(tmp_path, step):
+    def fitted(*callbacks, **options):
+        schedule = GradientAccumulationScheduler({0: 4, 1: 2})
+        trainer = make_trainer(callbacks=[schedule, *callbacks], enable_checkpointing=bool(callbacks))
+        module = LossModule(seeded(Net), optimizer={"learning_rate": 0.1})
+        trainer.fit(module, DataModule(points(32), batch_size=4), **options)
+        return module, trainer.global_step
+
+    saving = ModelCheckpoint(tmp_path, filename="{step}", every_n_train_steps=1, save_top_k=-1)
+    (whole, steps), (resumed, same) = fitted(saving), fitted(ckpt_path=tmp_path / f"step={step}.ckpt")
+    assert steps == same == 6
+    assert same_weights(whole, resumed)
 
 
 def test_from_datasets_makes_a_data_module_of_the_class():
