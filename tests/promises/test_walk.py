@@ -50,10 +50,12 @@ def classes() -> list[str]:
 
 def classes_with_head(head: str) -> list[str]:
     """Return the classes that are walked and have a head; of "others" those with none of `HEADS`."""
-    walked = [name for name in classes() if is_model(name) and is_walked(name)]
+    walked = [name for name in classes() if is_walked(name)]
     if head == "others":
-        return [name for name in walked if not name.endswith(HEADS)]
-    return [name for name in walked if name.endswith(head)]
+        named = [name for name in walked if not name.endswith(HEADS)]
+    else:
+        named = [name for name in walked if name.endswith(head)]
+    return [name for name in named if is_model(name)]  # imports them
 
 
 def is_model(name: str) -> bool:
