@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy
 import torch
-from ranks import QUIET, Classifier, leave_group
+from ranks import QUIET, Classifier, leave_group, weighing
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import Dataset, IterableDataset
@@ -127,24 +127,6 @@ def collate(samples: list[dict]) -> dict[str, torch.Tensor]:
 
 def gradients(model: nn.Module) -> float:
     return sum(float(p.grad.double().abs().sum()) for p in model.parameters() if p.grad is not None)
-
-
-def weighing(base: type) -> type:
-    """The reference's Trainer, in which the mean of each micro-batch counts by its rows, as no version has it."""
-
-    class Weighing(base):
-        def get_batch_samples(self, *positional, **keywords):
-            samples, items = super().get_batch_samples(*positional, **keywords)
-            rows = torch.tensor([len(sample["labels"]) for sample in samples], dtype=torch.float64)
-            everywhere = self.accelerator.gather(rows.sum()).sum() / self.args.world_size
-            self.divisors = (everywhere / rows).tolist()
-            return samples, items
-
-        def training_step(self, *positional, **keywords):
-            self.current_gradient_accumulation_steps = self.divisors.pop(0)
-            return super().training_step(*positional, **keywords)
-
-    return Weighing
 
 
 def seen_in(api: Any, name: str, case: dict[str, Any], folder: Path) -> dict[str, Any]:

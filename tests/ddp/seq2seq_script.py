@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from ranks import QUIET, leave_group
+from ranks import QUIET, leave_group, weighing
 from torch.nn.utils.rnn import pad_sequence
 
 VOCABULARY = 23
@@ -57,7 +57,10 @@ def main(library: str, scenario: str, folder: Path) -> None:
     settings = {"model": model(), "args": arguments, "data_collator": collate, "train_dataset": pairs(12, 1)}
     settings |= {"eval_dataset": pairs(SAMPLES, 11)}
     settings |= {"compute_metrics": lambda prediction: {"samples": len(prediction.predictions)}}
-    trainer = api.Seq2SeqTrainer(**settings)
+    trainer_class = weighing(api.Seq2SeqTrainer) if library == "transformers" else api.Seq2SeqTrainer
+    trainer = trainer_class(**settings)
+    if library == "transformers":
+        trainer.model_accepts_loss_kwargs = False  # T5 accepts them, and returns a mean
     trainer.train()
     # Longer than the 20 tokens that batches are padded to: each rank stops where its own sequences end.
     metrics = trainer.evaluate(max_new_tokens=26)

@@ -25,7 +25,7 @@ def test_every_sample_is_generated_for_once_and_in_order(two_ranks):
     assert len(first["predictions"]) == len(first["labels"]) == first["metrics"]["eval_samples"] == SAMPLES
     alone = [without_padding(row) for row in first["alone"]]
     assert [without_padding(row) for row in first["predictions"]] == alone
-    assert len({tuple(row) for row in alone}) > 3
+    assert len({tuple(row) for row in alone}) > 2
     widths = [sum(token != -100 for token in row) for row in first["predictions"]]
     assert any(widths[start] != widths[start + 2] for start in range(0, 12, 4)), "ranks end at different lengths"
 

@@ -131,6 +131,6 @@ def test_elsewhere_they_are_errors_as_in_the_reference(without_library, tmp_path
     code += "try: made('o', no_cuda=True)\nexcept TypeError as error: said = str(error)\n"
     code += "print(json.dumps([said, hasattr(made('o', report_to='none'), 'no_cuda')]))"
     text, known = said(forked(without_library, "-c", code, cwd=tmp_path))
-    assert "no_cuda=True" in text
+    assert "no_cuda" in text
     assert "use_cpu" in text
     assert not known
