@@ -187,7 +187,8 @@ def dataset_problem(dataset: Any, name: str, *, inner: bool = False) -> str | No
     unusable = not hasattr(dataset, "__getitem__") and not hasattr(dataset, "__iter__")
     if dataset is None or isinstance(dataset, str) or unusable:
         return f"{name} must be {kind}, but is {_shown(dataset)}."
-    if isinstance(dataset, (list, tuple)) and any(map(_is_dataset, dataset[:1])):
+    # Only plain ones are looked into: a subclass may read a sample from elsewhere.
+    if type(dataset) in (list, tuple) and any(map(_is_dataset, dataset[:1])):
         meant = "Pass a dict, {'first': ..., 'second': ...}, to evaluate each under its name"
         if name == "train_dataset":
             meant = "Join them with torch.utils.data.ConcatDataset"

@@ -50,7 +50,8 @@ class NotedItems(Tensor):
         """
         if isinstance(number, NotedItems):
             return number
-        number = torch.as_tensor(number)
+        if not isinstance(number, Tensor):
+            number = torch.tensor(number, device="cpu")
         noted = number.as_subclass(cls)
         noted.number = number
         noted.use = Use() if use is None else use

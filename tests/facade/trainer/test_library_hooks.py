@@ -268,15 +268,14 @@ def test_overrides_that_are_never_called_are_refused(tmp_path, name):
         trainer(tmp_path, cls)
 
 
-@pytest.mark.parametrize("what", ["fsdp", "deepspeed"])
-def test_other_models_cannot_be_sharded(tmp_path, what):
+def test_other_models_cannot_be_sharded_by_deepspeed(tmp_path):
     """There is no plugin to do it with, so who asks for it hears of that; without the argument it is None."""
     args = arguments(tmp_path)
     state = Accelerator(args).state
-    assert getattr(state, f"{what}_plugin") is None
-    setattr(args, what, ["full_shard"])
-    with pytest.raises(NotImplementedError, match=f"accelerator.state.{what}_plugin"):
-        getattr(state, f"{what}_plugin")
+    assert state.deepspeed_plugin is None
+    args.deepspeed = ["full_shard"]
+    with pytest.raises(NotImplementedError, match=r"accelerator\.state\.deepspeed_plugin"):
+        state.deepspeed_plugin  # noqa: B018 - it raises
     assert (state.num_processes, state.mixed_precision) == (1, "no")
 
 
