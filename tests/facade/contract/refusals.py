@@ -14,8 +14,9 @@ class Bad:
     """One combination that is refused.
 
     `arguments` are at fault, and named with their values by the error; `beside` are training arguments that are not.
-    `parts` are parameters of the Trainer. `remedy` is part of the error. `accepted` says that 5.3.0 takes it and goes
-    wrong later, or never says that it did something else.
+    `unknown` says that no such arguments exist; the error then names them without values, which may be secrets. `parts`
+    are parameters of the Trainer. `remedy` is part of the error. `accepted` says that 5.3.0 takes it and goes wrong
+    later, or never says that it did something else.
     """
 
     arguments: dict[str, Any]
@@ -24,6 +25,7 @@ class Bad:
     parts: Callable[[], dict[str, Any]] = dict
     until: str = "arguments"
     accepted: bool = False
+    unknown: bool = False
     needs_cpu: bool = False
 
     def __str__(self) -> str:
@@ -82,8 +84,8 @@ COMBINATIONS = [
     Bad({"report_to": "tensorbord"}, "Did you mean 'tensorboard'", accepted=True),
     Bad({"train_sampling_strategy": "group"}, "Did you mean 'group_by_length'", accepted=True),
     Bad({"include_num_input_tokens_seen": "padding"}, "Did you mean 'non_padding'", accepted=True),
-    Bad({"learning_rte": 0.1}, "Did you mean 'learning_rate'"),
-    Bad({"evaluation_strategy": "steps"}, "It is called eval_strategy now"),
+    Bad({"learning_rte": 0.1}, "Did you mean 'learning_rate'", unknown=True),
+    Bad({"evaluation_strategy": "steps"}, "It is called eval_strategy now", unknown=True),
     # Numbers out of range.
     Bad({"learning_rate": float("nan")}, "must be at least 0 and finite", accepted=True),
     Bad({"per_device_train_batch_size": 0}, "must be at least 1", accepted=True),

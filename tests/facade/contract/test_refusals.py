@@ -1,4 +1,7 @@
-"""Refusals: of the reference's kind, before anything is written, with name, value and remedy."""
+"""Refusals: of the reference's kind, before anything is written, with name, value and remedy.
+
+The value of an unknown argument is left out: its name may be that of a token, misspelt.
+"""
 
 import copy
 from pathlib import Path
@@ -65,7 +68,8 @@ def test_it_is_refused(bad, tmp_path):
     assert bad.remedy in said
     for name, value in bad.arguments.items():
         assert name in said
-        assert all(word in said for word in words(value))
+        shown = [word in said for word in words(value)]
+        assert not any(shown) if bad.unknown else all(shown)
 
 
 def test_right_arguments_pass(tmp_path):
@@ -87,7 +91,7 @@ def test_several_problems_are_reported_together(tmp_path):
 def test_unknown_arguments_are_reported_together():
     with pytest.raises(TypeError, match=r"^2 arguments that TrainingArguments does not have:\n") as error:
         lightrainer.TrainingArguments(evaluation_strategy="steps", learning_rte=1)
-    assert [line.partition("=")[0] for line in str(error.value).splitlines()[1:]] == [
+    assert [line.partition(": ")[0] for line in str(error.value).splitlines()[1:]] == [
         "evaluation_strategy",
         "learning_rte",
     ]

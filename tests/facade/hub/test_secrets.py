@@ -156,8 +156,8 @@ def test_a_token_by_an_older_name_is_not_saved_with_a_tokenizer(tmp_path):
 
 
 def test_what_is_no_token_is_shown():
-    with pytest.raises(TypeError, match="xyz='a value'"):
-        arguments(xyz="a value", hub_token=TOKEN)
+    with pytest.raises(ValueError, match="optim='a value'"):
+        arguments(optim="a value", hub_token=TOKEN)
     assert secret_words(["--tokenizer", "mine", "--pad_token", "[PAD]", "--hub_token", "--lr", "1"]) == [
         *("--tokenizer", "mine", "--pad_token", "[PAD]", "--hub_token", "--lr", "1")
     ]

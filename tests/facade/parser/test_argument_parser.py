@@ -265,8 +265,10 @@ def test_a_wrong_value_ends_the_program_with_the_reason(words, message, capsys):
 
 def test_words_that_no_option_takes():
     parser = HfArgumentParser(TrainingArguments)
-    with pytest.raises(ValueError, match=r"--learning_rte=1 stray\. --learning_rte: Did you mean 'learning_rate'\?$"):
+    message = r"--learning_rte \(values that are not shown.*: 1\)\. --learning_rte: Did you mean 'learning_rate'\?$"
+    with pytest.raises(ValueError, match=message) as error:
         parser.parse_args_into_dataclasses(["--learning_rte=1", "stray"])
+    assert "stray" not in str(error.value)
     with pytest.raises(ValueError, match="Did you mean 'per_device_train_batch_size'"):
         parser.parse_args_into_dataclasses(["--per-device-trian-batch-size", "1"])
 
