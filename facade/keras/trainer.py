@@ -221,7 +221,9 @@ class TFTrainer:
         module, engine = self._engine.model, self._engine
         module.train()
         labels = module.to_torch(labels)
-        losses, _ = module(module.to_torch(features), labels)
+        # Through the wrapper of the strategy, which exchanges gradients between the processes.
+        called = engine.accelerator.strategy.to_call(module)
+        losses, _ = called(module.to_torch(features), labels)
         loss = summed_loss(losses, labels) / module.to_torch(nb_instances_in_global_batch)
         self._backward_ran = True
         # The gradients of the processes are averaged.
@@ -355,7 +357,7 @@ class TFTrainer:
         self.tb_writer.flush()
 
     def save_model(self, output_dir: str | None = None) -> None:
-        """As the original: by `save_pretrained` where the model has it, otherwise `model.weights.h5` of Keras.
+        """As the original: by `save_pretrained` where its class has it, otherwise `model.weights.h5` of Keras.
 
         Args:
             output_dir: by default that of the arguments. Written by the main process only.

@@ -1,6 +1,7 @@
 """The documented members of a TFTrainer: callable by themselves, called by train, evaluate and predict, overridable."""
 
 from collections import Counter
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -201,9 +202,21 @@ def test_models_are_saved_in_the_form_of_their_library(tmp_path):
     assert furthest(weights(again), weights(made.model)) > 0
     again.load_weights(tmp_path / "saved" / "model.weights.h5")
     assert furthest(weights(again), weights(made.model)) == 0
-    made.model.save_pretrained = lambda folder: (folder / "own").write_text("by the model")
+    made.model.save_pretrained = lambda folder: Path(folder, "own").write_text("by the instance")
     made.save_model()
+    assert not (tmp_path / "own").exists(), "the class decides, as for models of torch"
+    assert (tmp_path / "model.weights.h5").exists()
+
+
+def test_a_class_that_saves_itself_is_given_the_folder(tmp_path):
+    class SavesItself(Subclassed):
+        def save_pretrained(self, folder: str) -> None:
+            assert isinstance(folder, str)
+            Path(folder, "own").write_text("by the model")
+
+    trainer(tmp_path, model=SavesItself()).save_model()
     assert (tmp_path / "own").read_text() == "by the model"
+    assert not (tmp_path / "model.weights.h5").exists()
 
 
 def test_an_unbuilt_model_is_built_from_the_data(tmp_path):
