@@ -95,6 +95,8 @@ def samples_that_count(loader: Any, batch: Any, index: int, rank: int, world_siz
         return None
     left, share = loader.remainder, loader.samples_per_round // world_size
     rows = find_batch_size(batch)
+    if rows is None:
+        return None
     if loader.total is None and rows == math.ceil(left / world_size):
         share = rows  # the last round of a stream is shared out evenly, and not filled up to whole batches
     if left <= 0 or rows != share:

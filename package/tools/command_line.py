@@ -49,7 +49,7 @@ class CommandParser(ArgumentParser):
             self.error(f"unknown option {name}.{did_you_mean(name, known)} {note}")
         return given
 
-    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:  # type: ignore[override] - one for all
         """As in argparse, but the error names unknown options without their values, which may be secrets."""
         from ..lightning_modules.common.redaction import option_names
 
