@@ -138,6 +138,7 @@ class LightningBridge(BridgeCore, Callback):
         if trainer.global_step == self._steps_before:
             self._tell("on_substep_end")
         else:
+            self._reports.end_step(pl_module)
             self._end_step(trainer, batch_idx)
         self._look_at_metrics(trainer)
 

@@ -62,6 +62,7 @@ class Reports:
         self.last_logged = 0
         self.grad_norm: Any = None
         self.learning_rate: Any = None
+        self._of_step: list[Any] = []  # losses of the micro-batches of a step that has not ended
         self._sums: list[Any] = [None, None]  # since the last log, and of the whole training
         self._counts = [0, 0]
         self._known: dict[str, Any] = {}
@@ -75,9 +76,18 @@ class Reports:
         loss = loss.detach().float()
         if module.automatic_optimization and trainer.accumulate_grad_batches > 1:
             loss = loss * trainer.accumulate_grad_batches
-        for place in (0, 1):
-            self._sums[place] = loss if self._sums[place] is None else self._sums[place] + loss
-            self._counts[place] += 1
+        self._of_step.append(loss)
+
+    def end_step(self, module: Any) -> None:
+        """Count the losses of a step: as one, if the module weighs its micro-batches, or else each the same.
+
+        Args:
+            module: a LightningModule; those that weigh have a `loss_of_step`.
+        """
+        weighed = getattr(module, "loss_of_step", None)
+        if weighed is not None:
+            self._of_step = [weighed.detach().float()]
+        self._sum_up()
 
     def note_norm(self, trainer: Any, module: Any) -> None:
         """Record the norm of all gradients, unless gradients are sharded."""
@@ -116,7 +126,15 @@ class Reports:
         found = as_training({name: value for name, value in metrics.items() if name in self._of_epochs})
         return {f"{name}_epoch" if name in _OF_STEPS else name: value for name, value in found.items()}
 
+    def _sum_up(self) -> None:
+        for loss in self._of_step:
+            for place in (0, 1):
+                self._sums[place] = loss if self._sums[place] is None else self._sums[place] + loss
+                self._counts[place] += 1
+        self._of_step = []
+
     def _mean(self, trainer: Any, place: int) -> Any:
+        self._sum_up()
         if not self._counts[place]:
             return None
         mean = self._sums[place] / self._counts[place]

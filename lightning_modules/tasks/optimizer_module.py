@@ -60,6 +60,14 @@ class OptimizerModule(ModelModule):
         self._own_groups = 0
 
     @property
+    def loss_of_step(self) -> torch.Tensor | None:
+        """Return the loss of the last optimizer step, every item counting the same; the mean over the processes is it.
+
+        None before the first step of an epoch, and where a subclass computes losses or steps by itself.
+        """
+        return self.window.finished_loss
+
+    @property
     def learning_rate(self) -> float | None:
         """Return the full learning rate, which `Tuner.lr_find` sets, too; None if a function makes the optimizer."""
         return learning_rate_of(self.optimizer_config)

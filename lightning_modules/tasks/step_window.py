@@ -41,6 +41,8 @@ class StepWindow:
 
     Attributes:
         loss: the mean of their losses, each item counting the same.
+        finished_loss: that of the step which `finish` ended last, until the next `clear`. In several processes it is
+            the part of this one: the mean over the processes is the loss of the step.
     """
 
     def __init__(self) -> None:
@@ -50,6 +52,8 @@ class StepWindow:
         """Begin a step."""
         self.batches = 0
         self.loss: Any = None
+        self.finished_loss: torch.Tensor | None = None
+        self._total: Any = None
         self._items: torch.Tensor | None = None
         self._unit: Any = None
         self._last: Any = None
@@ -73,7 +77,9 @@ class StepWindow:
         loss = torch.where(self._last > 0, loss, torch.zeros_like(loss))  # the mean over no items is NaN
         if self._items is None:
             self._unit, self._items, self.loss = items.clamp(min=1), items, loss
+            self._total = loss * self._last
         else:
+            self._total = self._total + loss * self._last
             self._items = self._items + items
             self.loss = self.loss + (loss - self.loss) * (items / self._items.clamp(min=1))
 
@@ -92,11 +98,15 @@ class StepWindow:
             divisor: of the loss of each batch.
         """
         factor: Any = divisor / self.batches
+        finished_loss = self.loss
         if self._items is not None:
-            factor = divisor * self._unit / self._items.clamp(min=1)
+            items = self._items.clamp(min=1)
+            factor = divisor * self._unit / items
+            finished_loss = self._total / items
         if self.batches > 1 or divisor > 1:
             _scale([parameter.grad for parameter in parameters if parameter.grad is not None], factor)
         self.clear()
+        self.finished_loss = finished_loss
 
 
 def step_so_far(trainer: Trainer) -> dict[str, Any]:
@@ -127,6 +137,8 @@ def load_step(module: Any, step: dict[str, Any]) -> None:
     window = getattr(module, "window", None)
     if step["window"] is not None and isinstance(window, StepWindow):
         vars(window).update({name: _moved(value, module.device) for name, value in step["window"].items()})
+        if window._total is None and window._items is not None:  # saved by a version without it
+            window._total = window.loss * window._items
 
 
 def _moved(value: Any, device: torch.device) -> Any:

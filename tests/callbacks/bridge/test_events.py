@@ -151,24 +151,26 @@ def test_weights_gradients_and_rates_at_the_optimizer_step(accumulation):
     assert [rate for *_, rate in after] == pytest.approx([0.1 / (1 + step) for step in range(len(after))])
 
 
-def test_the_logs_are_those_of_the_training(tmp_path, capsys):
-    """Loss, norm, rate and evaluation equal the facade's, where both do the same: in history, and in events."""
+@pytest.mark.parametrize(("accumulation", "entries"), [(2, 6), (4, 5)])
+def test_the_logs_are_those_of_the_training(tmp_path, capsys, accumulation, entries):
+    """Loss, norm, rate and evaluation equal the facade's, where both do the same, with micro-batches of 4 and 2."""
     torch.manual_seed(3)
     network = Network()
     copied = Network()
     copied.load_state_dict(network.state_dict())
     order = {"train_sampling_strategy": "sequential"}
-    optimizer = {"learning_rate": 0.05, "lr_scheduler_type": "constant", "gradient_accumulation_steps": 2}
+    optimizer = {"learning_rate": 0.05, "lr_scheduler_type": "constant"}
+    optimizer["gradient_accumulation_steps"] = accumulation
     through = facade(tmp_path, Recorder(), network, logging_steps=2, eval_strategy="epoch", **order, **optimizer)
     config = lightrainer.OptimizerConfig(learning_rate=0.05)
-    options = {"accumulate_grad_batches": 2, "gradient_clip_val": 1.0, "log_every_n_steps": 2}
+    options = {"accumulate_grad_batches": accumulation, "gradient_clip_val": 1.0, "log_every_n_steps": 2}
     bridge, _, _ = fit(module=LossModule(copied, optimizer=config), **options)
-    names = ("loss", "grad_norm", "learning_rate", "eval_loss", "epoch", "step")
+    names = ("loss", "grad_norm", "learning_rate", "eval_loss", "train_loss", "epoch", "step")
     expected, actual = (
         [{name: entry[name] for name in names if name in entry} for entry in state.log_history]
         for state in (through.state, bridge.state)
     )
-    assert len(expected) == len(actual) == 6
+    assert len(expected) == len(actual) == entries
     for mine, theirs in zip(actual, expected, strict=True):
         assert mine == pytest.approx(theirs, rel=1e-5)
     for field in ("global_step", "max_steps", "num_train_epochs", "logging_steps", "train_batch_size", "epoch"):
