@@ -110,6 +110,8 @@ class OptimizerModule(ModelModule):
         """Run the backward pass, in which every item of the step counts the same, and some optimizers step."""
         if self._in_backward is not None:
             self._in_backward.fused_backward(loss, self._in_backward.param_groups[0]["lr"])
+            if self.window.batches:  # not if a subclass computes losses by itself
+                self.window.finish([], divisor=1)  # the gradients are used up
             return
         super().backward(self.window.weighted(loss), *args, **kwargs)
         if self.window.batches and ends_step(self.trainer):  # not if a subclass computes losses or steps by itself

@@ -47,10 +47,10 @@ class Config(OptimizerConfig):
 
 
 def test_a_plain_lightning_module_trains_with_it():
-    """Each step at the rate of the schedule, and to those weights of SGD, whose steps torch may round otherwise."""
+    """Each step at the rate of the schedule, to weights and losses of SGD, whose steps torch may round otherwise."""
     torch.manual_seed(0)
     data = [{"x": torch.randn(3)} for _ in range(12)]
-    weights = []
+    weights, losses = [], []
     for config in (Config(learning_rate=0.1), OptimizerConfig(name="sgd", learning_rate=0.1)):
         torch.manual_seed(1)
         module = LossModule(Regression(), optimizer=config, schedule=ScheduleConfig(name="linear"))
@@ -59,7 +59,9 @@ def test_a_plain_lightning_module_trains_with_it():
         trainer.fit(module, DataLoader(data, batch_size=4))
         assert trainer.global_step == 3
         weights.append(module.model.linear.weight.detach())
+        losses.append(trainer.callback_metrics["train_loss"])
         if isinstance(config, Config):
             assert trainer.optimizers[0].rates == pytest.approx([0.1, 0.2 / 3, 0.1 / 3])
     torch.testing.assert_close(*weights)
+    torch.testing.assert_close(*losses)
     assert not torch.equal(weights[0], first), "negative control: they were trained"
