@@ -224,7 +224,7 @@ def test_without_transformers(sides, without_library, tmp_path):
 
 
 def without_the_number_of_processes(entry):
-    """The loss of this model is a mean, which transformers multiplies by the two processes, and its gradient with it."""
+    """The loss of this model is a mean: transformers multiplies it, and its gradient, by the two processes."""
     doubled = ("loss", "eval_loss", "train_loss", "grad_norm")
     return {name: value / 2 if name in doubled else value for name, value in entry.items()}
 
