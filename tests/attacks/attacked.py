@@ -70,9 +70,9 @@ def write_whole_checkpoint(folder: Path) -> Path:
     made = fp16_trainer(folder / "out", save_strategy="steps", save_steps=2)
     made.train()
     checkpoint = folder / "out" / "checkpoint-2"
-    with_parts(made.model, made.optimizer, checkpoint)
     convert(checkpoint, folder / "file.ckpt")
     again = file_to_folder(folder / "file.ckpt", folder / "again")
+    with_parts(made.model, made.optimizer, checkpoint)
     (again / "lightning_state.pt").rename(checkpoint / "lightning_state.pt")
     (checkpoint / "_manifest.json").unlink()  # which would tell what is missing
     return checkpoint
@@ -193,6 +193,12 @@ def _look(checkpoint: Path) -> None:
     last_intact_checkpoint(checkpoint.parent)
 
 
+def _convert(checkpoint: Path) -> Any:
+    """Without the parts of the optimizer, which a file cannot hold."""
+    shutil.rmtree(checkpoint / OPTIMIZER_PARTS, ignore_errors=True)
+    return convert(checkpoint, checkpoint.parents[1] / "out.ckpt")
+
+
 DOORS: dict[str, Callable[[Path], Any]] = {
     "train(folder)": lambda checkpoint: fp16_trainer(checkpoint.parents[1] / "new").train(
         resume_from_checkpoint=str(checkpoint)
@@ -203,7 +209,7 @@ DOORS: dict[str, Callable[[Path], Any]] = {
     "best average": _ema,
     "lightning.Trainer with the plugin": _lightning,
     "lightning.Trainer": _lightning_alone,
-    "convert": lambda checkpoint: convert(checkpoint, checkpoint.parents[1] / "out.ckpt"),
+    "convert": _convert,
     "read_weights": read_weights,
     "load_weights": lambda checkpoint: load_weights(tiny(), checkpoint),
     "optimizer parts": _optimizer_parts,

@@ -53,6 +53,7 @@ REFUSED: dict[str, set[str]] = {
     "problems": set(),
 }
 """Files that each door reads and has to refuse; it runs none of the others either."""
+OF_DEEPSPEED = "global_step2/mp_rank_00_model_states.pt"
 TABLE = f"{MODEL_PARTS}/.metadata"
 
 
@@ -67,7 +68,7 @@ def test_no_file_runs_a_program_through_any_door(checkpoint, evil, door, file):
         try:
             DOORS[door](checkpoint)
         except (ValueError, KeyError):  # there is nothing else that the door could read
-            assert file in (*OF_WEIGHTS, *OF_OPTIMIZERS, "adapter_model.bin")
+            assert file in (*OF_WEIGHTS, *OF_OPTIMIZERS, "adapter_model.bin", OF_DEEPSPEED)
     assert not evil.has_run
 
 
