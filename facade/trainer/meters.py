@@ -46,7 +46,7 @@ class RunningLoss:
         self.total = 0.0
         self.first_step = self.last_logged = trainer.state.global_step
         self.not_finite = 0
-        self.recorded = RecordedValues(self._share)
+        self.recorded = RecordedValues(_share)
         self._others_recorded = False
         self._has_warned = False
         self._tensor: torch.Tensor | None = None  # created by `since_log`
@@ -109,10 +109,6 @@ class RunningLoss:
             return {}
         return self.recorded.take(gather_objects)
 
-    def _share(self, micro_batch: MicroBatchLoss) -> Any:
-        """Return the part of its step that a micro-batch makes up."""
-        return micro_batch.share()
-
     def _sum_up(self) -> float:
         if self._tensor is not None:
             self.meter.begin_with(self._tensor.item())
@@ -134,6 +130,11 @@ class RunningLoss:
             step,
             kept_out * self.meter.skip_not_finite,
         )
+
+
+def _share(micro_batch: MicroBatchLoss) -> Any:
+    """Return the part of its step that a micro-batch makes up."""
+    return 1 / micro_batch.divisor
 
 
 class OfRunningLoss:

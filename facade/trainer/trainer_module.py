@@ -256,7 +256,7 @@ class TrainerModule(EvaluationModule):
         loss = None
         if memory.is_shared:
             memory.begin_step(facade.model.buffers())
-        micro_batches = self.loss_weights.of_step(batch, batch.items, at_once=memory.is_shared)
+        micro_batches = self.loss_weights.of_step(batch, batch.items)
         for index, (inputs, micro_batch) in enumerate(zip(batch, micro_batches, strict=True), start=1):
             is_last = index == len(batch)
             facade.accelerator.gradient_state.sync_gradients = is_last

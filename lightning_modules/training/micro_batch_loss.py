@@ -63,8 +63,7 @@ class MicroBatchLoss:
 
     Args:
         items: `num_items_in_batch` of the step as it is handed to the user's code; None where it is not counted.
-        divisor: computes the divisor of a mean over this micro-batch; called at most once.
-        share: computes the part of the step that this micro-batch makes up.
+        divisor: what a mean over this micro-batch is divided by.
         parts: micro-batches of the step in this process.
         is_scaled: whether the loss is divided by the items of the step, where the user's code declares it.
         may_be_divided: an override of `Trainer.training_step` may have divided the loss by the number of micro-batches
@@ -72,7 +71,7 @@ class MicroBatchLoss:
 
     Attributes:
         items: see above.
-        share: see above.
+        divisor: see above.
         is_weighed_by_trainer: the losses of this micro-batch go through `Trainer.training_step` or
             `accelerator.backward`.
     """
@@ -80,33 +79,23 @@ class MicroBatchLoss:
     def __init__(
         self,
         items: Tensor | int | None,
-        divisor: Callable[[], Divisor],
-        share: Callable[[], Divisor],
+        divisor: Divisor,
         parts: int,
         *,
         is_scaled: bool | None = None,
         may_be_divided: bool = False,
     ) -> None:
         self.items = items
-        self._may_be_divided = may_be_divided
-        self.share = share
-        self._compute_divisor = divisor
-        self._divisor: Divisor | None = None
+        self.divisor = divisor
         self._parts = parts
         self._is_scaled = is_scaled
+        self._may_be_divided = may_be_divided
         self._result: Tensor | None = None
         """The loss that was weighed last."""
         self._given: Tensor | None = None
         """The loss of the first backward pass of an override, before it was weighed."""
         self._is_returned_weighed = False
         self.is_weighed_by_trainer = False
-
-    @property
-    def divisor(self) -> Divisor:
-        """Return what a mean over this micro-batch is divided by."""
-        if self._divisor is None:
-            self._divisor = self._compute_divisor()
-        return self._divisor
 
     @property
     def is_mean(self) -> bool:

@@ -13,7 +13,7 @@ from lightrainer.lightning_modules.training.noted_items import NotedItems
 
 
 def micro_batch(items=12, divisor=4.0, parts=4, **declared):
-    return MicroBatchLoss(NotedItems.of(items), lambda: divisor, lambda: 1 / divisor, parts, **declared)
+    return MicroBatchLoss(NotedItems.of(items), divisor, parts, **declared)
 
 
 def a_loss():
