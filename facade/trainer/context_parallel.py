@@ -58,15 +58,18 @@ class ContextParallel:
         Raises:
             ValueError: they cannot be split.
         """
-        trainer, size = self.trainer, parts_of_sequences(self.trainer.args)
-        argument = read_parallelism(trainer.args.parallelism_config).splits_sequences if size > 1 else ""
+        trainer = self.trainer
+        size = parts_of_sequences(trainer.args)
         if size == 1 or not trainer.accelerator.strategy.splits_sequences:
             return contextlib.nullcontext, inputs
+
+        argument = read_parallelism(trainer.args.parallelism_config).splits_sequences
         if callable(trainer.compute_loss_func):
-            said = (
-                f"parallelism_config: {argument}={size} does not go with compute_loss_func, whose labels are unshifted"
+            raise ValueError(
+                f"parallelism_config: {argument}={size} cannot be combined with compute_loss_func, whose labels are "
+                "not shifted. Override compute_loss instead: its inputs have shift_labels."
             )
-            raise ValueError(f"{said}. Override compute_loss: its inputs have shift_labels.")
+
         masked = inspection.is_pretrained(inspection.base_of_adapter(model))
         ready = trainer._prepare_input(ready_to_split(inputs, size=size, whole_mask=masked))
         return partial(self._split, model, ready, argument), ready
@@ -77,17 +80,23 @@ class ContextParallel:
         buffers = [inputs[name] for name in names]
         targets = {name: inputs[name].ne(IGNORED).sum() for name in names if name in ("labels", "shift_labels")}
         with self.trainer.accelerator.maybe_context_parallel(buffers, [1] * len(buffers), set(buffers)) as calls:
-            self.targets, self._inputs, self._is_scaled = targets, inputs, False
+            self.targets = targets
+            self._inputs = inputs
+            self._is_scaled = False
             hook = model.register_forward_hook(self._note_loss)
             try:
                 yield
             finally:
                 hook.remove()
-                self.targets, self._inputs, self._model_loss = None, {}, None
+                self.targets = None
+                self._inputs = {}
+                self._model_loss = None
         if calls.count == 0:
-            called = "torch.nn.functional.scaled_dot_product_attention, the one attention that is split"
-            said = f"parallelism_config: {argument} above 1, but the model has not called {called}"
-            raise ValueError(f"{said}. Call it by that name, or use dp_shard_size.")
+            raise ValueError(
+                f"parallelism_config: {argument} above 1, but the model has not called "
+                "torch.nn.functional.scaled_dot_product_attention, the one attention that is split. "
+                "Call it by that name, or use dp_shard_size."
+            )
 
     def _note_loss(self, model: nn.Module, arguments: Any, outputs: Any) -> None:
         self._model_loss = find_loss(outputs)
@@ -143,11 +152,19 @@ class ContextParallel:
         size = parts_of_sequences(self.trainer.args)
         if not is_mean:
             return loss * size
+
         assert self.targets is not None
-        whole = self.targets["shift_labels" if smoothed is None else _smoothed(model)]
-        own = (inputs["shift_labels"] if smoothed is None else smoothed).ne(IGNORED).sum()
+        if smoothed is None:
+            labels = inputs["shift_labels"]
+            whole = self.targets["shift_labels"]
+        else:
+            labels = smoothed
+            whole = self.targets[_smoothed(model)]
+
         # The mean over no labels is NaN; it gets weight zero.
-        return torch.where(own > 0, loss * (size * own / whole.clamp(min=1)), torch.zeros_like(loss))
+        own = labels.ne(IGNORED).sum()
+        share = size * own / whole.clamp(min=1)
+        return torch.where(own > 0, loss * share, torch.zeros_like(loss))
 
 
 def _smoothed(model: nn.Module) -> str:

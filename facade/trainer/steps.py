@@ -27,27 +27,40 @@ def count_items(trainer: Any, batches: list[Any], device: torch.device) -> torch
         return None
     if not all(isinstance(batch["labels"], torch.Tensor) for batch in batches):
         return None
-    items, args = own_items(trainer, batches).to(device), trainer.args
+
+    args = trainer.args
+    items = _own_items(trainer, batches).to(device)
     if args.average_tokens_across_devices and args.world_size > 1:
         items = trainer.accelerator.gather(items).sum() // copies_of_batches(args)
-    return items.float() if followed().counts_items_in_floats else items
+    if followed().counts_items_in_floats:
+        return items.float()
+    return items
 
 
-def own_items(trainer: Any, batches: list[Any]) -> Any:
+def _own_items(trainer: Any, batches: list[Any]) -> torch.Tensor:
     """Count the labels of micro-batches of this process that are not -100."""
-    return sum(labels.ne(-100).sum() for labels in _counted_labels(trainer, batches))
+    counts = [labels.ne(-100).sum() for labels in _counted_labels(trainer, batches)]
+    return torch.stack(counts).sum()
 
 
-def _counted_labels(trainer: Any, batches: list[Any]) -> Iterator[Any]:
+def _counted_labels(trainer: Any, batches: list[Any]) -> Iterator[torch.Tensor]:
+    """Yield the labels that the followed version of transformers counts."""
     version = followed()
-    exact = version.counts_shifted_labels
-    smoothed = trainer.label_smoother is not None and trainer.compute_loss_func is None and not version.smooths_by_items
-    shifted = shifts_smoothed_labels(trainer.model) if smoothed else exact and loss_shifts_labels(trainer.model)
+    counts_shifted = version.counts_shifted_labels
+
+    smooths = trainer.label_smoother is not None and trainer.compute_loss_func is None
+    if smooths and not version.smooths_by_items:
+        leaves_out_first = shifts_smoothed_labels(trainer.model)
+    else:
+        leaves_out_first = counts_shifted and loss_shifts_labels(trainer.model)
+
     for batch in batches:
-        if exact and "shift_labels" in batch:
+        if counts_shifted and "shift_labels" in batch:
             yield batch["shift_labels"]
+        elif leaves_out_first:
+            yield batch["labels"][..., 1:]
         else:
-            yield batch["labels"][..., 1:] if shifted else batch["labels"]
+            yield batch["labels"]
 
 
 def to_device(data: Any, device: torch.device, non_blocking: bool) -> Any:

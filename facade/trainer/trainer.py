@@ -553,6 +553,7 @@ class Trainer:
             if callable(getattr(self.optimizer, "train", None)):
                 self.optimizer.train()
             inputs = self._prepare_inputs(inputs)
+
             micro_batch = self.accelerator.micro_batch
             if micro_batch is None and self.current_gradient_accumulation_steps > 1:
                 # Called outside of a training: each micro-batch counts the same.
@@ -561,6 +562,8 @@ class Trainer:
             splits_sequences = self._context_parallel.targets is not None
             if splits_sequences and num_items_in_batch is not None:
                 num_items_in_batch = NotedItems.of(num_items_in_batch)
+
+            # Forward: overrides may lack the parameter.
             known: dict[str, Any] = {"num_items_in_batch": num_items_in_batch}
             if getattr(self.compute_loss, "__func__", None) is not Trainer.compute_loss:
                 known = inspection.accepted_arguments(self.compute_loss, **known)
@@ -571,6 +574,8 @@ class Trainer:
             del inputs
             if self.args.torch_empty_cache_steps is not None:
                 steps.empty_cache_if_due(self.args, self.state.global_step)
+
+            # Backward: a mean counts by its part of the step.
             if micro_batch is not None:
                 loss = micro_batch.weigh_in_step(loss)
             kwargs = {"learning_rate": self._get_learning_rate()} if hasattr(self.optimizer, "fused_backward") else {}
@@ -595,8 +600,13 @@ class Trainer:
         Returns:
             The loss, or the loss and the model's outputs.
         """
-        labels, split = None, self._context_parallel.targets is not None
-        items = None if num_items_in_batch is None else NotedItems.of(num_items_in_batch)
+        labels = None
+        split = self._context_parallel.targets is not None
+        items = None
+        if num_items_in_batch is not None:
+            items = NotedItems.of(num_items_in_batch)
+
+        # Forward: labels stay here if the model is not to compute the loss.
         if "labels" in inputs and (self.label_smoother is not None or self.compute_loss_func is not None):
             labels = self._context_parallel.pop_labels(model, inputs) if split else inputs.pop("labels")
         if self.model_accepts_loss_kwargs and items is not None:
@@ -604,6 +614,8 @@ class Trainer:
         outputs = model(**inputs)
         if self.args.record_model_losses:
             self.record(**losses_beside(outputs))
+
+        # Loss.
         if self.compute_loss_func is not None:
             loss: Any = self.compute_loss_func(outputs, labels, num_items_in_batch=items)
         elif labels is not None and self.label_smoother is not None:

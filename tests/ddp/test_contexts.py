@@ -59,7 +59,7 @@ def test_what_only_a_batch_shows_is_refused_with_what_to_do(results, case, argum
     expected = {
         "elsewhere": "the model has not called torch.nn.functional.scaled_dot_product_attention",
         "dropout": "the model calls scaled_dot_product_attention with dropout_p=0.1: ",
-        "loss": f"{argument}=2 does not go with compute_loss_func",
+        "loss": f"{argument}=2 cannot be combined with compute_loss_func",
     }
     for rank in (0, 1):
         found = results(case, rank)
