@@ -94,22 +94,33 @@ def check_rules(args: TrainingArguments, optimizer: Any) -> None:
         )
 
 
-class _Itself:
-    """Attribute of a class that is, for each instance, the instance: stored in it, it would be a cycle."""
+_IS_ITS_OWN_INNER = "_is_its_own_inner_optimizer"
+
+
+class _InnerOptimizer:
+    """Attribute `optimizer` of the optimizers of a Trainer, which is the optimizer itself.
+
+    In the reference it is torch's optimizer inside of accelerate's wrapper. Stored in the optimizer it would be a
+    cycle, which keeps the memory of its states until the garbage collector runs. Other optimizers of the same class do
+    not have it: code that unwraps `while hasattr(optimizer, "optimizer")` would not end.
+    """
 
     def __get__(self, instance: Any, owner: type) -> Any:
-        return self if instance is None else instance
+        if instance is None or _IS_ITS_OWN_INNER not in vars(instance):
+            raise AttributeError(f"{owner.__name__!r} has no attribute 'optimizer'")
+        return instance
 
 
 def complete_optimizer(optimizer: Any) -> None:
     """Give an optimizer the attributes that scripts and Lightning read, where it lacks them.
 
-    - `optimizer`, which in the reference is torch's optimizer inside of accelerate's wrapper: here it is itself.
+    - `optimizer`, see `_InnerOptimizer`.
     - `defaults` and `state`, without which Lightning refuses a class that is not derived from torch's.
     """
-    if not hasattr(optimizer, "optimizer"):
+    if not hasattr(optimizer, "optimizer") and hasattr(optimizer, "__dict__"):
+        vars(optimizer)[_IS_ITS_OWN_INNER] = True
         kind: Any = type(optimizer)
-        kind.optimizer = _Itself()
+        kind.optimizer = _InnerOptimizer()
     for name in ("defaults", "state"):
         if not hasattr(optimizer, name):
             setattr(optimizer, name, {})

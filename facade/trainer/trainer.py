@@ -602,9 +602,9 @@ class Trainer:
         """
         labels = None
         split = self._context_parallel.targets is not None
-        items = None
-        if num_items_in_batch is not None:
-            items = NotedItems.of(num_items_in_batch)
+        items = num_items_in_batch
+        if items is not None and self.args.world_size > 1:
+            items = NotedItems.of(items)
 
         # Forward: labels stay here if the model is not to compute the loss.
         if "labels" in inputs and (self.label_smoother is not None or self.compute_loss_func is not None):
@@ -626,7 +626,7 @@ class Trainer:
                 loss = read_loss(outputs, inputs, first_of_vector=True)
 
         # Divided by the items of all processes, where gradients are averaged over the processes.
-        divided_by_items = items is not None and items.use.noted
+        divided_by_items = isinstance(items, NotedItems) and items.use.noted
         if divided_by_items and self.args.average_tokens_across_devices and data_ranks(self.args) > 1:
             loss = loss * data_ranks(self.args)
         if split:

@@ -722,6 +722,8 @@ def test_optimizer_inside_of_the_optimizer_is_that_which_was_passed(reference, o
         trainer = resumed(api, tmp_path / api.__name__, Classifier, own)
         assert trainer.optimizer.optimizer is given[0]
         assert trainer.callback_handler.optimizer.optimizer is given[0]
+    another = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])
+    assert not hasattr(another, "optimizer"), "code that unwraps optimizers in a loop has to end"
 
 
 class PadsOtherwise:
