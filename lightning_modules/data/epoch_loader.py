@@ -8,20 +8,19 @@ from collections.abc import Callable, Iterator, Sized
 from typing import Any, NamedTuple, Protocol, cast
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset, MapDataPipe
+from torch.utils.data import DataLoader
 
 from ..common.nested import find_batch_size
 from ..common.safe_serialization import UnsafeValueError
 from ..common.seeding import capture_host_rng
-from ..common.stop_iteration import misplaced
 from .batch_samplers import SkippingBatchSampler
+from .iteration import batches_of
 from .loader_state import Resumption, go_on_after
 from .rng_discovery import drawing_parts, own_states
 from .samplers import IterableShard, SharedOrderSampler
 from .worker_state import (
     Fetched,
     ReportingCollate,
-    SurfacingCollate,
     WorkerStates,
     is_resumable,
     packed,
@@ -388,45 +387,11 @@ class EpochLoader(DataLoader):
         return batches
 
     def _batches(self) -> Iterator[Any]:
-        """Iterate over the batches of this process; those of a tracked loader carry the states of the workers.
-
-        Raises:
-            RuntimeError: dataset or collator raised `StopIteration`, which torch's iterators take for the end.
-        """
-        given = self.collate_fn
-        read_apart = self.num_workers > 0 or isinstance(self.dataset, IterableDataset)
-        if not (read_apart or isinstance(self.dataset, MapDataPipe)):
-            batches = self._read_here()
-            return _pinned(batches) if self.pin_memory else batches
-        if self.tracked and self.reports_states and self.num_workers > 0:
-            size = None if self.batch_sampler is None else self.batch_size
-            self.collate_fn = ReportingCollate(given, size, self._left)
-        else:
-            self.collate_fn = SurfacingCollate(given)
-        try:
-            return _until_end(super().__iter__())
-        finally:
-            self.collate_fn = given
-
-    def _read_here(self) -> Iterator[Any]:
-        """As torch's iterator with its draw of a seed, but it opens no block for profilers, which costs 20 us a batch.
-
-        In a generator Python itself tells a `StopIteration` of dataset or collator from the end.
-        """
-        batches = self.batch_sampler
-        indices = iter(self.sampler if batches is None else batches)
-        torch.empty((), dtype=torch.int64, device=torch.get_default_device()).random_(generator=self.generator)
-        return self._read(indices)
-
-    def _read(self, indices: Iterator[Any]) -> Iterator[Any]:
-        dataset, collate = self.dataset, self.collate_fn
-        if self.batch_sampler is None:
-            for index in indices:
-                yield collate(dataset[index])
-            return
-        together = getattr(dataset, "__getitems__", None)
-        for index in indices:
-            yield collate(together(index) if together else [dataset[one] for one in index])
+        """Iterate over the batches of this process; those of a tracked loader carry the states of the workers."""
+        if not (self.tracked and self.reports_states and self.num_workers > 0):
+            return batches_of(self)
+        size = None if self.batch_sampler is None else self.batch_size
+        return batches_of(self, ReportingCollate(self.collate_fn, size, self._left))
 
     def batches_resumed(
         self,
@@ -463,37 +428,3 @@ class EpochLoader(DataLoader):
         finally:
             attributes.update(given)
             self._left = {}
-
-
-class _Batches(IterableDataset):
-    """Batches as a dataset, for torch's iterators."""
-
-    def __init__(self, batches: Iterator[Any]) -> None:
-        self.batches = batches
-
-    def __iter__(self) -> Iterator[Any]:
-        return self.batches
-
-
-def _pinned(batches: Iterator[Any]) -> Iterator[Any]:
-    """Return the batches in pinned memory, by torch; it draws a seed, which must not be of the global generator."""
-    loader = DataLoader(
-        _Batches(batches), batch_size=None, collate_fn=_unchanged, pin_memory=True, generator=torch.Generator()
-    )
-    return iter(loader)
-
-
-def _unchanged(batch: Any) -> Any:
-    return batch
-
-
-def _until_end(batches: Iterator[Any]) -> Iterator[Any]:
-    """Yield the batches of torch's iterator; a `StopIteration` with a message is an error that a worker handed over."""
-    while True:
-        try:
-            batch = next(batches)
-        except StopIteration as end:
-            if end.args:
-                raise misplaced(end) from end
-            return
-        yield batch

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import io
 import os
 import pickle
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterable
-from multiprocessing.reduction import ForkingPickler
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from ..common.safe_serialization import UnsafeValueError, from_plain, to_plain
 from ..common.seeding import capture_host_rng, restore_host_rng, same_rng
 from ..common.stop_iteration import stop_iteration_surfaces
+from .iteration import SurfacingCollate
 from .rng_discovery import own_states, restore_own
 
 
@@ -52,52 +50,6 @@ class Fetched(NamedTuple):
     news: dict[str, bytes]
     """`rng` if the global generators moved since the last batch, `collate_draws` and `dataset_draws` if those of
     collator and dataset did, `dataset` if it has a state. Packed, since hardly any of them is ever read."""
-
-
-class _Probe(ForkingPickler):
-    """Pickles as the queue of a worker does, but skips the contents of tensors and arrays."""
-
-    def persistent_id(self, obj: Any) -> str | None:
-        """Return a stand-in for what can be pickled for sure."""
-        is_array = isinstance(obj, np.ndarray) and not obj.dtype.hasobject
-        return "tensor" if is_array or isinstance(obj, (torch.Tensor, torch.UntypedStorage)) else None
-
-
-def require_sendable(batch: Any) -> None:
-    """Check in a worker that a batch can be sent: a thread sends it, whose errors are lost, and its parent would wait.
-
-    Raises:
-        TypeError: the batch cannot be pickled.
-    """
-    if get_worker_info() is None:
-        return
-    try:
-        _Probe(io.BytesIO()).dump(batch)
-    except Exception as error:
-        raise TypeError(
-            f"A worker cannot send a batch to the training process: {error}. Let dataset and collator leave out what "
-            "cannot be pickled, or read without workers (dataloader_num_workers=0, num_workers=0)."
-        ) from error
-
-
-class SurfacingCollate:
-    """Wrapper around a `collate_fn` whose errors torch would lose.
-
-    They are a `StopIteration`, which it takes for the end of a stream, and a batch that a worker cannot send.
-
-    Args:
-        collate: makes the batch.
-    """
-
-    def __init__(self, collate: Callable[[Any], Any]) -> None:
-        self.collate = collate
-
-    @stop_iteration_surfaces
-    def __call__(self, samples: Any) -> Any:
-        """Return the batch."""
-        batch = self.collate(samples)
-        require_sendable(batch)
-        return batch
 
 
 class ReportingCollate(SurfacingCollate):

@@ -1,0 +1,140 @@
+"""Iterate over torch's loaders, without losing errors of datasets and collators."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, IterableDataset, MapDataPipe, get_worker_info
+
+from ..common.stop_iteration import misplaced, stop_iteration_surfaces
+
+
+class SurfacingCollate:
+    """Wrapper around a `collate_fn` whose errors torch would lose.
+
+    They are a `StopIteration`, which it takes for the end of a stream, and a batch that a worker cannot send.
+
+    Args:
+        collate: makes the batch.
+    """
+
+    def __init__(self, collate: Callable[[Any], Any]) -> None:
+        self.collate = collate
+
+    @stop_iteration_surfaces
+    def __call__(self, samples: Any) -> Any:
+        """Return the batch."""
+        batch = self.collate(samples)
+        require_sendable(batch)
+        return batch
+
+
+def batches_of(loader: DataLoader, collate: SurfacingCollate | None = None) -> Iterator[Any]:
+    """As `DataLoader.__iter__`, but no error of dataset or collator is lost.
+
+    Args:
+        loader: whose own `__iter__` is not called.
+        collate: used instead of the loader's `collate_fn`, which it wraps.
+
+    Raises:
+        RuntimeError: dataset or collator raised `StopIteration`, which torch's iterators take for the end.
+        TypeError: a worker cannot send a batch.
+    """
+    torch_has_to_read = loader.num_workers > 0 or isinstance(loader.dataset, (IterableDataset, MapDataPipe))
+    if not torch_has_to_read:
+        batches = _read_here(loader)
+        return _pinned(batches) if loader.pin_memory else batches
+
+    given = loader.collate_fn
+    loader.collate_fn = SurfacingCollate(given) if collate is None else collate
+    try:
+        return _until_end(DataLoader.__iter__(loader))
+    finally:
+        loader.collate_fn = given
+
+
+def require_sendable(batch: Any) -> None:
+    """Check in a worker that a batch can be sent: a thread sends it, whose errors are lost, and its parent would wait.
+
+    Raises:
+        TypeError: the batch cannot be pickled.
+    """
+    if get_worker_info() is None:
+        return
+    try:
+        _Probe(io.BytesIO()).dump(batch)
+    except Exception as error:
+        raise TypeError(
+            f"A worker cannot send a batch to the training process: {error}. Let dataset and collator leave out what "
+            "cannot be pickled, or read without workers (dataloader_num_workers=0, num_workers=0)."
+        ) from error
+
+
+class _Probe(ForkingPickler):
+    """Pickles as the queue of a worker does, but skips the contents of tensors and arrays."""
+
+    def persistent_id(self, obj: Any) -> str | None:
+        """Return a stand-in for what can be pickled for sure."""
+        is_array = isinstance(obj, np.ndarray) and not obj.dtype.hasobject
+        return "tensor" if is_array or isinstance(obj, (torch.Tensor, torch.UntypedStorage)) else None
+
+
+def _read_here(loader: DataLoader) -> Iterator[Any]:
+    """As torch's iterator with its draw of a seed, but it opens no block for profilers, which costs 20 us a batch.
+
+    In a generator Python itself tells a `StopIteration` of dataset or collator from the end.
+    """
+    batches = loader.batch_sampler
+    indices = iter(loader.sampler if batches is None else batches)
+    torch.empty((), dtype=torch.int64, device=torch.get_default_device()).random_(generator=loader.generator)
+    return _read(loader, indices)
+
+
+def _read(loader: DataLoader, indices: Iterator[Any]) -> Iterator[Any]:
+    dataset, collate = loader.dataset, loader.collate_fn
+    if loader.batch_sampler is None:
+        for index in indices:
+            yield collate(dataset[index])
+        return
+    together = getattr(dataset, "__getitems__", None)
+    for index in indices:
+        yield collate(together(index) if together else [dataset[one] for one in index])
+
+
+class _Batches(IterableDataset):
+    """Batches as a dataset, for torch's iterators."""
+
+    def __init__(self, batches: Iterator[Any]) -> None:
+        self.batches = batches
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.batches
+
+
+def _pinned(batches: Iterator[Any]) -> Iterator[Any]:
+    """Return the batches in pinned memory, by torch; it draws a seed, which must not be of the global generator."""
+    loader = DataLoader(
+        _Batches(batches), batch_size=None, collate_fn=_unchanged, pin_memory=True, generator=torch.Generator()
+    )
+    return iter(loader)
+
+
+def _unchanged(batch: Any) -> Any:
+    return batch
+
+
+def _until_end(batches: Iterator[Any]) -> Iterator[Any]:
+    """Yield the batches of torch's iterator; a `StopIteration` with a message is an error that a worker handed over."""
+    while True:
+        try:
+            batch = next(batches)
+        except StopIteration as end:
+            if end.args:
+                raise misplaced(end) from end
+            return
+        yield batch
