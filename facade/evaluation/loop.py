@@ -13,6 +13,7 @@ from ...callbacks.recording import RecordedValues
 from ...lightning_modules.common.collectives import gather_objects
 from ...lightning_modules.common.followed import followed
 from ...lightning_modules.common.nested import find_batch_size
+from ...lightning_modules.data.iteration import iterate
 from ...lightning_modules.data.lengths import has_length
 from ...lightning_modules.data.uneven_inputs import UnevenInputs, may_be_uneven
 from ...lightning_modules.evaluation.collecting import BatchCollector, LossCollector, ObjectCollector
@@ -45,7 +46,7 @@ class EvaluationFeed:
         return len(self.loader)
 
     def __iter__(self) -> Iterator[Any]:
-        batches = iter(self.loader)
+        batches = iterate(self.loader)
         if may_be_uneven(self.loader):
             self.rounds = UnevenInputs("Evaluation", same_size=True, ends=self._ends)
             batches = self.rounds(batches)

@@ -34,6 +34,17 @@ class SurfacingCollate:
         return batch
 
 
+def iterate(loader: Any) -> Iterator[Any]:
+    """As `iter(loader)`, but no error of dataset or collator is lost where torch iterates.
+
+    Args:
+        loader: any iterable; one with its own `__iter__` is left to that.
+    """
+    if isinstance(loader, DataLoader) and type(loader).__iter__ is DataLoader.__iter__:
+        return batches_of(loader)
+    return iter(loader)
+
+
 def batches_of(loader: DataLoader, collate: SurfacingCollate | None = None) -> Iterator[Any]:
     """As `DataLoader.__iter__`, but no error of dataset or collator is lost.
 

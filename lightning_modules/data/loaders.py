@@ -23,6 +23,7 @@ from ..common.libraries import is_instance
 from .batch_samplers import GivenBatchSampler, RoundBatchSampler, ShardedBatchSampler, options_of, share_of
 from .dispatch import DispatchLoader
 from .epoch_loader import EpochLoader
+from .iteration import iterate
 from .length_grouping import LengthGroupedSampler
 from .rebalancing import BatchRebalanceSampler
 from .samplers import IterableShard, SeedableRandomSampler, SharedOrderSampler
@@ -312,4 +313,4 @@ class LoaderAfter:
             self.loader.skip(self.skipped)
             yield from self.loader
         else:
-            yield from itertools.islice(self.loader, self.skipped, None)
+            yield from itertools.islice(iterate(self.loader), self.skipped, None)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ..common.seeding import capture_host_rng, restore_host_rng
+from ..data.iteration import iterate
 from ..data.loader_state import EpochStart, begin_after, begin_again, skip_items
 from ..data.rng_discovery import drawing_parts, restore_own
 
@@ -185,8 +186,8 @@ class WindowLoader:
         skipped = self.done * self.accumulation
         if skipped and hasattr(self.loader, "skip"):
             self.loader.skip(skipped)
-            return iter(self.loader)
-        return skip_items(iter(self.loader), skipped)
+            return iterate(self.loader)
+        return skip_items(iterate(self.loader), skipped)
 
     def _gone_through(self, state: dict[str, Any] | None) -> Iterator[Any]:
         """Iterate over a loader without state; the batches done are read again and skipped."""
@@ -198,8 +199,8 @@ class WindowLoader:
         skipped = self.done * self.accumulation
         if skipped and hasattr(self.loader, "skip"):
             self.loader.skip(skipped)
-            return iter(self.loader)
-        batches = skip_items(iter(self.loader), skipped)
+            return iterate(self.loader)
+        batches = skip_items(iterate(self.loader), skipped)
         if state is not None:
             self._positioned()
         return batches
@@ -208,22 +209,22 @@ class WindowLoader:
         """Start the epoch after one that ended in this state of a foreign loader, which may not know that it ended."""
         rng = capture_host_rng()
         self.loader.load_state_dict(state)
-        batches = iter(self.loader)
+        batches = iterate(self.loader)
         for first in batches:
             return itertools.chain([first], batches)
         restore_host_rng(rng)
-        return iter(self.loader)
+        return iterate(self.loader)
 
     def _resumed(self, state: dict[str, Any]) -> Iterator[Any]:
         if not hasattr(self.loader, "track"):  # a foreign loader, such as torchdata's
             self.loader.load_state_dict(state)
-            batches = iter(self.loader)
+            batches = iterate(self.loader)
             self._positioned()
             return batches
         on_ready, self.on_positioned = self.on_positioned, None
         if not self.loader.load_state_dict(state, on_ready):
             self.on_positioned = on_ready
-        return iter(self.loader)
+        return iterate(self.loader)
 
 
 class LossMeter:

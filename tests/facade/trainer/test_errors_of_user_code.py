@@ -9,6 +9,7 @@ from lightning.pytorch import Callback
 from torch.utils.data import DataLoader, IterableDataset
 
 from lightrainer import Trainer, TrainerCallback, default_data_collator
+from lightrainer.lightning_modules.data.iteration import iterate
 from lightrainer.lightning_modules.data.loaders import build_loader
 from tests.facade.tiny import points, split, tiny, trainer
 
@@ -70,6 +71,15 @@ def overriding(method: str, failing: Failing) -> type[Trainer]:
         return getattr(Trainer, method)(self, *args, **kwargs)
 
     return type("Overriding", (Trainer,), {method: override})
+
+
+def with_own_loader(method: str, dataset: Any, collator: Any = default_data_collator) -> type[Trainer]:
+    """A Trainer with a loader of torch that nothing has prepared."""
+
+    def own_loader(self: Any, *args: Any) -> DataLoader:
+        return DataLoader(dataset, batch_size=4, collate_fn=collator)
+
+    return type("WithOwnLoader", (Trainer,), {method: own_loader})
 
 
 def callback(event: str, failing: Failing) -> Any:
@@ -154,6 +164,11 @@ PLACES: dict[str, Any] = {
     "schedule": lambda fail: optimizers(fail, schedule=True),
     "collator of a stream": lambda fail: {"train_dataset": Stream(), "data_collator": Collator(fail), "max_steps": 6},
 }
+for method in ("get_train_dataloader", "get_eval_dataloader"):
+    PLACES[f"dataset of an own {method}"] = lambda fail, method=method: {"cls": with_own_loader(method, Rows(fail))}
+    PLACES[f"collator of an own {method}"] = lambda fail, method=method: {
+        "cls": with_own_loader(method, points(), lambda rows: fail() or default_data_collator(rows))
+    }
 for method in METHODS:
     PLACES[f"Trainer.{method}"] = lambda fail, method=method: {"cls": overriding(method, fail)}
 for event in EVENTS:
@@ -217,12 +232,16 @@ def test_evaluation_stop_iteration_is_an_error(tmp_path, place, method):
     assert isinstance(cause_of(caught.value), StopIteration)
 
 
+LOADERS = {"built": build_loader, "of the user": lambda *args, **options: iterate(DataLoader(*args, **options))}
+
+
+@pytest.mark.parametrize("kind", LOADERS)
 @pytest.mark.parametrize("part", ["dataset", "collator", "collator of a stream"])
-def test_worker_stop_iteration_is_an_error(part):
+def test_worker_stop_iteration_is_an_error(part, kind):
     failing = Failing(StopIteration, 1)
     dataset = {"dataset": Rows(failing, at=5), "collator": Rows(), "collator of a stream": Stream()}[part]
     collator = default_data_collator if part == "dataset" else Collator(failing)
-    loader = build_loader(dataset, batch_size=2, collate_fn=collator, num_workers=1)
+    loader = LOADERS[kind](dataset, batch_size=2, collate_fn=collator, num_workers=1)
     with pytest.raises(RuntimeError, match="raised StopIteration"):
         list(loader)
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 
+from lightrainer.lightning_modules.data.iteration import iterate
 from lightrainer.lightning_modules.data.loaders import EpochLoader, build_loader
 
 
@@ -176,6 +177,17 @@ def drawing(samples):
     return samples, torch.rand(1)
 
 
+class Iterated:
+    """A loader of torch as the Trainer iterates over it."""
+
+    def __init__(self, dataset, **options):
+        self.loader = DataLoader(dataset, **options)
+        self.generator = self.loader.generator
+
+    def __iter__(self):
+        return iterate(self.loader)
+
+
 WITHOUT_WORKERS = {
     "lazy sampler": (Recorded, lambda: {"shuffle": True, "batch_size": 2}),
     "eager sampler": (Recorded, lambda: {"sampler": DrawingSampler(), "batch_size": 2}),
@@ -199,7 +211,9 @@ def test_draws_are_those_of_torch(case):
     """Those of sampler, dataset and collator take turns, after that of the seed of workers."""
     kind, options = WITHOUT_WORKERS[case]
     counted = {**options(), "total": 7, "samples_per_round": 1}
-    assert draws(EpochLoader, kind(7), counted) == draws(DataLoader, kind(7), options())
+    expected = draws(DataLoader, kind(7), options())
+    assert draws(EpochLoader, kind(7), counted) == expected
+    assert draws(Iterated, kind(7), options()) == expected
 
 
 class Holds:
@@ -230,6 +244,26 @@ def test_a_batch_that_a_worker_cannot_send_is_an_error(name, tracked):
         loader.track()
     with pytest.raises(TypeError, match=r"worker cannot send a batch.*num_workers=0"):
         next(iter(loader))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the collator is not importable by a spawned process")
+def test_a_batch_that_a_worker_of_an_own_loader_cannot_send_is_an_error():
+    loader = DataLoader(list(range(8)), batch_size=4, collate_fn=lambda samples: threading.Lock(), **ONE_WORKER)
+    collate = loader.collate_fn
+    with pytest.raises(TypeError, match=r"worker cannot send a batch.*num_workers=0"):
+        next(iterate(loader))
+    assert loader.collate_fn is collate
+
+
+class LoaderOfPairs(DataLoader):
+    def __iter__(self):
+        batches = super().__iter__()
+        return zip(batches, batches, strict=True)
+
+
+def test_an_own_iteration_of_a_loader_is_that_of_the_loader():
+    batches = list(iterate(LoaderOfPairs(list(range(4)))))
+    assert [[batch.tolist() for batch in pair] for pair in batches] == [[[0], [1]], [[2], [3]]]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the collator is not importable by a spawned process")
