@@ -96,10 +96,7 @@ class _Probe(ForkingPickler):
 
 
 def _read_here(loader: DataLoader) -> Iterator[Any]:
-    """As torch's iterator with its draw of a seed, but it opens no block for profilers, which costs 20 us a batch.
-
-    In a generator Python itself tells a `StopIteration` of dataset or collator from the end.
-    """
+    """As torch's iterator with its draw of a seed, but it opens no block for profilers, which costs 20 us a batch."""
     batches = loader.batch_sampler
     indices = iter(loader.sampler if batches is None else batches)
     torch.empty((), dtype=torch.int64, device=torch.get_default_device()).random_(generator=loader.generator)
@@ -107,14 +104,16 @@ def _read_here(loader: DataLoader) -> Iterator[Any]:
 
 
 def _read(loader: DataLoader, indices: Iterator[Any]) -> Iterator[Any]:
-    dataset, collate = loader.dataset, loader.collate_fn
-    if loader.batch_sampler is None:
-        for index in indices:
-            yield collate(dataset[index])
-        return
-    together = getattr(dataset, "__getitems__", None)
-    for index in indices:
-        yield collate(together(index) if together else [dataset[one] for one in index])
+    with stop_iteration_surfaces:
+        dataset, collate = loader.dataset, loader.collate_fn
+        if loader.batch_sampler is None:
+            for index in indices:
+                yield collate(dataset[index])
+            return
+        get_samples = getattr(dataset, "__getitems__", None)
+        for batch in indices:
+            samples = get_samples(batch) if get_samples else [dataset[index] for index in batch]
+            yield collate(samples)
 
 
 class _Batches(IterableDataset):

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ..common.seeding import capture_host_rng, restore_host_rng
+from ..common.stop_iteration import stop_iteration_surfaces
 from ..data.iteration import iterate
 from ..data.loader_state import EpochStart, begin_after, begin_again, skip_items
 from ..data.rng_discovery import drawing_parts, restore_own
@@ -135,7 +136,8 @@ class WindowLoader:
             size = self.accumulation
             if self.batches is not None and self.done == self.windows - 1:
                 size = self.batches % size or size
-            micro_batches, items = self.read(batches, size)
+            with stop_iteration_surfaces:
+                micro_batches, items = self.read(batches, size)
             window = Window(micro_batches)
             window.items = items
             self.exhausted = len(window) < self.accumulation

@@ -203,6 +203,7 @@ def test_training_stop_iteration_is_an_error(tmp_path, place, loop):
     cause = cause_of(error)
     assert isinstance(cause, StopIteration)
     assert cause.args == ("by the user",)
+    assert error is cause or f"__call__ ({__file__}, " in str(error)
 
 
 @pytest.mark.parametrize("error", TAKEN_FOR_ANSWERS)
