@@ -8,7 +8,7 @@ import torch
 from torchmetrics import MeanMetric, Metric, MetricCollection
 from torchmetrics import classification as of
 
-from lightrainer.lightning_modules.evaluation.metrics import BatchMetrics, TokenLoss, is_number
+from lightrainer.lightning_modules.evaluation.metrics import BatchMetrics, TokenLoss, as_numbers
 
 CLASSES = 3
 
@@ -180,7 +180,7 @@ def test_a_function_is_given_all_batches_at_once():
         found = metrics.compute()
         assert found == {"f1": of.MulticlassF1Score(CLASSES)(logits, labels), "many_rows": 10}
         assert not found["f1"].requires_grad
-        assert all(is_number(value) for value in found.values())
+        assert all(as_numbers(name, value) == {name: value} for name, value in found.items()), "each is one number"
         metrics.reset()
     assert judge.calls == 2
     updated(metrics, batches[2])
