@@ -106,8 +106,8 @@ class Reading:
         if loader.reports_states and is_resumable(loader.dataset):
             made._stream = loader.dataset
         if loader.persistent_workers and self.num_workers in (0, loader.num_workers):
-            made._workers = self._workers.between_epochs()
-            made._workers_at_start = made._workers.copy()
+            made._workers = WorkerStates(self._workers.states)  # the first worker begins again
+            made._workers_at_start = made._workers
             made.renewed = self.start is None
         return made
 
@@ -124,7 +124,8 @@ class Reading:
         if batch is _NOTHING:
             return
         if isinstance(batch, Fetched):
-            batch = self._workers.take(batch)
+            self._workers = self._workers.after(batch)
+            batch = batch.batch
         if self._has_own is None and before is not None:
             self._has_own = bool(own_states(*self._draws))
         self.ahead.append(Read(batch, before))
@@ -168,7 +169,7 @@ class Reading:
         return state
 
     def _before(self) -> Before:
-        return Before(self._generators(), self._workers.copy(), self._stream_state())
+        return Before(self._generators(), self._workers, self._stream_state())
 
     def _generators(self) -> dict[str, Any]:
         own = [] if self._has_own is False else own_states(*self._draws)

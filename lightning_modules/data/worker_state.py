@@ -9,7 +9,8 @@ import pickle
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -105,45 +106,37 @@ class ReportingCollate(SurfacingCollate):
         return isinstance(samples, list) and len(samples) != self.batch_size
 
 
-class WorkerStates:
-    """States of each worker after the last batch that came from it, in the order of the batches."""
+class WorkerStates(NamedTuple):
+    """States of each worker after the last batch that came from it, in the order of the batches.
 
-    def __init__(self) -> None:
-        self.states: dict[int, dict[str, bytes]] = {}
-        self.last: int | None = None
+    They are never changed, only replaced: each batch that was read keeps those before it.
+    """
+
+    states: Mapping[int, dict[str, bytes]] = MappingProxyType({})
+    last: int | None = None
+    """The worker that the last batch came from."""
 
     @classmethod
     def known(cls, state: dict[str, Any]) -> WorkerStates:
         """Return the states of a `state_dict`."""
-        made = cls()
-        made.states = {worker: {name: packed(value) for name, value in of.items()} for worker, of in state["states"]}
-        made.last = state["last"]
-        return made
+        states = {}
+        for worker, values in state["states"]:
+            states[worker] = {name: packed(value) for name, value in values.items()}
+        return cls(states, state["last"])
 
-    def take(self, fetched: Fetched) -> Any:
-        """Record the states that came with a batch; return the batch."""
-        self.last = fetched.worker
+    def after(self, fetched: Fetched) -> WorkerStates:
+        """Return the states after a batch."""
+        states = self.states
         if fetched.news:
-            self.states[fetched.worker] = {**self.states.get(fetched.worker, {}), **fetched.news}
-        return fetched.batch
-
-    def between_epochs(self) -> WorkerStates:
-        """Return a copy for the next epoch, which begins with the first worker again."""
-        made = self.copy()
-        made.last = None
-        return made
-
-    def copy(self) -> WorkerStates:
-        """Return a copy."""
-        made = WorkerStates()
-        made.states, made.last = dict(self.states), self.last
-        return made
+            of_worker = {**states.get(fetched.worker, {}), **fetched.news}
+            states = {**states, fetched.worker: of_worker}
+        return WorkerStates(states, fetched.worker)
 
     def state_dict(self, workers: int) -> dict[str, Any]:
         """Return the states for `ResumedWorkers`."""
-        states = [
-            [worker, {name: unpacked(value) for name, value in state.items()}] for worker, state in self.states.items()
-        ]
+        states = []
+        for worker, values in self.states.items():
+            states.append([worker, {name: unpacked(value) for name, value in values.items()}])
         return {"workers": workers, "last": self.last, "states": states}
 
 
