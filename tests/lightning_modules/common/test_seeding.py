@@ -48,6 +48,17 @@ def test_a_state_of_numpy_is_the_present_one_after_any_draws(draws):
     assert str(ours.capture_host_rng()["numpy"]) == str(expected)
 
 
+def test_a_state_of_numpy_with_a_spare_normal_number_is_present_after_it_was_restored():
+    """No word of the generator differs between the two states."""
+    np.random.seed(0)
+    np.random.randn()
+    with_spare, expected = ours.capture_host_rng(), np.random.get_state()
+    np.random.randn()
+    without_spare = ours.capture_host_rng()
+    ours.restore_host_rng(with_spare)
+    assert str(ours.capture_host_rng()["numpy"]) == str(expected) != str(without_spare["numpy"])
+
+
 def test_a_state_of_another_generator_of_numpy():
     before = np.random.get_bit_generator()
     try:
