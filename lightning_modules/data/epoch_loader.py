@@ -113,9 +113,13 @@ class Reading:
 
     def restore_workers(self, state: dict[str, Any]) -> None:
         """Restore the states of the workers from a `state_dict` with as many."""
-        for name, key in (("_workers", "workers"), ("_workers_at_start", "workers_at_start")):
-            if state.get(key) is not None and state[key]["workers"] == self.num_workers:
-                setattr(self, name, WorkerStates.known(state[key]))
+        self._workers = self._restored(state.get("workers"), self._workers)
+        self._workers_at_start = self._restored(state.get("workers_at_start"), self._workers_at_start)
+
+    def _restored(self, state: dict[str, Any] | None, otherwise: WorkerStates) -> WorkerStates:
+        if state is None or state["workers"] != self.num_workers:
+            return otherwise
+        return WorkerStates.known(state)
 
     def fetch(self, batches: Iterator[Any]) -> None:
         """Read the next batch; nothing is added to `ahead` at the end."""
@@ -142,7 +146,7 @@ class Reading:
 
     def state_dict(self, loader: EpochLoader, unused: int) -> dict[str, Any]:
         """Return the position, as the loader's `state_dict`: no batch is in it, but the states to read it again."""
-        to_read = [*self.ahead]
+        to_read = list(self.ahead)
         if unused and self._last is not None:
             to_read.insert(0, self._last)
         befores = [read.before for read in to_read if read.before is not None]
@@ -347,11 +351,21 @@ class EpochLoader(DataLoader):
         Args:
             states: `worker_states`.
         """
-        if self.persistent_workers and states is not None and states["workers"] == self.num_workers:
-            states = {**states, "last": None}
-            begun = {"epoch": self.epoch, "handed_out": 0, "start": None, "renewed": False, "seed": self.order_seed}
-            begun |= {"before": [], "ended": False, "workers": states, "workers_at_start": states}
-            self._resumption = Resumption(begun, None)
+        if not self.persistent_workers or states is None or states["workers"] != self.num_workers:
+            return
+        states = {**states, "last": None}
+        begun = {
+            "epoch": self.epoch,
+            "handed_out": 0,
+            "start": None,
+            "renewed": False,
+            "seed": self.order_seed,
+            "before": [],
+            "ended": False,
+            "workers": states,
+            "workers_at_start": states,
+        }
+        self._resumption = Resumption(begun, None)
 
     def begin_epoch_after(self, state: dict[str, Any]) -> None:
         """Start the next epoch as after one that ended in this `state_dict`, with persistent workers restored."""
@@ -369,14 +383,19 @@ class EpochLoader(DataLoader):
         batches = self._start(reading) if resumption is None else resumption.start(self, reading)
         if not reading.ahead:
             return
+
         while reading.ahead:
+            # A resumed iteration may have read two batches again.
             if len(reading.ahead) == 1:
                 reading.fetch(batches)
             self.end_of_loader = len(reading.ahead) == 1
             batch = reading.hand_out()
             if self.end_of_loader:
                 self._last_batch_size = find_batch_size(batch) or -1
-            yield batch if self.watcher is None else self.watcher.handed_out(self, batch)
+            if self.watcher is not None:
+                batch = self.watcher.handed_out(self, batch)
+            yield batch
+
         self.epoch += 1
         if self.watcher is not None:
             self.watcher.ended(self)

@@ -41,13 +41,34 @@ class Resumption:
 
     def start(self, loader: Any, reading: Any) -> Iterator[Any]:
         """Begin the iteration, and read again what had been read ahead; return the iterator."""
-        reading.handed_out = self.state["handed_out"]
-        if self.state["start"] is not None:
-            reading.start = self.state["start"]
-            restore_generators(self.state["start"], loader)
-        reading.renewed = self.state["renewed"]
+        self._restore_start(loader, reading)
+        batches = self._remaining(loader, reading)
+
+        # Each batch that had been read ahead, with the generators as they were before it.
+        for generators in self.state["before"]:
+            restore_generators(generators, loader)
+            reading.fetch(batches)
+        # The first batch of a state without generators; or, at the end, that there is no further one.
+        if self.state["ended"] or not self.state["before"]:
+            reading.fetch(batches)
+
+        restore_own(self.state.get("own_now"), *drawing_parts(loader))
+        if self.on_ready is not None and self.is_exact:
+            self.on_ready()
+        return batches
+
+    def _restore_start(self, loader: Any, reading: Any) -> None:
+        """Restore what is known of the start of the iteration: generators, order, and who reads."""
+        state = self.state
+        reading.handed_out = state["handed_out"]
+        reading.renewed = state["renewed"]
+        if state["start"] is not None:
+            reading.start = state["start"]
+            restore_generators(state["start"], loader)
+
         if isinstance(loader.dataset, IterableDataset):
             reading.num_workers = self._workers_before
+            reading.files_in_turn = state.get("files_in_turn")
             if reading.num_workers != loader.num_workers:
                 _log.warning(
                     "The stream was read by %s workers, whose batches alternate: they finish this pass over it, and "
@@ -55,28 +76,23 @@ class Resumption:
                     reading.num_workers,
                     loader.num_workers,
                 )
-            reading.files_in_turn = self.state.get("files_in_turn")
-        reading.restore_workers(self.state)
-        loader.order_seed = self.state["seed"]
-        befores, ended = self.state["before"], self.state["ended"]
+        reading.restore_workers(state)
+        loader.order_seed = state["seed"]
+
+    def _remaining(self, loader: Any, reading: Any) -> Iterator[Any]:
+        """Return the batches after those that were handed out; at the end nothing is read to find that out."""
+        is_over = self.state["ended"] and not self.state["before"]
         has_to_start_workers = loader.persistent_workers and reading.num_workers == loader.num_workers
-        is_over = ended and not befores and not has_to_start_workers
-        batches = iter(()) if is_over else self._at_position(loader)
-        for generators in befores:
-            restore_generators(generators, loader)
-            reading.fetch(batches)
-        if ended or not befores:
-            reading.fetch(batches)
-        restore_own(self.state.get("own_now"), *drawing_parts(loader))
-        if self.on_ready is not None and self.is_exact:
-            self.on_ready()
-        return batches
+        if is_over and not has_to_start_workers:
+            return iter(())
+        return self._at_position(loader)
 
     def _at_position(self, loader: Any) -> Iterator[Any]:
         skip = self.state["handed_out"]
         workers = self._workers(loader)
         if isinstance(loader.dataset, IterableDataset):
             return self._in_stream(loader, skip, workers)
+
         blanks = 0 if workers is None else next_worker(workers)
         loader.skip(skip, blanks)
         batches = self._resumed(loader, workers)
@@ -92,19 +108,34 @@ class Resumption:
         if "stream" in self.state:
             loader.dataset.load_state_dict(self.state["stream"])
             return self._resumed(loader, None)
-        if workers is not None and _are_resumable(workers) and not (loader.persistent_workers and next_worker(workers)):
-            return self._resumed(loader, workers, next_worker(workers))
-        return skip_items(self._resumed(loader, self._workers(loader, "workers_at_start")), skip)
+
+        if workers is not None and _are_resumable(workers):
+            first = next_worker(workers)
+            # Persistent workers cannot take each other's places, which they would keep in later epochs.
+            if first == 0 or not loader.persistent_workers:
+                return self._resumed(loader, workers, first)
+
+        batches = self._resumed(loader, self._workers(loader, "workers_at_start"))
+        return skip_items(batches, skip)
 
     def _resumed(self, loader: Any, workers: dict[str, Any] | None, first: int = 0) -> Iterator[Any]:
-        set_up = None if workers is None else ResumedWorkers(workers, loader.worker_init_fn, first)
-        replaced: dict[str, Any] = {}
+        """Return the batches as those who read before the interruption yield them."""
+        set_up = None
+        if workers is not None:
+            set_up = ResumedWorkers(workers, loader.worker_init_fn, first)
+
+        num_workers = None
         if isinstance(loader.dataset, IterableDataset):
-            replaced["num_workers"] = self._workers_before
+            num_workers = self._workers_before
+
+        dataset = None
         if "files_in_turn" in self.state:
-            replaced["dataset"] = shared_in_turn(loader.dataset, *self.state["files_in_turn"])
-            replaced["dataset"].set_epoch(self.epoch)
-        return loader.batches_resumed(set_up, draws_seed=self.state["renewed"], **replaced)
+            dataset = shared_in_turn(loader.dataset, *self.state["files_in_turn"])
+            dataset.set_epoch(self.epoch)
+
+        return loader.batches_resumed(
+            set_up, draws_seed=self.state["renewed"], num_workers=num_workers, dataset=dataset
+        )
 
     @property
     def _workers_before(self) -> int:
