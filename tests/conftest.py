@@ -91,7 +91,25 @@ def pytest_collection():
         gc.enable()
 
 
-def pytest_collection_modifyitems(items):
+ASKED_FOR = ("libraries", "nodes", "promises")
+"""Marks of tests that take minutes; `make test-libraries`, `make test-nodes` and `make test-promises` ask for them."""
+
+
+def pytest_collection_modifyitems(config, items):
+    _leave_out_unless_asked_for(config, items)
+    _put_longest_first(items)
+
+
+def _leave_out_unless_asked_for(config, items):
+    """Leave out the tests with each of the marks that `-m` does not name."""
+    asked = config.getoption("markexpr") or ""
+    marks = [mark for mark in ASKED_FOR if mark not in asked]
+    left_out = [item for item in items if any(item.get_closest_marker(mark) for mark in marks)]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
+
+
+def _put_longest_first(items):
     """The longest files first: at the end, where the workers have to come out even, small ones are left to deal out."""
     places = [Path(__file__).parent / name for name in LONGEST]
 

@@ -7,6 +7,8 @@ from importlib.metadata import version
 import pytest
 from library_runs import ASIDE, COMPARED, TWO_PROCESSES, Both, execute, train_both
 
+pytestmark = pytest.mark.libraries  # minutes, in an environment of their own
+
 SCRIPTS = {
     "trl_sft": ["trl", "peft"],
     "trl_preferences": ["trl", "peft"],
