@@ -6,7 +6,7 @@ import pytest
 import torch
 from lightning.fabric import Fabric
 from lightning.pytorch import Callback
-from module_world import make_trainer, same_weights
+from module_world import CLASSES, ROWS, make_trainer, same_weights
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
@@ -19,9 +19,6 @@ from lightrainer import (
     SequenceClassificationModule,
     TokenClassificationModule,
 )
-
-ROWS = torch.randn(22, 4, generator=torch.Generator().manual_seed(0))
-CLASSES = ROWS[:, :3].argmax(1)
 
 HOOKS = [
     "setup",

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from module_world import Bare, make_trainer, same_weights, seeded
+from module_world import CLASSES, ROWS, Bare, make_trainer, same_weights, seeded
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
@@ -22,8 +22,6 @@ from lightrainer.lightning_modules import (
 )
 from lightrainer.lightning_modules.tasks.batch_inputs import count_targets, cut_batch
 
-ROWS = torch.randn(22, 4, generator=torch.Generator().manual_seed(0))
-CLASSES = ROWS[:, :3].argmax(1)
 TOKENS = torch.randint(1, 11, (12, 5), generator=torch.Generator().manual_seed(1))
 SGD = {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.1}}
 
