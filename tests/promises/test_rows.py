@@ -15,18 +15,7 @@ from small_samples import SAMPLES
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import default_collate
-from user_code import (
-    KINDS,
-    IgnoresItems,
-    Kind,
-    Stream,
-    Tagger,
-    bert,
-    llama,
-    own_loss,
-    samples_for,
-    with_adapter,
-)
+from user_code import KINDS, Kind, Stream, Tagger, own_loss, samples_for
 from walk import ARGUMENTS, GradientReader, trained, whole_batch
 
 from lightrainer import Trainer, TrainerCallback
@@ -133,21 +122,22 @@ def short_of_memory(make: Any) -> Any:
     return make_short
 
 
-OUT_OF_MEMORY = {
-    "head, mean": Kind(model=bert),
-    "head, by items": Kind(model=llama),
-    "adapter": Kind(model=lambda: with_adapter(bert())),
-    "own module": Kind(model=Tagger),
-    "override": Kind(trainer=IgnoresItems),
-    "stream": Kind(stream=True),
-}
+OUT_OF_MEMORY = (
+    "head, mean",
+    "head, by items",
+    "adapter, mean",
+    "own module",
+    "compute_loss, ignores items",
+    "stream",
+)
+"""Names of `KINDS`."""
 
 
 @pytest.mark.parametrize("keeps", [True, False])
 @pytest.mark.parametrize("name", OUT_OF_MEMORY)
 def test_smaller_batches_keep_the_step(tmp_path, monkeypatch, name, keeps):
     """A batch of 8 that is too large for the memory is 4 batches of 2; without the switch it is another step."""
-    kind = OUT_OF_MEMORY[name]
+    kind = KINDS[name]
     monkeypatch.setattr(Trainer, "keep_effective_batch_size", keeps)
     samples = samples_for(kind.model())
     step = trained(
@@ -198,17 +188,20 @@ class SavesMore(Trainer):
         Path(output_dir or self.args.output_dir, "notes.txt").write_text("as the script has it")
 
 
-RESUMED = {
-    "head, mean": Kind(model=bert),
-    "head, by items": Kind(model=llama),
-    "adapter": Kind(model=lambda: with_adapter(bert())),
-    "own module with tied weights": Kind(model=TiedTagger),
-    "override of compute_loss": Kind(trainer=IgnoresItems),
-    "override of _save": Kind(trainer=SavesMore),
-    "stream": Kind(stream=True),
-    "bf16": Kind(arguments={"bf16": True}),
-    "fp16": Kind(arguments={"fp16": True}),
-}
+RESUMED_CODE = (
+    "head, mean",
+    "head, by items",
+    "adapter, mean",
+    "compute_loss, ignores items",
+    "stream",
+    "bf16",
+    "fp16",
+)
+"""Names of `KINDS`."""
+
+RESUMED = {name: KINDS[name] for name in RESUMED_CODE}
+RESUMED["own module with tied weights"] = Kind(model=TiedTagger)
+RESUMED["override of _save"] = Kind(trainer=SavesMore)
 SAVING = {"save_strategy": "steps", "save_steps": 1, "max_steps": 4, "optim": "adamw_torch", "save_only_model": False}
 
 
