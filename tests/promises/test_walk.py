@@ -7,6 +7,11 @@ from pathlib import Path
 
 import pytest
 from starting import finished_ranks
+
+pytest.importorskip("transformers", "5.3")
+
+import transformers
+import walk
 from walk_tables import (
     CHOICE,
     CHOICE_IN_PROCESSES,
@@ -20,9 +25,6 @@ from walk_tables import (
 )
 
 import lightrainer
-
-transformers = pytest.importorskip("transformers", "5.3")
-walk = pytest.importorskip("walk")
 
 pytestmark = pytest.mark.filterwarnings("default")  # models of transformers warn when they are imported and called
 
