@@ -70,12 +70,23 @@ class Questions(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def questions(kind: Kind, folder: Path, steps: int) -> int:
-    """Return how often numbers are asked for in a training that logs at its end only."""
-    trainer = made(kind, folder, copies=8, max_steps=steps, logging_steps=100)
+class QuestionsByStep(TrainerCallback):
+    """Notes how often numbers were asked for up to the end of each step."""
+
+    def __init__(self, counter: Questions) -> None:
+        self.counter = counter
+        self.counts: list[int] = []
+
+    def on_step_end(self, args, state, control, **kwargs):
+        self.counts.append(self.counter.count)
+
+
+def questions_in_three_steps(kind: Kind, folder: Path) -> int:
+    """Return how often numbers are asked for in three steps within the first epoch, between two logs."""
     with Questions() as counter:
-        trainer.train()
-    return counter.count
+        steps = QuestionsByStep(counter)
+        made(kind, folder, [steps], copies=8, max_steps=5, logging_steps=100).train()
+    return steps.counts[4] - steps.counts[1]
 
 
 def questions_of_model(kind: Kind) -> int:
@@ -94,16 +105,16 @@ class Asks(Trainer):
 
 
 @pytest.mark.parametrize("name", USUAL_CODE)
-def test_more_steps_between_two_logs_ask_nothing_of_the_device(tmp_path, name):
-    """Both trainings end within the first epoch, and one has three steps more."""
+def test_steps_between_two_logs_ask_nothing_of_the_device(tmp_path, name):
+    """Three steps are six micro-batches."""
     kind = KINDS[name]
-    assert questions(kind, tmp_path, 6) == questions(kind, tmp_path, 3) + 6 * questions_of_model(kind)
+    assert questions_in_three_steps(kind, tmp_path) == 6 * questions_of_model(kind)
 
 
 def test_a_loss_that_is_read_asks_the_device(tmp_path):
     """Control."""
     kind = Kind(model=Tagger, trainer=Asks)
-    assert questions(kind, tmp_path, 6) == questions(kind, tmp_path, 3) + 6
+    assert questions_in_three_steps(kind, tmp_path) == 6
 
 
 def short_of_memory(make: Any) -> Any:
@@ -223,30 +234,31 @@ def weights_of(trainer: Trainer) -> dict[str, torch.Tensor]:
     return {name: parameter.detach().clone() for name, parameter in trainer.model.named_parameters()}
 
 
-@pytest.mark.parametrize("is_damaged", [True, False])
 @pytest.mark.parametrize("name", RESUMED)
-def test_a_training_whose_newest_checkpoint_is_damaged_ends_the_same(tmp_path, caplog, name, is_damaged):
-    """It resumes from the one before, names the damaged one, and ends with the same bits."""
+def test_a_training_whose_newest_checkpoint_is_damaged_ends_the_same(tmp_path, caplog, name):
+    """It resumes from the one before, names the damaged one, and ends with the same bits; an intact one is taken."""
     kind = RESUMED[name]
-    whole = made(kind, tmp_path / "out", **SAVING)
+    folder = tmp_path / "out"
+    whole = made(kind, folder, **SAVING)
     whole.train()
-    shutil.rmtree(tmp_path / "out" / "checkpoint-4")
-    if is_damaged:
-        cut_newest(tmp_path / "out")
-
-    first = FirstStep()
-    resumed = made(kind, tmp_path / "out", [first], **SAVING)
-    with caplog.at_level(logging.WARNING):
-        resumed.train(resume_from_checkpoint=True)
-
-    assert first.step == (2 if is_damaged else 3)
-    assert ("checkpoint-3" in caplog.text) == is_damaged
-    assert whole.state.global_step == resumed.state.global_step == 4
     expected = weights_of(whole)
-    actual = weights_of(resumed)
-    assert expected.keys() == actual.keys()
-    for parameter, value in expected.items():
-        assert torch.equal(value, actual[parameter]), parameter
+
+    for is_damaged in (False, True):
+        shutil.rmtree(folder / "checkpoint-4")
+        if is_damaged:
+            cut_newest(folder)
+        first = FirstStep()
+        resumed = made(kind, folder, [first], **SAVING)
+        with caplog.at_level(logging.WARNING):
+            resumed.train(resume_from_checkpoint=True)
+
+        assert first.step == (2 if is_damaged else 3)
+        assert ("checkpoint-3" in caplog.text) == is_damaged
+        assert whole.state.global_step == resumed.state.global_step == 4
+        actual = weights_of(resumed)
+        assert expected.keys() == actual.keys()
+        for parameter, value in expected.items():
+            assert torch.equal(value, actual[parameter]), parameter
 
 
 UNSCALED = "training_step, loss.backward"
