@@ -340,4 +340,9 @@ KINDS: dict[str, Kind] = {
     "gradient checkpointing, by items": Kind(model=llama, arguments={"gradient_checkpointing": True}),
     "compiled": Kind(arguments=COMPILED),
     "compiled, by items": Kind(model=llama, arguments=COMPILED),
+    "compiled own module with kwargs": Kind(model=TaggerWithKwargs, arguments=COMPILED),
+    "compiled own module that divides by items": Kind(model=TaggerThatNamesItems, arguments=COMPILED),
 }
+
+NOT_IN_PROCESSES = ("compiled", "compiled, by items")
+"""Names of `KINDS` that two processes leave out: heads take seconds to compile, and own modules are compiled there."""

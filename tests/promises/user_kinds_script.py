@@ -4,6 +4,7 @@ import gc
 import json
 import sys
 import warnings
+import weakref
 from pathlib import Path
 
 from torch.nn.parallel import DistributedDataParallel
@@ -13,11 +14,27 @@ from lightrainer import TrainingArguments
 
 folder, *names = sys.argv[1:]
 warnings.simplefilter("default")
-found = {}
+
+# Note every wrapper that is made.
+wrappers: list[weakref.ref] = []
+initialize = DistributedDataParallel.__init__
+
+
+def noted(wrapper: DistributedDataParallel, *args, **kwargs) -> None:
+    wrappers.append(weakref.ref(wrapper))
+    initialize(wrapper, *args, **kwargs)
+
+
+DistributedDataParallel.__init__ = noted
+
+# Windows of one micro-batch of four, and of two of two, in each process.
+differences = {}
 for name in names:
     kind = KINDS[name]
-    found[name] = {f"batches of {size}": kind.difference(size, folder) for size in (4, 2)}
+    differences[name] = {f"batches of {size}": kind.difference(size, folder) for size in (4, 2)}
+
 gc.collect()
-found["wrappers left"] = sum(type(each) is DistributedDataParallel for each in gc.get_objects())
+left = sum(wrapper() is not None for wrapper in wrappers)
+found = {"differences": differences, "wrappers": {"made": len(wrappers), "left": left}}
 if TrainingArguments(folder).process_index == 0:
-    Path(folder, "differences.json").write_text(json.dumps(found))
+    Path(folder, "found.json").write_text(json.dumps(found))
