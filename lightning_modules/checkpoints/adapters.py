@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from torch import Tensor
 from ..common.libraries import is_instance, loaded
 from ..common.torch_files import load_torch
 from ..distributed.sharding import WholeModel
-from ..models.inspection import is_pretrained, unwrap_model, without_inner_wrappers
+from ..models.inspection import accepted_arguments, is_pretrained, unwrap_model, without_inner_wrappers
 from .forms import ADAPTER_FILES, DEFAULT_ADAPTER, LoadReport, first_present
 from .tied_weights import require_tensors
 
@@ -54,8 +53,8 @@ def load_adapters(model: Any, folder: Path, adapters: Mapping[str, Path]) -> Loa
         if len(names) == 1 and list(adapters) == [DEFAULT_ADAPTER]:
             adapters = {names[0]: folder}
         _compare(names, list(adapters), folder)
-        options = accepted(
-            adapted.load_adapter, {"is_trainable": True, "autocast_adapter_dtype": False, "torch_device": "cpu"}
+        options = accepted_arguments(
+            adapted.load_adapter, is_trainable=True, autocast_adapter_dtype=False, torch_device="cpu"
         )
         missing: list[str] = []
         unexpected: list[str] = []
@@ -238,10 +237,3 @@ def names_by_peft(model: Any, state: Mapping[str, Any]) -> dict[str, str]:
     with without_inner_wrappers(inner):
         given = peft.get_peft_model_state_dict(inner, dict(state), active, save_embedding_layers=False)
     return {name: own[id(value)] for name, value in given.items() if id(value) in own and name not in state}
-
-
-def accepted(function: Callable[..., Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the wanted keyword arguments that have a value and that the function accepts."""
-    parameters = inspect.signature(function).parameters
-    takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-    return {name: value for name, value in wanted.items() if value is not None and (takes_all or name in parameters)}

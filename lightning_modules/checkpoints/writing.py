@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 import threading
 import time
@@ -346,16 +345,15 @@ def snapshot(values: Any) -> Any:
 
 
 def _takes_copies(model: Any) -> bool:
+    """Return whether a model can be saved from a copy of its weights, without reading the live model."""
     if not saves_itself(model):
         return True
-    # A method of a script may save what it finds in the live model, or other weights where it is given none.
+    # Methods of scripts and of other libraries save what they find in the live model.
     library = getattr(model.save_pretrained, "__module__", "").partition(".")[0]
-    if library not in ("transformers", "peft", "huggingface_hub"):
+    if library != "transformers":
         return False
-    # These read from the live model, adapters by its modules.
-    if getattr(model, "hf_quantizer", None) is not None or adapters_of(model):
-        return False
-    return "state_dict" in inspect.signature(model.save_pretrained).parameters
+    # So does that of transformers for quantized weights and for adapters.
+    return getattr(model, "hf_quantizer", None) is None and not adapters_of(model)
 
 
 def warn_if_disk_full(error: BaseException, folder: StrPath) -> None:

@@ -38,11 +38,6 @@ def inside_compiled(model: Any) -> nn.Module | None:
     return model._orig_mod if type(model).__name__ == "OptimizedModule" else None
 
 
-def uncompiled_name(name: str) -> str:
-    """Return the name that a weight has without `torch.compile`."""
-    return name.replace("_orig_mod.", "")
-
-
 def own_attribute(model: Any, name: str) -> Any:
     """Return an attribute of an object or its class, or None.
 

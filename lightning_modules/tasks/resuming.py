@@ -10,6 +10,7 @@ from typing import Any
 
 from ..checkpoints.folder_io import FolderReader
 from ..common.collectives import gather_objects
+from ..common.parameter_rules import plain_name
 from ..common.safe_serialization import UnsafeValueError, from_plain, to_plain
 from ..common.seeding import capture_host_rng, capture_rng_state, restore_host_rng, restore_rng_state
 from ..common.torch_files import pack, unpack
@@ -38,7 +39,6 @@ from ..internals.loop_states import (
     place_of,
     settle,
 )
-from ..models.inspection import uncompiled_name
 from ..training.accumulation import WindowLoader
 from .step_window import load_step, step_so_far
 
@@ -203,8 +203,8 @@ class ResumableModule(LightningModule):
     def _under_own_names(self, stored: Mapping[str, Any]) -> dict[str, Any]:
         """Return weights under the names of this module, also of tied ones that a safetensors file stores once."""
         own = self.state_dict(keep_vars=True)
-        names = {uncompiled_name(name): name for name in own}
-        renamed = {names.get(uncompiled_name(name), name): value for name, value in stored.items()}
+        names = {plain_name(name): name for name in own}
+        renamed = {names.get(plain_name(name), name): value for name, value in stored.items()}
         by_tensor = {id(value): name for name, value in own.items() if name in renamed}
         for name, value in own.items():
             if name not in renamed and id(value) in by_tensor:
