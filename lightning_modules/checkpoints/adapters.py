@@ -16,7 +16,7 @@ from ..common.torch_files import load_torch
 from ..distributed.sharding import WholeModel
 from ..models.inspection import accepted_arguments, is_pretrained, unwrap_model, without_inner_wrappers
 from .forms import ADAPTER_FILES, DEFAULT_ADAPTER, LoadReport, first_present
-from .tied_weights import require_tensors
+from .tied_weights import identity, really_missing, require_tensors
 
 _log = logging.getLogger(__name__)
 
@@ -60,49 +60,59 @@ def load_adapters(model: Any, folder: Path, adapters: Mapping[str, Path]) -> Loa
         unexpected: list[str] = []
         beside = _trained_beside(folder)
         for name in names:
-            if _has_encoder(adapted, name):
-                _require_encoder(name, beside, folder)
-                continue
+            if any(_is_of(name, weight) for weight in beside):
+                continue  # all of it, loaded below
+            _refuse_finished_prompt(adapted, name, folder)
             found = adapted.load_adapter(adapters[name], name, **options)
             # PEFT lists the weights of other adapters too, and those of prompts, which it loads by itself.
             missing += [key for key in getattr(found, "missing_keys", ()) if _is_of(name, key)]
             unexpected += [key for key in getattr(found, "unexpected_keys", ()) if "." in key]
         unexpected += adapted.load_state_dict(beside, strict=False).unexpected_keys
-        return LoadReport(tuple(missing), tuple(unexpected))
+        # Adapters that share a weight have it in the file once.
+        return LoadReport(really_missing(adapted, missing), tuple(unexpected))
 
 
 def left_out_by_peft(model: Any, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the trained weights of a PEFT model that its `save_pretrained` leaves out.
 
-    They are weights of the base model that the script trains, and the encoder of a prompt: of that PEFT saves only the
-    finished prompt, from which no training can resume.
+    They are weights of the base model that the script trains, and all trained weights of an adapter that PEFT does not
+    save as they are: of the encoder of a prompt it saves only the finished prompt, and of AdaLoRA only some ranks. No
+    training can resume from that.
 
     Args:
         model: a `peft.PeftModel`.
         state: its weights, by their names in the model.
     """
-    saved: set[int] = set()
+    saved: set[Any] = set()
     for adapter, config in model.peft_config.items():
         if not config.is_prompt_learning:
             given = loaded("peft").get_peft_model_state_dict(model, dict(state), adapter, save_embedding_layers=False)
-            saved.update(map(id, given.values()))
+            saved.update(map(identity, given.values()))
         elif not _has_encoder(model, adapter):
-            prompt = _prompt_prefix(adapter)
-            saved.update(id(weight) for name, weight in state.items() if name.startswith(prompt))
+            prompt = f"prompt_encoder.{adapter}."
+            saved.update(identity(weight) for name, weight in state.items() if name.startswith(prompt))
+
     trained = [name for name, weight in model.named_parameters() if weight.requires_grad and name in state]
-    return {name: state[name] for name in trained if id(state[name]) not in saved}
+    left_out = {name: state[name] for name in trained if identity(state[name]) not in saved}
+
+    # An adapter is kept whole or not at all, so that only one of the two files is read for it.
+    for adapter in model.peft_config:
+        of_adapter = [name for name in trained if _is_of(adapter, name)]
+        if not left_out.keys().isdisjoint(of_adapter):
+            left_out.update({name: state[name] for name in of_adapter})
+    return left_out
 
 
 def _has_encoder(model: Any, adapter: str) -> bool:
-    """Return whether an adapter is a prompt that an encoder makes: p-tuning, or prefix tuning with a projection."""
+    """Return whether an adapter is a prompt that an encoder makes.
+
+    That is the case with p-tuning, prefix tuning with a projection, and context-aware prompt tuning. The other kinds
+    are saved whole by PEFT.
+    """
     config = model.peft_config[adapter]
-    if not config.is_prompt_learning or config.peft_type not in ("P_TUNING", "PREFIX_TUNING"):
+    if not config.is_prompt_learning or config.peft_type not in ("P_TUNING", "PREFIX_TUNING", "CPT"):
         return False
     return list(model.prompt_encoder[adapter].state_dict()) != ["embedding.weight"]
-
-
-def _prompt_prefix(adapter: str) -> str:
-    return f"prompt_encoder.{adapter}."
 
 
 def _trained_beside(folder: Path) -> dict[str, Tensor]:
@@ -110,8 +120,8 @@ def _trained_beside(folder: Path) -> dict[str, Tensor]:
     return load_file(file) if file.is_file() else {}
 
 
-def _require_encoder(adapter: str, beside: Mapping[str, Tensor], folder: Path) -> None:
-    if not any(name.startswith(_prompt_prefix(adapter)) for name in beside):
+def _refuse_finished_prompt(model: Any, adapter: str, folder: Path) -> None:
+    if _has_encoder(model, adapter):
         raise ValueError(
             f"{folder} has no weights of the encoder that makes the prompt {adapter!r}, only the finished prompt, as "
             f"other libraries save it: a training cannot resume from it. Use a folder with {TRAINED_BESIDE_NAME}, or "

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 from torch.distributed.checkpoint.state_dict_saver import save
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from lightrainer.lightning_modules.checkpoints import bytes_of, load_weights, save_weights, saved_weights
 from lightrainer.lightning_modules.checkpoints.sharded_files import read_model_parts, save_model_parts
@@ -47,6 +48,57 @@ def test_only_adapters_count_for_the_size_of_a_checkpoint(tmp_path: Path):
     save_weights(model, tmp_path)
     files = [tmp_path / "adapter_model.safetensors", tmp_path / "ref" / "adapter_model.safetensors"]
     assert size < sum(file.stat().st_size for file in files) < bytes_of(model.state_dict())
+
+
+def decoder(config: "peft.PeftConfig") -> peft.PeftModel:
+    torch.manual_seed(3)
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    return peft.get_peft_model(LlamaForCausalLM(LlamaConfig(vocab_size=20, **sizes)), config)
+
+
+TWO_LAYERS = {"target_modules": ["q_proj", "v_proj"]}
+RANKS = {"init_r": 4, "target_r": 3, "total_step": 3, "deltaT": 1, "tinit": 0, "tfinal": 1}
+VECTORS = {"r": 2, "num_vectors": 4, "vector_length": 4, "topk": 2, **TWO_LAYERS}
+PROMPT = {"task_type": "CAUSAL_LM", "num_virtual_tokens": 2}
+CONTEXT = {"cpt_token_ids": [1, 2], "cpt_mask": [1, 1], "cpt_tokens_type_mask": [1, 1]}
+KINDS = {
+    "adalora": lambda: peft.AdaLoraConfig(**RANKS, **TWO_LAYERS),
+    "biases": lambda: peft.LoraConfig(r=2, bias="all", modules_to_save=["lm_head"], **TWO_LAYERS),
+    "context-aware prompt": lambda: peft.CPTConfig(task_type="CAUSAL_LM", **CONTEXT),
+    "prefix": lambda: peft.PrefixTuningConfig(prefix_projection=True, encoder_hidden_size=4, **PROMPT),
+    "prompt": lambda: peft.PromptTuningConfig(**PROMPT),
+    "shared vectors": lambda: peft.VBLoRAConfig(**VECTORS),
+    "shared vectors, the best": lambda: peft.VBLoRAConfig(save_only_topk_weights=True, **VECTORS),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_trained_weights_of_every_kind_of_adapter_are_loaded(tmp_path: Path, kind: str):
+    """In the model that saved them, as the best one, and in another one, to resume; PEFT alone loses some of these."""
+    model = decoder(KINDS[kind]())
+    rows = torch.randint(0, 20, (2, 4), generator=torch.Generator().manual_seed(0))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(1, 4):
+        model(input_ids=rows, labels=rows).loss.backward()
+        optimizer.step()
+        if kind == "adalora":
+            model.base_model.update_and_allocate(step)
+        optimizer.zero_grad()
+    save_weights(model, tmp_path)
+    trained = {name: weight.detach().clone() for name, weight in model.named_parameters() if weight.requires_grad}
+    for loaded in (model, decoder(KINDS[kind]())):
+        with torch.no_grad():
+            for name in trained:
+                loaded.get_parameter(name).add_(1)
+        load_weights(loaded, tmp_path)
+        assert all(torch.equal(loaded.get_parameter(name), weight) for name, weight in trained.items())
+
+
+def test_only_weights_that_peft_leaves_out_are_saved_beside(tmp_path: Path):
+    """A file of every adapter would be as large as that of PEFT."""
+    for kind in ("biases", "prompt", "shared vectors"):
+        save_weights(decoder(KINDS[kind]()), tmp_path / kind)
+    assert not list(tmp_path.glob("*/trained_beside_adapter.safetensors"))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
