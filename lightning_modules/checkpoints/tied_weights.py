@@ -59,6 +59,8 @@ def without_sharing(state_dict: Mapping[str, Any]) -> tuple[dict[str, Tensor], d
 def really_missing(model: nn.Module, missing: Iterable[str]) -> tuple[str, ...]:
     """Return the missing names that were not loaded through a tied name and that belong in a file."""
     missing = dict.fromkeys(missing)
+    if not missing:  # the state dict of a model that is sharded may be gathered
+        return ()
     tensors = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
     filled = {identity(tensor) for name, tensor in tensors.items() if name not in missing} - {None}
     # Models of `transformers` list the names that they do not save, and patterns of those that files may lack.
