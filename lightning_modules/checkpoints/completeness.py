@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 import logging
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
 from ..common.local_paths import StrPath
+from ..common.parameter_rules import plain_name
 from ..common.torch_files import load_torch
 from ..models.inspection import is_pretrained, own_attribute
 from .adapters import adapters_of, is_of_base
@@ -36,37 +37,53 @@ class ExpectedWeights:
         self.may_have_other_names = is_pretrained(model)  # mixtures of experts, quantized weights
         self.names: dict[str, set[str]] = {}
         """For each weight the names that stand for it: its own, those of tied weights, those in an own `state_dict`."""
-        self.trained: set[str] = set()
+        self.frozen = _frozen_names(model)
 
-        # Names of the same memory, also those that an override of `state_dict` gives.
-        given: dict[str, Any] = model.state_dict()
         weights = _weights_of(model)
-        same: defaultdict[Any, set[str]] = defaultdict(set)
-        for name, tensor in itertools.chain(given.items(), weights.items()):
-            if isinstance(tensor, Tensor) and identity(tensor) is not None:
-                same[identity(tensor)].add(name)
+        given: dict[str, Any] = model.state_dict()  # an override may give other names
+        same = _names_of_memory(itertools.chain(given.items(), weights.items()))
 
         left_out = own_attribute(model, "_keys_to_ignore_on_save") or ()
         for name, tensor in weights.items():
-            of_adapter = self.has_adapters and not is_of_base(model, name)
-            frozen_base = self.has_adapters and not tensor.requires_grad
-            if name not in left_out and not of_adapter and not frozen_base:
-                self.names[name] = {name, *same.get(identity(tensor), ())}
-                if tensor.requires_grad:
-                    self.trained.add(name)
+            if name not in left_out and self._is_compared(model, name):
+                self.names[name] = same.get(identity(tensor), {name})
+
+    def _is_compared(self, model: nn.Module, name: str) -> bool:
+        if not self.has_adapters:
+            return True
+        # PEFT names the weights of adapters otherwise, and leaves out the frozen base.
+        return not self._is_frozen(name) and is_of_base(model, name)
+
+    def _is_frozen(self, name: str) -> bool:
+        return plain_name(name) in self.frozen
 
     def missing_in(self, folder: StrPath) -> list[str]:
         """Return the weights of which no file of the folder has values; empty where its files are of another form."""
         written = set(_names_in(Path(folder)))
-        if not written or (self.may_have_other_names and not self.has_adapters and written - self._all_names()):
+        if not written or self._has_other_names(written):
             return []
-        return [name for name, names in self.names.items() if not any(_is_among(one, written) for one in names)]
+        missing: list[str] = []
+        for name, names in self.names.items():
+            if not any(_is_among(other, written) for other in names):
+                missing.append(name)
+        return missing
+
+    def _has_other_names(self, written: set[str]) -> bool:
+        """Return whether the class of the model has renamed weights when it saved them."""
+        if self.has_adapters or not self.may_have_other_names:
+            return False
+        return bool(written.difference(*self.names.values()))
 
     def report(self, folder: StrPath) -> None:
         """Warn of the weights that the folder lacks."""
-        missing = self.missing_in(folder)
-        trained = [name for name in missing if name in self.trained]
-        frozen = [name for name in missing if name not in self.trained]
+        trained: list[str] = []
+        frozen: list[str] = []
+        for name in self.missing_in(folder):
+            if self._is_frozen(name):
+                frozen.append(name)
+            else:
+                trained.append(name)
+
         if trained:
             _log.warning(
                 "The saved model lacks %s trained weights, whose values are in no file: %s. Check the `_save`, "
@@ -81,14 +98,32 @@ class ExpectedWeights:
                 some_of(frozen),
             )
 
-    def _all_names(self) -> set[str]:
-        return set().union(*self.names.values())
-
 
 def _weights_of(model: nn.Module) -> dict[str, Tensor]:
     """Return parameters and saved buffers by name, also those that an own `state_dict` leaves out."""
-    saved = {name: value for name, value in nn.Module.state_dict(model).items() if isinstance(value, Tensor)}
-    return {**saved, **dict(nn.Module.named_parameters(model, remove_duplicate=False))}
+    saved = nn.Module.state_dict(model)
+    weights = {name: value for name, value in saved.items() if isinstance(value, Tensor)}
+    weights.update(nn.Module.named_parameters(model, remove_duplicate=False))
+    return weights
+
+
+def _frozen_names(model: nn.Module) -> set[str]:
+    """Return the names of buffers, and of parameters that are not trained."""
+    frozen = {plain_name(name) for name, _ in nn.Module.named_buffers(model, remove_duplicate=False)}
+    for name, parameter in nn.Module.named_parameters(model, remove_duplicate=False):
+        if not parameter.requires_grad:
+            frozen.add(plain_name(name))
+    return frozen
+
+
+def _names_of_memory(named: Iterable[tuple[str, Any]]) -> dict[Any, set[str]]:
+    """Return all names of each tensor, by its identity."""
+    names: defaultdict[Any, set[str]] = defaultdict(set)
+    for name, value in named:
+        key = identity(value) if isinstance(value, Tensor) else None
+        if key is not None:
+            names[key].add(name)
+    return names
 
 
 def _names_in(folder: Path) -> Iterator[str]:
@@ -97,7 +132,9 @@ def _names_in(folder: Path) -> Iterator[str]:
         if file.suffix == ".safetensors":
             names, aliases = header_of(file)
             yield from names
-            yield from (alias for alias, name in aliases.items() if name in names)
+            for alias, name in aliases.items():
+                if name in names:
+                    yield alias
         elif file.suffix == ".bin" and "_model" in file.name:
             yield from load_torch(file, mmap=True)
 
@@ -105,4 +142,5 @@ def _names_in(folder: Path) -> Iterator[str]:
 def _is_among(name: str, written: set[str]) -> bool:
     """Return whether a name, or its end, is among others: overrides save inner modules, whose names lack the start."""
     parts = name.split(".")
-    return any(".".join(parts[start:]) in written for start in range(len(parts)))
+    ends = (".".join(parts[start:]) for start in range(len(parts)))
+    return not written.isdisjoint(ends)
