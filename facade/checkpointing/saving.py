@@ -91,22 +91,27 @@ class CheckpointSaver:
                 host._save(folder, state_dict={})
             return
         weights = strategy.whole_weights(host.model, keep=saves)
+        self._expect_weights(weights)
         if weights is None:
             weights = self.lightning.weights(run)
-        self._expect_weights()
         if saves:
             host._save(folder) if weights is None else host._save(folder, state_dict=weights)
         if not (internal and self.is_checkpoint(folder)):
             self._compare_weights(folder)
 
-    def _expect_weights(self) -> None:
-        """Note what the first save of a model should hold; strategies that spread a model know it themselves."""
-        strategy, model = self.host._strategy, inspection.unwrap_model(self.host.model)
-        if not self.host.args.should_save or strategy.spread is not None or strategy.writes_itself:
+    def _expect_weights(self, gathered: dict[str, Any] | None = None) -> None:
+        """Note the weights that the first save of a model should hold.
+
+        Args:
+            gathered: the weights of a model that is spread over processes; without them there is nothing to note.
+        """
+        is_spread = self.host._strategy.spread is not None
+        if not self.host.args.should_save or (is_spread and gathered is None):
             return
+        model = inspection.unwrap_model(self.host.model)
         if self._compared is None or self._compared() is not model:
             self._compared = weakref.ref(model)
-            self._expected = checkpoints.ExpectedWeights(model)
+            self._expected = checkpoints.ExpectedWeights(model, gathered)
 
     def _compare_weights(self, folder: str | Path) -> None:
         """Warn of weights that the files of a first save lack."""

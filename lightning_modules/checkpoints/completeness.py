@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,19 +29,20 @@ class ExpectedWeights:
     nothing is read but their headers.
 
     Args:
-        model: the user's model, not sharded.
+        model: the user's model.
+        gathered: the weights of a model that is spread over processes, of which no process alone knows all names.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, gathered: Mapping[str, Any] | None = None) -> None:
         self.has_adapters = bool(adapters_of(model))
         self.may_have_other_names = is_pretrained(model)  # mixtures of experts, quantized weights
         self.names: dict[str, set[str]] = {}
         """For each weight the names that stand for it: its own, those of tied weights, those in an own `state_dict`."""
         self.frozen = _frozen_names(model)
 
-        weights = _weights_of(model)
-        given: dict[str, Any] = model.state_dict()  # an override may give other names
-        same = _names_of_memory(itertools.chain(given.items(), weights.items()))
+        weights = _weights_of(model) if gathered is None else gathered
+        other_names = model.state_dict() if gathered is None else {}  # an override may have its own
+        same = _names_of_memory(itertools.chain(other_names.items(), weights.items()))
 
         left_out = own_attribute(model, "_keys_to_ignore_on_save") or ()
         for name, tensor in weights.items():

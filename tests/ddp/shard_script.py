@@ -4,12 +4,13 @@
     python shard_script.py OUTPUT_FOLDER single
     torchrun --nproc_per_node=2 shard_script.py OUTPUT_FOLDER WRITERS:STRATEGY...
 
-See `short_runs.train_cases`, and `written` for `WRITERS`. The batch of a step is the same for
+See `short_runs.train_cases`, and `written` and `compared` for `WRITERS`. The batch of a step is the same for
 any number of processes, and no random numbers are drawn in the model, so the losses are to be the same too.
 """
 
 import errno
 import functools
+import logging
 import os
 import signal
 import sys
@@ -181,9 +182,46 @@ def written(folder: Path, kind: str, strategy: str) -> dict[str, Any]:
     return {**found, "error": error, "step": trainer.state.global_step, "there": watching.there}
 
 
+class Lacking(logging.Handler):
+    """Keeps the warnings of weights that a saved model lacks."""
+
+    def __init__(self):
+        super().__init__()
+        self.warnings: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "lacks" in record.getMessage():
+            self.warnings.append(record.getMessage())
+
+
+class LeavesOut(lightrainer.Trainer):
+    def _save(self, output_dir: Any = None, state_dict: Any = None) -> None:
+        """Leave out a trained and a frozen weight."""
+        left_out = ("blocks.0.norm.weight", "blocks.1.norm.weight")
+        super()._save(output_dir, {name: state_dict[name] for name in state_dict if name not in left_out})
+
+
+def compared(folder: Path, kind: str, strategy: str) -> dict[str, Any]:
+    """Train and save a model, `whole` or `incomplete`, and return the warnings of that."""
+    lacking = Lacking()
+    logging.getLogger("lightrainer").addHandler(lacking)
+    trainer = trainer_of(folder, strategy, stop=2)
+    if kind == "incomplete":
+        trainer.__class__ = LeavesOut
+    trainer.model.blocks[1].norm.weight.requires_grad_(False)
+    trainer.train()
+    trainer.save_model(str(folder / "saved"))
+    logging.getLogger("lightrainer").removeHandler(lacking)
+    return {"warnings": lacking.warnings}
+
+
 if __name__ == "__main__" and ":" in sys.argv[2]:
     for case in sys.argv[2:]:
         kind, _, strategy = case.partition(":")
-        write(Path(sys.argv[1]), case, written(Path(sys.argv[1], strategy), kind, strategy))
+        if kind in ("whole", "incomplete"):
+            found = compared(Path(sys.argv[1], strategy, kind), kind, strategy)
+        else:
+            found = written(Path(sys.argv[1], strategy), kind, strategy)
+        write(Path(sys.argv[1]), case, found)
 elif __name__ == "__main__":
     train_cases(Path(sys.argv[1]), sys.argv[2:], trainer_of, seen, resumed=RESUMED)

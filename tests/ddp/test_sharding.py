@@ -147,6 +147,7 @@ def test_fsdp_plugin_shards_no_second_model(tmp_path):
 
 WRITTEN = ["later:fsdp1_parts", "now:fsdp1_parts", "later:fsdp2", "now:fsdp2", "now:fsdp2_parts"]
 WRITTEN += [f"{kind}:fsdp2_parts" for kind in ("later", "alive", "full", "refused")]
+WRITTEN += [f"{kind}:{strategy}" for kind in ("whole", "incomplete") for strategy in ("fsdp1", "fsdp2")]
 
 
 @pytest.fixture(scope="module")
@@ -160,6 +161,15 @@ def written(tmp_path_factory):
 
     get.folder = folder
     return get
+
+
+@pytest.mark.parametrize("strategy", ["fsdp1", "fsdp2"])
+def test_weights_left_out_of_a_whole_save_are_warned_of_once(written, strategy):
+    trained, frozen = written(strategy, "incomplete")["warnings"]
+    assert "lacks 1 trained weights, whose values are in no file: blocks.0.norm.weight." in trained
+    assert "lacks 1 frozen weights: blocks.1.norm.weight." in frozen
+    assert written(strategy, "incomplete", 1)["warnings"] == []
+    assert written(strategy, "whole")["warnings"] == []
 
 
 def contents(checkpoint: Path) -> dict[str, bytes]:
