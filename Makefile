@@ -1,5 +1,6 @@
 # `make help` lists what there is. Each target makes .venv when it is missing and brings it up to date when
-# pyproject.toml or constraints.txt has changed; nothing but Python >= 3.10, make and a package index is needed.
+# pyproject.toml, constraints.txt or the versions below have changed; nothing but Python >= 3.10, make and a package
+# index is needed.
 
 PYTHON ?= python3
 # Where pip shall also look for torch. Set it where the package index has only the CUDA build:
@@ -215,21 +216,21 @@ $(VENV)/.types: $(VENV)/.torch package
 	@touch $@
 
 # The newest transformers, beside the one that is compared with: scripts have to run unchanged with it too.
-$(VENV)/.newest: $(VENV)/.test
+$(VENV)/.newest: $(VENV)/.test Makefile
 	@echo "installing the newest transformers into $(VENV)/newest"
 	@rm -rf $(VENV)/newest
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(VENV)/newest $(NEWEST)
 	@touch $@
 
 # An older TRL, beside the newest.
-$(VENV)/.trl-1.9: $(VENV)/.libraries
+$(VENV)/.trl-1.9: $(VENV)/.libraries Makefile
 	@echo "installing $(OLDER_TRL) into $(VENV)/trl-1.9"
 	@rm -rf $(VENV)/trl-1.9
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(VENV)/trl-1.9 $(OLDER_TRL)
 	@touch $@
 
 # Comet's client, aside: where it is among the packages, transformers imports it in every process.
-$(VENV)/.comet: $(VENV)/.test
+$(VENV)/.comet: $(VENV)/.test Makefile
 	@echo "installing comet_ml into $(VENV)/comet"
 	@rm -rf $(VENV)/comet
 	@$(PIP_INSTALL) --target $(VENV)/comet $(COMET)
@@ -237,7 +238,7 @@ $(VENV)/.comet: $(VENV)/.test
 
 # DeepSpeed, aside: where it is among the packages, transformers and accelerate import it in every process. Nothing is
 # compiled. It is built with the torch that is there; where that fails, the tests that need it are skipped.
-$(VENV)/.deepspeed: $(VENV)/.test
+$(VENV)/.deepspeed: $(VENV)/.test Makefile
 	@echo "installing deepspeed into $(VENV)/deepspeed"
 	@rm -rf $(VENV)/deepspeed
 	@$(PIP_INSTALL) setuptools wheel
@@ -247,14 +248,14 @@ $(VENV)/.deepspeed: $(VENV)/.test
 	@touch $@
 
 # Libraries of optimizers, Liger and Ray, aside, with the lowest version of each.
-$(VENV)/.others: $(VENV)/.test
+$(VENV)/.others: $(VENV)/.test Makefile
 	@echo "installing $(OTHER_EXTRAS) into $(VENV)/others"
 	@rm -rf $(VENV)/others
 	@$(PIP_INSTALL) --no-deps --target $(VENV)/others $(foreach extra,$(OTHER_EXTRAS),$(call lowest,$(extra))) $(OTHERS_NEED)
 	@touch $@
 
 # TensorFlow, aside: where it is among the packages, others import it.
-$(VENV)/.tf: $(VENV)/.test
+$(VENV)/.tf: $(VENV)/.test Makefile
 	@echo "installing tensorflow into $(VENV)/tf, models of transformers 4 into $(VENV)/keras-2"
 	@rm -rf $(VENV)/tf $(VENV)/keras-2
 	@$(PIP_INSTALL) --no-deps --target $(VENV)/tf $(TENSORFLOW) $(TENSORFLOW_NEEDS)
