@@ -22,7 +22,7 @@ from ...lightning_modules.distributed import deepspeed_engine
 from ...lightning_modules.distributed.zero_files import SavedStates, saved_schedule, saved_states
 from ...lightning_modules.distributed.zero_states import ZeroStates
 from ...lightning_modules.models import inspection
-from ...lightning_modules.optim import needs_whole_parameters
+from ...lightning_modules.optim import OptimizerDemands, optimizer_demands
 from ..arguments.deepspeed_config import GATHER, fill_from_arguments, fill_from_run, load_deepspeed, open_keys, value_at
 from ..arguments.packages import require_deepspeed
 from .strategy import GROUP, Strategy, picked, process_group
@@ -105,18 +105,16 @@ class DeepSpeed(Strategy):
         half = value_at(self.options["config"], "fp16.enabled") is True or args.mixed_precision == "fp16"
         if half and self.device == "cpu":
             raise ValueError("deepspeed with fp16 needs a GPU. Pass bf16=True in place of fp16=True, or neither.")
-        optimizer = optimizer_name(args.optim)
-        if "optimizer" in self.options["config"]:
-            return
-        if any(part in optimizer for part in _REFUSED):
-            raise ValueError(
-                f"optim={optimizer!r} does not go with deepspeed. Use FSDP (fsdp=True), or another optimizer."
-            )
-        self.check_optimizer(args, f"optim={optimizer!r}", optimizer)
+        if "optimizer" not in self.options["config"]:
+            optimizer = optimizer_name(args.optim)
+            self.check_optimizer(args, f"optim={optimizer!r}", optimizer)
 
     def check_optimizer(self, args: TrainingArguments, given: str, name: str) -> None:
         """See `Strategy.check_optimizer`; stage 0 keeps the shapes of parameters."""
-        if self.stage != 0 and needs_whole_parameters(name):
+        demands = optimizer_demands(name)
+        if OptimizerDemands.OWN_STEPS in demands:
+            raise ValueError(f"{given} does not go with deepspeed. Use FSDP (fsdp=True), or another optimizer.")
+        if self.stage != 0 and OptimizerDemands.WHOLE_PARAMETERS in demands:
             raise ValueError(
                 f"{given} needs whole parameters, and deepspeed flattens parameters. "
                 "Use version 2 of FSDP (fsdp=True), or choose another optimizer, such as 'adamw_torch'."
@@ -380,9 +378,6 @@ _SHARDED_OTHERWISE: dict[str, Callable[[Any], bool]] = {
     "zero_optimization.mics_shard_size": lambda size: isinstance(size, int) and size > 0,
 }
 """With these a process does not have the part of the states that its rank says, in memory, or not as usual."""
-
-_REFUSED = ("schedule_free", "lomo", "galore", "apollo")
-"""Parts of the names of optimizers that change parameters at other times than in a step, or have not been tried."""
 
 
 def _add_what_is_missing(config: dict[str, Any], args: TrainingArguments) -> None:

@@ -11,7 +11,7 @@ from torch import nn
 
 from ...lightning_modules.common.suggestions import optimizer_name
 from ...lightning_modules.distributed import sharding
-from ...lightning_modules.optim import needs_whole_parameters
+from ...lightning_modules.optim import OptimizerDemands, optimizer_demands
 from ..arguments.fsdp_config import FSDPSettings
 from .strategy import GROUP, Strategy, picked, process_group
 from .wrapping import check_sharding, layers_of, wrap_option, wrap_policy
@@ -87,7 +87,9 @@ class FSDP(Strategy):
     def check_optimizer(self, args: TrainingArguments, given: str, name: str) -> None:
         """See `Strategy.check_optimizer`; with whole weights in each process parameters can keep their shapes."""
         whole = not self.shards_weights or args.world_size == 1
-        if needs_whole_parameters(name) and not (whole and self.options["use_orig_params"]):
+        if whole and self.options["use_orig_params"]:
+            return
+        if OptimizerDemands.WHOLE_PARAMETERS in optimizer_demands(name):
             raise ValueError(
                 f"{given} needs whole parameters, and version 1 of fsdp flattens parameters. "
                 "Set fsdp_config={'version': 2}, or choose another optimizer, such as 'adamw_torch'."

@@ -281,7 +281,7 @@ class Strategy:
             name: of the optimizer or its class.
 
         Raises:
-            ValueError: it needs whole parameters, and gets flat parts of them.
+            ValueError: the strategy cannot give it what it demands, see `OptimizerDemands`.
         """
 
     def _check_made_optimizer(self, host: Trainer) -> None:

@@ -13,11 +13,11 @@ from .build import (
     optimizer_class_and_kwargs,
     steps_in_backward,
 )
+from .demands import OptimizerDemands, optimizer_demands
 from .groups import decay_parameter_names, parameter_groups
 from .layerwise import LayerwiseOptimizer, LayerwiseSchedule
 from .libraries import MissingLibraryError
 from .request import parse_optimizer_args
-from .whole_parameters import needs_whole_parameters
 
 __all__ = [
     "BUILDERS",
@@ -27,12 +27,13 @@ __all__ = [
     "LayerwiseSchedule",
     "MissingLibraryError",
     "OptimizerConfig",
+    "OptimizerDemands",
     "build_optimizer",
     "decay_parameter_names",
     "get_adafactor_schedule",
     "let_backward_step",
-    "needs_whole_parameters",
     "optimizer_class_and_kwargs",
+    "optimizer_demands",
     "parameter_groups",
     "parse_optimizer_args",
     "steps_in_backward",

@@ -1,4 +1,4 @@
-"""Optimizers that need whole parameters are refused by strategies that flatten them, however they are passed."""
+"""Optimizers that a strategy cannot give what they demand are refused, however they are passed."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from lightrainer.facade.strategies.deepspeed import DeepSpeed
 from lightrainer.facade.strategies.fsdp import FSDP
 from lightrainer.facade.strategies.model_parallel import ModelParallel
 from lightrainer.lightning_modules.common.suggestions import OptimizerNames
-from lightrainer.lightning_modules.optim import Adafactor, needs_whole_parameters
+from lightrainer.lightning_modules.optim import Adafactor, OptimizerDemands, optimizer_demands
 
 WHOLE = [
     "adafactor",
@@ -25,6 +25,21 @@ WHOLE = [
     "apollo_adamw",
     "apollo_adamw_layerwise",
     "stable_adamw",
+]
+OWN_STEPS = [
+    "galore_adamw",
+    "galore_adamw_8bit",
+    "galore_adafactor",
+    "galore_adamw_layerwise",
+    "galore_adamw_8bit_layerwise",
+    "galore_adafactor_layerwise",
+    "lomo",
+    "adalomo",
+    "schedule_free_radam",
+    "schedule_free_adamw",
+    "schedule_free_sgd",
+    "apollo_adamw",
+    "apollo_adamw_layerwise",
 ]
 PATHS = ["torch.optim.Adafactor", *(["torch.optim.Muon"] if hasattr(torch.optim, "Muon") else [])]
 PATHS_OF_LIBRARIES = ["pytorch_optimizer.Lamb", "bitsandbytes.optim.LARS8bit", "pytorch_optimizer.StableAdamW"]
@@ -49,11 +64,18 @@ class OwnOptimizer(Trainer):
         return self.optimizer
 
 
-def test_names_of_optimizers_that_need_whole_parameters_are_these():
-    assert [name.value for name in OptimizerNames if needs_whole_parameters(name.value)] == WHOLE
-    assert all(needs_whole_parameters(path) for path in PATHS + PATHS_OF_LIBRARIES)
-    others = "Adam AdamW SGD NAdam RAdam RMSprop Adagrad Adadelta ASGD Rprop AdEMAMix Lion AdamWScheduleFree AdamW8bit"
-    assert not any(needs_whole_parameters(name) for name in others.split())
+def demanding(demand):
+    return [name.value for name in OptimizerNames if demand in optimizer_demands(name.value)]
+
+
+def test_names_of_optimizers_that_demand_something_are_these():
+    assert demanding(OptimizerDemands.WHOLE_PARAMETERS) == WHOLE
+    assert demanding(OptimizerDemands.OWN_STEPS) == OWN_STEPS
+    for path in PATHS + PATHS_OF_LIBRARIES:
+        assert optimizer_demands(path) == OptimizerDemands.WHOLE_PARAMETERS
+    assert optimizer_demands("AdamWScheduleFree") == OptimizerDemands.OWN_STEPS
+    others = "Adam AdamW SGD NAdam RAdam RMSprop Adagrad Adadelta ASGD Rprop AdEMAMix Lion AdamW8bit"
+    assert not any(optimizer_demands(name) for name in others.split())
 
 
 @pytest.mark.parametrize("optim", [*WHOLE, *PATHS])
@@ -81,6 +103,22 @@ def test_made_optimizer_that_needs_whole_parameters_is_refused_before_the_first_
     facade.create_optimizer()
     with pytest.raises(ValueError, match=rf"\({argument}\) needs whole parameters"):
         strategy._check_made_optimizer(facade)
+
+
+class AdamWScheduleFree(torch.optim.AdamW):
+    """Of the name of the class of the library schedulefree."""
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_optimizer_that_steps_elsewhere_is_refused_by_deepspeed_in_every_stage(tmp_path, stage, monkeypatch):
+    monkeypatch.setattr("lightrainer.facade.strategies.deepspeed.require_deepspeed", lambda: None)
+    for optim in OWN_STEPS:
+        with pytest.raises(ValueError, match=f"optim='{optim}' does not go with deepspeed"):
+            zero(stage).check(arguments(tmp_path, optim=optim), tiny())
+    facade = trainer(tmp_path, optimizer_cls_and_kwargs=(AdamWScheduleFree, {"lr": 0.1}))
+    facade.create_optimizer()
+    with pytest.raises(ValueError, match=r"AdamWScheduleFree \(optimizer_cls_and_kwargs\) does not go with deepspeed"):
+        zero(stage)._check_made_optimizer(facade)
 
 
 @pytest.mark.parametrize(
