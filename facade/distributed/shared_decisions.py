@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import itertools
 import time
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ...callbacks.switch_setters import SwitchSetters
 from ...lightning_modules.internals.torch_names import default_store
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
 
 _trainings = itertools.count()
 
@@ -36,7 +39,9 @@ class SharedDecisions:
         self._setters = setters
         self._rank = rank
         self._ranks = range(world_size)
-        self._timeout = min(self.seconds, timeout / 2) if rank == 0 else timeout
+        self._timeout = timeout
+        if rank == 0:
+            self._timeout = min(self.seconds, timeout / 2)
         self._prefix = f"lightrainer/decisions/{next(_trainings)}"
         self._announced = 0
 
@@ -52,17 +57,27 @@ class SharedDecisions:
         """
         if self._setters.is_by_arguments(switch):
             return
-        store = default_store()
-        if store is None:  # MPI has none
+
+        # MPI has no store.
+        store: Store | None = default_store()
+        if store is None:
             return
+
+        # Announce it.
         self._announced += 1
-        keys = [f"{self._prefix}/{self._announced}/{switch}/{rank}" for rank in self._ranks]
-        store.set(keys[self._rank], b"1")
+        keys = [self._key(switch, rank) for rank in self._ranks]
+        store.set(self._key(switch, self._rank), "1")
+
+        # Wait for the others.
         if not self._all_are_set(store, keys):
-            missing = [rank for rank, key in zip(self._ranks, keys, strict=True) if not store.check([key])]
+            missing = [rank for rank in self._ranks if not store.check([self._key(switch, rank)])]
             raise RuntimeError(self._message(switch, step, missing))
 
-    def _all_are_set(self, store: Any, keys: list[str]) -> bool:
+    def _key(self, switch: str, rank: int) -> str:
+        return f"{self._prefix}/{self._announced}/{switch}/{rank}"
+
+    def _all_are_set(self, store: Store, keys: list[str]) -> bool:
+        """Wait until all keys are set; `Store.wait` would hold up signals, and the store's other threads."""
         end = time.monotonic() + self._timeout
         while not store.check(keys):
             if time.monotonic() > end:
@@ -71,8 +86,11 @@ class SharedDecisions:
         return True
 
     def _message(self, switch: str, step: int, missing: list[int]) -> str:
+        by = ""
         setter = self._setters.name(switch)
-        by = "" if setter is None else f" by {setter}"
+        if setter is not None:
+            by = f" by {setter}"
+
         others = ", ".join(map(str, missing))
         return (
             f"control.{switch} was set{by} in process {self._rank} after step {step}, but not in process {others}. All "
