@@ -176,7 +176,12 @@ class CheckpointSaver:
         host, saves = self.host, self.host.args.should_save
         place = os.path.join(self._origin, run_dir)  # a thread may write there after a change of the working folder
         final = Path(place) / f"{PREFIX_CHECKPOINT_DIR}-{host.state.global_step}"
-        later = run is not None and not at_once and self._may_write_later()
+        later = False
+        if run is not None:
+            # Only some processes may have a callback or an override that reads the files.
+            may_write_later = not at_once and self._may_write_later()
+            later = run.lightning_trainer.strategy.reduce_boolean_decision(may_write_later)
+
         with self.lightning.collected(run), self._staged(final, place, later) as (folder, together):
             with together.part():
                 self._expect_weights()

@@ -82,6 +82,25 @@ def of_two_sets(folder: Path) -> dict[str, Any]:
     return {"logs": timeless(state.log_history), "best": state.best_metric, "step": state.best_global_step}
 
 
+class Reads(TrainerCallback):
+    """Reads each checkpoint as soon as it hears of it."""
+
+    def __init__(self):
+        self.steps: list[int] = []
+
+    def on_save(self, args, state, control, **kwargs):
+        if load_file(Path(args.output_dir, f"checkpoint-{state.global_step}", "model.safetensors")):
+            self.steps.append(state.global_step)
+
+
+def read_by_one_process(folder: Path, reader: int) -> list[int]:
+    """Return the steps of the checkpoints that this process has read, while the other has no such callback."""
+    callback = Reads()
+    callbacks = [callback] if reader == RANK else []
+    trained(folder, callbacks, max_steps=3, save_strategy="steps", save_steps=1)
+    return callback.steps
+
+
 def main(folder: Path) -> None:
     warnings.filterwarnings("ignore")
     limit = TimeLimitCallback(0.4 if RANK == 1 else "2h")
@@ -106,6 +125,7 @@ def main(folder: Path) -> None:
         "skipped": guard.skipped,
         "back": all(torch.equal(kept[name], weight) for name, weight in back.model.state_dict().items()),
         "sets": of_two_sets(folder / "sets"),
+        "read": [read_by_one_process(folder / f"read_by_{reader}", reader) for reader in (0, 1)],
     }
     (folder / f"rank{RANK}.json").write_text(json.dumps(seen))
 

@@ -24,6 +24,12 @@ def test_both_stop_at_the_same_step_though_only_one_clock_says_so(run):
     assert said.count("The time limit of") == 1  # said once, by the first process
 
 
+def test_callback_of_one_process_alone_reads_every_checkpoint(run):
+    """The other process writes in the same way: it would wait for the first one elsewhere."""
+    _, (first, second), _ = run
+    assert (first["read"], second["read"]) == ([[1, 2, 3], []], [[], [1, 2, 3]])
+
+
 def test_the_average_is_the_same_in_both_and_goes_on_exactly(run):
     _, (first, second), _ = run
     assert first["average"] == second["average"] == first["whole_average"] == first["weights"]
