@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import time
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,8 @@ from ...lightning_modules.internals.torch_names import default_store
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
+
+logger = logging.getLogger(__name__)
 
 _trainings = itertools.count()
 
@@ -21,8 +24,8 @@ class SharedDecisions:
     A process that is about to act on a switch announces it in the store of the process group, and waits until all
     others have. What `DefaultFlowCallback` decides is the same in all of them, and costs nothing.
 
-    Process 0 does not wait long: what only one process does between two steps, such as printing samples, is nearly
-    always done by process 0, so that the others may have to wait for it.
+    Process 0 does not wait long. The others warn after the same time and wait on, until the timeout: what only one
+    process does between two steps, such as printing samples, is nearly always done by process 0.
 
     Args:
         setters: the callbacks that set switches.
@@ -32,7 +35,7 @@ class SharedDecisions:
     """
 
     seconds = 20.0
-    """Time that process 0 waits for the others, at most half of the timeout."""
+    """Time until process 0 raises and the others warn, at most half of the timeout."""
     _interval = 0.005
 
     def __init__(self, setters: SwitchSetters, *, rank: int, world_size: int, timeout: float) -> None:
@@ -40,8 +43,7 @@ class SharedDecisions:
         self._rank = rank
         self._ranks = range(world_size)
         self._timeout = timeout
-        if rank == 0:
-            self._timeout = min(self.seconds, timeout / 2)
+        self._patience = min(self.seconds, timeout / 2)
         self._prefix = f"lightrainer/decisions/{next(_trainings)}"
         self._announced = 0
 
@@ -69,16 +71,24 @@ class SharedDecisions:
         store.set(self._key(switch, self._rank), "1")
 
         # Wait for the others.
-        if not self._all_are_set(store, keys):
-            missing = [rank for rank in self._ranks if not store.check([self._key(switch, rank)])]
-            raise RuntimeError(self._message(switch, step, missing))
+        if self._all_are_set(store, keys, self._patience):
+            return
+        missing = [rank for rank in self._ranks if not store.check([self._key(switch, rank)])]
+        message = self._message(switch, step, missing)
+
+        # Process 0 may still be on its way here.
+        if self._rank != 0:
+            logger.warning("Waiting until ddp_timeout (%g s): %s", self._timeout, message)
+            if self._all_are_set(store, keys, self._timeout - self._patience):
+                return
+        raise RuntimeError(message)
 
     def _key(self, switch: str, rank: int) -> str:
         return f"{self._prefix}/{self._announced}/{switch}/{rank}"
 
-    def _all_are_set(self, store: Store, keys: list[str]) -> bool:
+    def _all_are_set(self, store: Store, keys: list[str], seconds: float) -> bool:
         """Wait until all keys are set; `Store.wait` would hold up signals, and the store's other threads."""
-        end = time.monotonic() + self._timeout
+        end = time.monotonic() + seconds
         while not store.check(keys):
             if time.monotonic() > end:
                 return False

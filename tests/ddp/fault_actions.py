@@ -146,9 +146,9 @@ def at_step(one: int, happens: Any) -> Any:
     return AtStep(happens) if rank() == one else None
 
 
-def decided(folder: Path, switch: str, ranks: tuple[int, ...]) -> None:
+def decided(folder: Path, switch: str, ranks: tuple[int, ...], **changes: Any) -> None:
     SharedDecisions.seconds = 0.1 if len(ranks) > 1 else 1.0
-    trainer(folder, callback=Decides(switch, ranks), logging_steps=3).train()
+    trainer(folder, callback=Decides(switch, ranks), **{"logging_steps": 3, **changes}).train()
 
 
 def decided_outside_of_callbacks(folder: Path) -> None:
@@ -174,6 +174,10 @@ ACTIONS |= {
     "hangs": lambda folder: trainer(folder, callback=at_step(1, hang), ddp_timeout=3).train(),
     "absent": lambda folder: trainer(folder, ddp_timeout=2).train(),
     "decided_outside": decided_outside_of_callbacks,
+    "stop_before_save": partial(
+        decided, switch="should_training_stop", ranks=(0,), save_strategy="steps", save_steps=2
+    ),
+    "decided_by_other": partial(decided, switch="should_evaluate", ranks=(1,), ddp_timeout=4),
 }
 for switch in SWITCHES:
     ACTIONS[f"{switch}_alone"] = partial(decided, switch=switch, ranks=(0,))

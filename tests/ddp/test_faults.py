@@ -24,7 +24,8 @@ SCENARIOS = {  # exit codes, and what each process says of it
     "absent": ([1], ["Process 0 of 2 waited 2 s (ddp_timeout) at 127.0.0.1:"]),
 }
 SWITCHES = ("should_log", "should_evaluate", "should_save", "should_epoch_stop", "should_training_stop")
-DECISIONS = [f"{switch}_{who}" for switch in SWITCHES for who in ("alone", "together")] + ["decided_outside"]
+DECISIONS = [f"{switch}_{who}" for switch in SWITCHES for who in ("alone", "together")]
+DECISIONS += ["decided_outside", "stop_before_save", "decided_by_other"]
 REASONS = {"killed": GONE, "first_killed": GONE, "leaves": GONE, "hangs": "in hang (fault_actions.py, line"}
 REASONS |= {"worker_dies": "DataLoader worker", "absent": "1/2 clients joined"}
 
@@ -80,6 +81,23 @@ def test_a_decision_of_one_process_outside_of_callbacks_names_the_switch(faults)
     codes, output = output_of(faults, "decided_outside")
     assert codes == [1, 1]
     assert "control.should_training_stop was set in process 0 after step 3, but not in process 1" in output[0]
+
+
+def test_a_decision_to_stop_in_one_process_is_named_also_where_a_checkpoint_is_due(faults):
+    """Where a training ends decides how the checkpoint is written, in which the others take part."""
+    codes, output = output_of(faults, "stop_before_save")
+    assert codes == [1, 1]
+    assert "control.should_training_stop was set by Decides.on_step_end in process 0 after step 2" in output[0]
+
+
+def test_a_decision_of_another_process_is_named_before_the_timeout(faults):
+    """Process 0 may be late, so the other one warns, and fails only at the timeout."""
+    codes, output = output_of(faults, "decided_by_other")
+    assert codes == [1, 1]
+    cause = "control.should_evaluate was set by Decides.on_step_end in process 1 after step 2, but not in process 0"
+    warning = f"Waiting until ddp_timeout (4 s): {cause}"
+    assert warning in output[1]
+    assert "Waiting until" not in output[0]
 
 
 @pytest.mark.parametrize("switch", SWITCHES)
