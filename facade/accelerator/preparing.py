@@ -59,17 +59,31 @@ class Preparing(Gradients):
         Raises:
             ValueError: `device_placement` has another length, or a model lies on several devices.
         """
-        places: list[bool | None] = [None] * len(args) if device_placement is None else list(device_placement)
-        ready = [self._prepare_one(one, place) for one, place in zip(args, places, strict=True)]
-        ready = [self.prepare_scheduler(one) if isinstance(one, LRScheduler) else one for one in ready]
-        return ready[0] if len(ready) == 1 else tuple(ready)
+        placements: list[bool | None] = [None] * len(args)
+        if device_placement is not None:
+            placements = list(device_placement)
 
-    def _prepare_one(self, given: Any, placed: bool | None) -> Any:
-        if isinstance(given, DataLoader):
-            return self.prepare_data_loader(given, device_placement=placed)
-        if isinstance(given, nn.Module):
-            return self.prepare_model(given, device_placement=placed)
-        return self.prepare_optimizer(given, device_placement=placed) if isinstance(given, Optimizer) else given
+        prepared = []
+        for unprepared, placement in zip(args, placements, strict=True):
+            prepared.append(self._prepare_one(unprepared, placement))
+
+        # Schedules last: each looks for its optimizer among the prepared ones.
+        for index, item in enumerate(prepared):
+            if isinstance(item, LRScheduler):
+                prepared[index] = self.prepare_scheduler(item)
+
+        if len(prepared) == 1:
+            return prepared[0]
+        return tuple(prepared)
+
+    def _prepare_one(self, unprepared: Any, device_placement: bool | None) -> Any:
+        if isinstance(unprepared, DataLoader):
+            return self.prepare_data_loader(unprepared, device_placement=device_placement)
+        if isinstance(unprepared, nn.Module):
+            return self.prepare_model(unprepared, device_placement=device_placement)
+        if isinstance(unprepared, Optimizer):
+            return self.prepare_optimizer(unprepared, device_placement=device_placement)
+        return unprepared
 
     def prepare_model(
         self, model: nn.Module, device_placement: bool | None = None, evaluation_mode: bool = False
@@ -90,15 +104,21 @@ class Preparing(Gradients):
         is_of_run = self.strategy.runs and self.strategy.is_trained(model)
         if is_of_run or sharding.is_sharded(model) or model in self._models:
             return model
-        spread = self.verify_device_map(model)
-        if spread and self.num_processes > 1:
+
+        # Device.
+        is_on_several = self.verify_device_map(model)
+        if is_on_several and self.num_processes > 1:
             raise ValueError("The model lies on several devices: start one process, or load it without device_map.")
-        if device_placement is not False and not spread:
+        if device_placement is not False and not is_on_several:
             model = model.to(self.device)
+
+        # Precision.
         if self.native_amp:
             cast_for_good(model, self.autocast)
-        trained = not evaluation_mode and any(parameter.requires_grad for parameter in model.parameters())
-        if trained and self.num_processes > 1:
+
+        # Exchange of gradients.
+        is_trained = not evaluation_mode and any(parameter.requires_grad for parameter in model.parameters())
+        if is_trained and self.num_processes > 1:
             model = choose(self.args, find_unused_parameters=False).wrap(model, self.device)
         self._models.append(model)
         return model
@@ -119,10 +139,10 @@ class Preparing(Gradients):
         Raises:
             NotImplementedError: several processes, and the loader yields samples instead of batches.
         """
-        ready = _prepared_loader(self, data_loader, placed=device_placement is not False)
-        if not any(ready is known for known in self._dataloaders):
-            self._dataloaders.append(ready)
-        return ready
+        loader = _prepared_loader(self, data_loader, placed=device_placement is not False)
+        if not any(loader is prepared for prepared in self._dataloaders):
+            self._dataloaders.append(loader)
+        return loader
 
     def prepare_optimizer(self, optimizer: Optimizer, device_placement: bool | None = None) -> PreparedOptimizer:
         """Wrap an optimizer so that it steps at the end of an `accumulate` window, see `PreparedOptimizer`.
@@ -135,19 +155,25 @@ class Preparing(Gradients):
             return optimizer
         if device_placement is not False and optimizer.state:
             optimizer.load_state_dict(optimizer.state_dict())
-        ready = PreparedOptimizer(optimizer, self)
-        self._optimizers.append(ready)
-        return ready
+
+        prepared = PreparedOptimizer(optimizer, self)
+        self._optimizers.append(prepared)
+        return prepared
 
     def prepare_scheduler(self, scheduler: Any) -> PreparedScheduler:
         """Wrap a schedule so that it steps with its prepared optimizer, see `PreparedScheduler`."""
         if isinstance(scheduler, PreparedScheduler):
             return scheduler
-        of = getattr(scheduler, "optimizer", None)
-        own = [one for one in self._optimizers if of is one or of is one.optimizer]
-        ready = PreparedScheduler(scheduler, self, own or list(self._optimizers))
-        self._schedulers.append(ready)
-        return ready
+
+        # It may have been made for the optimizer, or for the prepared one; else it follows all of them.
+        scheduled = getattr(scheduler, "optimizer", None)
+        optimizers = [one for one in self._optimizers if scheduled is one or scheduled is one.optimizer]
+        if not optimizers:
+            optimizers = list(self._optimizers)
+
+        prepared = PreparedScheduler(scheduler, self, optimizers)
+        self._schedulers.append(prepared)
+        return prepared
 
     def skip_first_batches(self, dataloader: Any, num_batches: int = 0) -> Any:
         """Return a loader without its first batches; those of a map-style dataset are not read."""
@@ -166,11 +192,12 @@ class Preparing(Gradients):
         if self.num_processes == 1:
             yield
             return
-        uneven = not (self.even_batches if even_batches is None else even_batches)
-        with (
-            self._override_even_batches(even_batches),
-            Join(joinables, enable=uneven, throw_on_early_termination=False),
-        ):
+
+        are_even = self.even_batches
+        if even_batches is not None:
+            are_even = even_batches
+        joined = Join(joinables, enable=not are_even, throw_on_early_termination=False)
+        with self._override_even_batches(even_batches), joined:
             yield
 
     @contextlib.contextmanager
@@ -178,6 +205,7 @@ class Preparing(Gradients):
         if even_batches is None:
             yield
             return
+
         samplers: list[Any] = [loader.batch_sampler for loader in self._dataloaders]
         if not all(hasattr(sampler, "even_batches") for sampler in samplers):
             logger.warning("even_batches=%s changes nothing for streams, and where process 0 reads.", even_batches)
@@ -190,9 +218,12 @@ class Preparing(Gradients):
 
     def free_memory(self, *objects: Any) -> list[None]:
         """Release prepared objects and the cached memory of the device; returns a None for each argument."""
-        for known in (self._models, self._optimizers, self._schedulers, self._dataloaders):
-            known.clear()
+        self._models.clear()
+        self._optimizers.clear()
+        self._schedulers.clear()
+        self._dataloaders.clear()
         self.step = 0
+
         gc.collect()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
@@ -209,11 +240,16 @@ def _prepared_loader(accelerator: Any, loader: DataLoader, *, placed: bool) -> D
         loader: a torch DataLoader.
         placed: move batches to the device.
     """
-    alone = accelerator.num_processes == 1
-    if isinstance(loader, EpochLoader) or (alone and not (iterates_as_torch(loader) and has_batches(loader))):
+    if isinstance(loader, EpochLoader):
+        return loader
+
+    # Iterations that are not torch's are left alone where nothing has to be shared.
+    is_alone = accelerator.num_processes == 1
+    if is_alone and not (iterates_as_torch(loader) and has_batches(loader)):
         return loader
     if not has_batches(loader):
         raise NotImplementedError("A DataLoader with batch_size=None cannot be sharded: give it a batch_size.")
+
     ways = ways_of_sharing(accelerator.args, accelerator.dataloader_config, accelerator.even_batches)
     rebuilt = rebuild_loader(loader, **ways)
     rebuilt.watcher = _Watcher(accelerator, placed=placed)
@@ -224,18 +260,24 @@ class _Watcher:
     """Move batches to the device, and record the active loader in the accelerator."""
 
     def __init__(self, accelerator: Any, *, placed: bool) -> None:
-        self.accelerator, self.placed = accelerator, placed
+        self.accelerator = accelerator
+        self.placed = placed
 
     def handed_out(self, loader: EpochLoader, batch: Any) -> Any:
         """See `BatchWatcher`."""
-        accelerator = self.accelerator
-        accelerator.gradient_state.enter_loader(loader)
+        self.accelerator.gradient_state.enter_loader(loader)
         if not self.placed:
             return batch
-        device, non_blocking = accelerator.device, accelerator.dataloader_config.non_blocking
-        return map_nested(
-            lambda leaf: leaf.to(device, non_blocking=non_blocking) if hasattr(leaf, "to") else leaf, batch
-        )
+
+        device = self.accelerator.device
+        non_blocking = self.accelerator.dataloader_config.non_blocking
+
+        def moved(leaf: Any) -> Any:
+            if not hasattr(leaf, "to"):
+                return leaf
+            return leaf.to(device, non_blocking=non_blocking)
+
+        return map_nested(moved, batch)
 
     def ended(self, loader: EpochLoader) -> None:
         """See `BatchWatcher`."""
