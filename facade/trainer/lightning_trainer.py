@@ -34,13 +34,20 @@ def build_lightning_trainer(host: Trainer, **kwargs: Any) -> LightningTrainer:
         kwargs: further arguments of `lightning.Trainer`.
     """
     callbacks = host._lightning_callbacks
-    alone = host.plan.strategy.manages_processes
-    cluster = [] if alone else cluster_plugins(host.args.distributed_state, host.plan.environment)
+    plugins = [_precision(host)]
+    if not host.plan.strategy.manages_processes:
+        plugins += cluster_plugins(host.args.distributed_state, host.plan.environment)
+
+    # Without callbacks nothing logs.
+    logger: ForwardingLogger | bool = False
+    if callbacks:
+        logger = ForwardingLogger(partial(_log, host), host.plan.default_root_dir)
+
     parameters = _lightning_defaults() | host.plan.trainer_kwargs()
     parameters |= {
-        "plugins": [_precision(host), *cluster],
+        "plugins": plugins,
         "callbacks": list(callbacks),
-        "logger": ForwardingLogger(partial(_log, host), host.plan.default_root_dir) if callbacks else False,
+        "logger": logger,
         "log_every_n_steps": 1,  # avoids a warning; a training sets it at its start
         "enable_checkpointing": _any_of(callbacks, "Checkpoint"),
         "enable_progress_bar": _any_of(callbacks, "ProgressBar"),
@@ -73,7 +80,8 @@ class ForwardingLogger(Logger):
 
     def __init__(self, listener: Callable[[dict[str, Any]], None], save_dir: str) -> None:
         super().__init__()
-        self._listener, self._save_dir = listener, save_dir
+        self._listener = listener
+        self._save_dir = save_dir
 
     @property
     def name(self) -> str:
@@ -92,9 +100,9 @@ class ForwardingLogger(Logger):
 
     def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
         """Forward the metrics in every process, since all keep a history; without Lightning's whole-number `epoch`."""
-        found = {name: value for name, value in metrics.items() if name != "epoch"}
-        if found:
-            self._listener(found)
+        forwarded = {name: value for name, value in metrics.items() if name != "epoch"}
+        if forwarded:
+            self._listener(forwarded)
 
     def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
         """Do nothing: the trackers have the arguments."""
@@ -102,23 +110,30 @@ class ForwardingLogger(Logger):
 
 def _log(host: Trainer, metrics: dict[str, Any]) -> None:
     """Forward a log of a Lightning callback to the Trainer, without clearing `control.should_log`."""
-    wanted = host.control.should_log
-    host.log({name: value.item() if hasattr(value, "item") else value for name, value in metrics.items()})
-    host.control.should_log = wanted
+    numbers = {}
+    for name, value in metrics.items():
+        numbers[name] = value.item() if hasattr(value, "item") else value
+
+    should_log = host.control.should_log
+    host.log(numbers)
+    host.control.should_log = should_log
 
 
 @contextmanager
 def planned(trainer: Trainer) -> Iterator[Strategy]:
     """Set plan and strategy of a run, and silence Lightning during it; the strategy stays until the next run."""
-    trainer._run_plan = plan = trainer.plan
-    trainer._last_strategy = strategy = plan.strategy.bind(trainer)
+    plan = trainer.plan
+    strategy = plan.strategy.bind(trainer)
+    trainer._run_plan = plan
+    trainer._last_strategy = strategy
     trainer._run_device = trainer.args.device
     try:
         # Announcements of Lightning are shown at the level DEBUG only.
         with lightning_internals.quiet(not logging.getLogger("lightrainer").isEnabledFor(logging.DEBUG)):
             yield strategy
     finally:
-        trainer._run_plan = trainer._run_device = None
+        trainer._run_plan = None
+        trainer._run_device = None
 
 
 def distribute(trainer: Trainer, module: EvaluationModule) -> None:
@@ -138,11 +153,14 @@ def distribute(trainer: Trainer, module: EvaluationModule) -> None:
 def running(trainer: Trainer, lightning_trainer: LightningTrainer, module: EvaluationModule) -> Iterator[None]:
     """Connect strategy and accelerator to the run, and cast forward passes in mixed precision."""
     cast = getattr(lightning_trainer.precision_plugin, "autocast_context_manager", None)
-    strategy, accelerator = trainer._strategy, trainer.accelerator
+    casts = nullcontext() if cast is None else casting(trainer.model, cast)
+
+    strategy = trainer._strategy
     strategy.lightning = lightning_trainer.strategy
+    accelerator = trainer.accelerator
     accelerator.bind(_backward(lightning_trainer, module), lambda: trainer.optimizer, strategy)
     try:
-        with lightning_internals.interruptible(), nullcontext() if cast is None else casting(trainer.model, cast):
+        with lightning_internals.interruptible(), casts:
             yield
     finally:
         accelerator.bind(None)
@@ -154,19 +172,28 @@ def _backward(lightning_trainer: LightningTrainer, module: EvaluationModule) -> 
     """Return the backward pass through strategy and precision plugin; None for torch's, if neither adds to it."""
     if not fast_path.has_plain_steps(lightning_trainer):
         return module.manual_backward
+
     scaler = getattr(lightning_trainer.precision_plugin, "scaler", None)
-    return None if scaler is None else lambda loss, **kwargs: scaler.scale(loss).backward(**kwargs)
+    if scaler is None:
+        return None
+    return lambda loss, **kwargs: scaler.scale(loss).backward(**kwargs)
 
 
 def _precision(trainer: Trainer) -> Any:
     """Return the precision plugin of the plan."""
-    plan, device = trainer.plan, trainer.args.device.type
+    plan = trainer.plan
+    device = trainer.args.device.type
     name: Any = plan.precision
     own = plan.strategy.precision(name, device)
-    scaled = name == "16-mixed" and not plan.strategy.scales_losses
-    scaler = trainer.accelerator.renew_scaler() if scaled else None
+
+    # Scaler of losses.
+    scaler = None
+    if name == "16-mixed" and not plan.strategy.scales_losses:
+        scaler = trainer.accelerator.renew_scaler()
     if scaler is not None:
         scaler.together = plan.strategy.shards_weights
+
+    # The strategy's own plugin, or one of the two here.
     if own is not None:
         if hasattr(own, "scaler"):
             own.scaler = scaler

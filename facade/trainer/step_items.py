@@ -41,18 +41,27 @@ class LossWeights:
             batches: the micro-batches of the step in this process.
             items: `num_items_in_batch`, None where it is not counted.
         """
-        parts = len(batches)
-        if parts == 1 and self._ranks == 1:
+        if len(batches) == 1 and self._ranks == 1:
             return (None,)
+        return self._of_parts(batches, items)
 
-        handed = items
+    def _of_parts(self, batches: list[Any], items: Any) -> list[MicroBatchLoss]:
+        # Whether the user's code divides by the items is noted where it does not say so.
+        noted_items = items
         if items is not None and self._is_scaled is None:
-            handed = NotedItems.of(items)
+            noted_items = NotedItems.of(items)
 
-        return [
-            MicroBatchLoss(handed, divisor, parts, is_scaled=self._is_scaled, may_be_divided=self._may_be_divided)
-            for divisor in self._divisors(batches, items)
-        ]
+        micro_batches = []
+        for divisor in self._divisors(batches, items):
+            micro_batch = MicroBatchLoss(
+                noted_items,
+                divisor,
+                len(batches),
+                is_scaled=self._is_scaled,
+                may_be_divided=self._may_be_divided,
+            )
+            micro_batches.append(micro_batch)
+        return micro_batches
 
     def _divisors(self, batches: list[Any], items: Any) -> Sequence[Divisor]:
         """Return what the mean over each micro-batch is divided by: the items of the step for each one of its own.
@@ -73,12 +82,13 @@ class LossWeights:
         if len(labels) < len(batches):
             # Processes have batches of the same number of rows.
             rows = [find_batch_size(batch) or 1 for batch in batches]
-            return [sum(rows) / own for own in rows]
+            all_rows = sum(rows)
+            return [all_rows / own_rows for own_rows in rows]
 
-        own = torch.stack(labels).to(self._trainer.args.device)
+        own_labels = torch.stack(labels).to(self._trainer.args.device)
         # Not 0 / 0 where no label of the whole step counts.
-        whole = self._count_whole(own.sum(), items).clamp(min=1)
-        return (whole / own).unbind()
+        all_labels = self._count_whole(own_labels.sum(), items).clamp(min=1)
+        return (all_labels / own_labels).unbind()
 
     def _count_labels(self, batch: Any) -> Tensor | None:
         """Count the labels of a micro-batch over which a mean is taken; None if they are no class numbers."""
@@ -134,5 +144,7 @@ def equal_part(trainer: Trainer, items: Any) -> MicroBatchLoss:
         items: `num_items_in_batch`, None where it is not counted.
     """
     parts = trainer.current_gradient_accumulation_steps
-    handed = None if items is None else NotedItems.of(items)
-    return MicroBatchLoss(handed, parts, parts, is_scaled=declares_scaled_loss(trainer))
+    noted_items = None
+    if items is not None:
+        noted_items = NotedItems.of(items)
+    return MicroBatchLoss(noted_items, parts, parts, is_scaled=declares_scaled_loss(trainer))

@@ -69,16 +69,21 @@ def to_device(data: Any, device: torch.device, non_blocking: bool) -> Any:
     def copied(leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor):
             return leaf
-        return leaf.to(device, non_blocking=non_blocking or (leaf.device.type == "cpu" and leaf.is_pinned()))
+        is_pinned = leaf.device.type == "cpu" and leaf.is_pinned()
+        return leaf.to(device, non_blocking=non_blocking or is_pinned)
 
     return map_nested(copied, data)
 
 
 def to_half(data: Any, dtype: torch.dtype) -> Any:
     """Cast the floating point tensors of a batch, for an engine that has cast the model."""
-    return map_nested(
-        lambda leaf: leaf.to(dtype) if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() else leaf, data
-    )
+
+    def cast(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor) or not leaf.is_floating_point():
+            return leaf
+        return leaf.to(dtype)
+
+    return map_nested(cast, data)
 
 
 def require_batch(trainer: Any, inputs: Any) -> None:
@@ -88,8 +93,13 @@ def require_batch(trainer: Any, inputs: Any) -> None:
         ValueError: says which columns the model takes.
     """
     if isinstance(inputs, Sized) and len(inputs) == 0:
-        takes = f"The model takes: {', '.join(trainer._signature_columns or []) or 'unknown'}"
-        raise ValueError(f"The batch is empty. {takes}. Check the data's columns, or set remove_unused_columns=False.")
+        columns = "unknown"
+        if trainer._signature_columns:
+            columns = ", ".join(trainer._signature_columns)
+        raise ValueError(
+            f"The batch is empty. The model takes: {columns}. "
+            "Check the data's columns, or set remove_unused_columns=False."
+        )
 
 
 def smoothed_loss(trainer: Any, model: nn.Module, outputs: Any, labels: Any, items: Any, *, split: bool) -> Any:
@@ -104,19 +114,27 @@ def smoothed_loss(trainer: Any, model: nn.Module, outputs: Any, labels: Any, ite
         split: processes share sequences, so that labels are shifted already.
     """
     # With several batches or processes the mean over this batch would be wrong; 5.3.0 uses it, later versions do not.
-    several = trainer.args.world_size > 1 or (model.training and trainer.current_gradient_accumulation_steps > 1)
+    accumulates = model.training and trainer.current_gradient_accumulation_steps > 1
+    is_one_of_several = trainer.args.world_size > 1 or accumulates
+    counted_items = None
+    if is_one_of_several or followed().smooths_by_items:
+        counted_items = items
+
     shift = shifts_smoothed_labels(model) and not split
-    counted = items if several or followed().smooths_by_items else None
-    return trainer.label_smoother(outputs, labels, shift_labels=shift, num_items_in_batch=counted)
+    return trainer.label_smoother(outputs, labels, shift_labels=shift, num_items_in_batch=counted_items)
 
 
 def loss_and_outputs(trainer: Any, model: nn.Module, inputs: dict[str, Any]) -> tuple[torch.Tensor, Any]:
     """Return the loss of `compute_loss` for an evaluated batch, and the outputs of the model."""
     items = trainer._get_num_items_in_batch([inputs], trainer._run_device or trainer.args.device)
-    known = inspection.accepted_arguments(trainer.compute_loss, num_items_in_batch=items)
+    kwargs = inspection.accepted_arguments(trainer.compute_loss, num_items_in_batch=items)
     with trainer.compute_loss_context_manager():
-        loss, outputs = trainer.compute_loss(model, inputs, return_outputs=True, **known)
-    return loss.detach() if loss.dim() == 0 else loss.detach().mean(), outputs
+        loss, outputs = trainer.compute_loss(model, inputs, return_outputs=True, **kwargs)
+
+    loss = loss.detach()
+    if loss.dim() > 0:
+        loss = loss.mean()
+    return loss, outputs
 
 
 def no_loss_and_outputs(trainer: Any, model: nn.Module, inputs: dict[str, Any]) -> tuple[None, Any]:
@@ -129,40 +147,56 @@ def has_loss(inputs: Any, label_names: list[str], can_return_loss: bool) -> bool
     """Return whether a batch has the labels, or `return_loss`, for the model to compute a loss."""
     if label_names:
         return all(inputs.get(name) is not None for name in label_names)
+
     return_loss = inputs.get("return_loss")
-    return bool(can_return_loss if return_loss is None else return_loss)
+    if return_loss is None:
+        return_loss = can_return_loss
+    return bool(return_loss)
 
 
 def empty_cache_if_due(args: Any, step: int) -> None:
     """Empty the cache of the device every `torch_empty_cache_steps` steps; the CPU has none."""
-    if step % args.torch_empty_cache_steps == 0 and args.device.type != "cpu":
-        device = getattr(torch, args.device.type)  # torch.cuda, torch.mps or torch.xpu
-        device.empty_cache()
-        getattr(device, "clear_graph_cache", lambda: None)()  # of torch.mps
+    if step % args.torch_empty_cache_steps != 0 or args.device.type == "cpu":
+        return
+
+    device = getattr(torch, args.device.type)  # torch.cuda, torch.mps or torch.xpu
+    device.empty_cache()
+    if hasattr(device, "clear_graph_cache"):  # of torch.mps
+        device.clear_graph_cache()
 
 
 def only_model_needs_logits(trainer: Any, inputs: dict[str, Any]) -> bool:
     """Return whether the model computes the loss of its labels itself, and can do so without returning logits."""
-    elsewhere = trainer.label_smoother is not None or trainer.compute_loss_func is not None
-    own = is_own(trainer, "compute_loss") and not elsewhere
-    return own and inputs.get("labels") is not None and can_skip_logits(trainer.model)
+    if trainer.label_smoother is not None or trainer.compute_loss_func is not None:
+        return False
+    if not is_own(trainer, "compute_loss"):
+        return False
+    return inputs.get("labels") is not None and can_skip_logits(trainer.model)
 
 
 def only(values: Any) -> Any:
     """Return the one value of a sequence of one, and anything else unchanged."""
-    return values[0] if isinstance(values, (tuple, list)) and len(values) == 1 else values
+    if isinstance(values, (tuple, list)) and len(values) == 1:
+        return values[0]
+    return values
 
 
 def cast_for_evaluation(model: nn.Module, args: TrainingArguments) -> None:
     """Cast the whole model as `bf16_full_eval` and `fp16_full_eval` ask for."""
-    if args.fp16_full_eval or args.bf16_full_eval:
-        model.to(dtype=torch.float16 if args.fp16_full_eval else torch.bfloat16, device=args.device)
+    if args.fp16_full_eval:
+        model.to(dtype=torch.float16, device=args.device)
+    elif args.bf16_full_eval:
+        model.to(dtype=torch.bfloat16, device=args.device)
 
 
 def add_speed(output: EvalLoopOutput, prefix: str, seconds: float, args: TrainingArguments) -> dict[str, float]:
     """Add the speed to the metrics of an evaluation, and return them."""
-    metrics = output.metrics if output.metrics is not None else {}
+    metrics = output.metrics
+    if metrics is None:
+        metrics = {}
+
     samples = output.num_samples or 0
-    steps = math.ceil(samples / (samples_of_rank(args, args.eval_batch_size) * data_ranks(args)))
+    samples_of_step = samples_of_rank(args, args.eval_batch_size) * data_ranks(args)
+    steps = math.ceil(samples / samples_of_step)
     metrics.update(metrics_of_runtime(prefix, seconds, samples=samples, steps=steps))
     return metrics
