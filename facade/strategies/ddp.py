@@ -42,9 +42,10 @@ class DDP(Strategy):
     @classmethod
     def of(cls, args: TrainingArguments, find_unused_parameters: bool) -> Self:
         """Return the strategy for the `ddp_*` arguments; `find_unused_parameters` where they leave it open."""
-        given = args.ddp_find_unused_parameters
+        if args.ddp_find_unused_parameters is not None:
+            find_unused_parameters = args.ddp_find_unused_parameters
         options = {
-            "find_unused_parameters": find_unused_parameters if given is None else given,
+            "find_unused_parameters": find_unused_parameters,
             "bucket_cap_mb": args.ddp_bucket_cap_mb,
             "broadcast_buffers": args.ddp_broadcast_buffers,
             "static_graph": args.ddp_static_graph,
@@ -62,12 +63,17 @@ class DDP(Strategy):
 
         strategy = ModelDDPStrategy(self._wrap_trained, **self.options)
         # In the fork of a notebook; elsewhere the launcher, which starts nothing either, shares out the cores.
-        return start_no_processes(strategy) if hasattr(sys, "ps1") else strategy
+        if hasattr(sys, "ps1"):
+            return start_no_processes(strategy)
+        return strategy
 
     def wrap(self, model: nn.Module, device: torch.device) -> DistributedDataParallel:
         """See `Strategy.wrap`: in a `DistributedDataParallel`."""
+        device_ids = None
+        if device.type != "cpu":
+            device_ids = [device.index]
         options = {name: value for name, value in self.options.items() if name not in GROUP}
-        return DistributedDataParallel(model, device_ids=None if device.type == "cpu" else [device.index], **options)
+        return DistributedDataParallel(model, device_ids=device_ids, **options)
 
     def _wrap_trained(self, device: torch.device) -> None:
         """Wrap the model of the Trainer, unless it was passed to it in a wrapper."""
@@ -90,10 +96,13 @@ class DDP(Strategy):
 
     def micro_batch(self, *, exchange: bool, steps: bool) -> contextlib.AbstractContextManager[Any]:
         """See `Strategy.micro_batch`."""
-        first, self._records_graph = self._records_graph, False
-        return super().micro_batch(exchange=exchange or first, steps=steps)
+        exchange = exchange or self._records_graph
+        self._records_graph = False
+        return super().micro_batch(exchange=exchange, steps=steps)
 
 
 def _unwrapped(model: Any) -> Any:
     """Return the model in a `DistributedDataParallel`; others as they are, compiled ones too."""
-    return model.module if isinstance(model, DistributedDataParallel) else model
+    if isinstance(model, DistributedDataParallel):
+        return model.module
+    return model

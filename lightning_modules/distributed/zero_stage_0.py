@@ -6,7 +6,8 @@ parameter in float32 beside them, without its name. Source: `FP16_UnfusedOptimiz
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +33,14 @@ class ReplicatedStates:
     """
 
     def __init__(self, folder: StrPath) -> None:
+        # Files.
         saved = saved_states(folder)
         if saved is None or saved.processes is not None:
             raise ValueError(f"{folder} has no states of DeepSpeed's stage 0.")
         self.folder = Path(folder, saved.tag)
         content = load_file(self.folder / OF_ALL)
-        module, optimizer = content.get("module"), content.get("optimizer")
+        module = content.get("module")
+        optimizer = content.get("optimizer")
         if not isinstance(module, Mapping) or not isinstance(optimizer, Mapping):
             raise ValueError(f"{self.folder} is damaged, or not what DeepSpeed writes: it has no weights or no states.")
         if "fp32_groups_flat" in optimizer:
@@ -46,20 +49,23 @@ class ReplicatedStates:
                 "Resume in stage 0, or write a checkpoint in stage 1."
             )
         self._optimizer = optimizer
+
+        # Weights, and in half precision their copies in place of those that were trained.
         tensors = {name: value for name, value in module.items() if isinstance(value, torch.Tensor)}
         self.tied = _tied(tensors)
-        copies = [copy for group in optimizer.get("fp32_groups", []) for copy in group]
-        self.weights: dict[str, torch.Tensor] = {**tensors, **self._named(copies, tensors)}
+        copies = itertools.chain.from_iterable(optimizer.get("fp32_groups", []))
+        self.weights: dict[str, torch.Tensor] = tensors | self._named(copies, tensors)
 
-    def _named(self, copies: list[torch.Tensor], weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def _named(self, copies: Iterable[torch.Tensor], weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return copies in float32 by name: each is that of the weight to which it rounds."""
-        left = [name for name in weights if name not in self.tied]
+        unnamed = [name for name in weights if name not in self.tied]
         named: dict[str, torch.Tensor] = {}
         for copy in copies:
-            name = next((name for name in left if _rounds_to(copy, weights[name])), None)
+            candidates = (name for name in unnamed if _rounds_to(copy, weights[name]))
+            name = next(candidates, None)
             if name is None:
                 raise ValueError(f"{self.folder} is damaged: a copy of {list(copy.shape)} in float32 is of no weight.")
-            left.remove(name)
+            unnamed.remove(name)
             named[name] = copy
         return named
 
