@@ -23,10 +23,21 @@ four times the smallest. Nothing of yours is written: output_dir is a scratch fo
 uploaded or tracked.
 """
 _ARGUMENTS = {
-    **{"logging_strategy": "steps", "logging_steps": 1, "logging_nan_inf_filter": False, "eval_strategy": "no"},
-    **{"eval_on_start": False, "lr_scheduler_type": "constant", "lr_scheduler_kwargs": None},
+    "logging_strategy": "steps",
+    "logging_steps": 1,
+    "logging_nan_inf_filter": False,
+    "eval_strategy": "no",
+    "eval_on_start": False,
+    "lr_scheduler_type": "constant",
+    "lr_scheduler_kwargs": None,
 }
-_WIDTH, _HEIGHT, _SKIPPED, _KEPT = 64, 12, 5, 0.8
+_WIDTH = 64
+_HEIGHT = 12
+"""Characters of the picture."""
+_SKIPPED = 5
+"""Steps at the beginning whose means are of too few losses."""
+_KEPT = 0.8
+"""Share of the mean of the step before in an exponential mean."""
 _DEVIATIONS_OF_MEDIAN = 1.4826
 """The standard deviation of a normal distribution, in medians of its absolute values."""
 
@@ -53,32 +64,57 @@ def lr_find(words: Sequence[str]) -> int:
         parser.error(f"{given.script}: there is no such script.")
     if given.min >= given.max:
         parser.error(f"--min {given.min:g} has to be below --max {given.max:g}.")
-    rates = [given.min * (given.max / given.min) ** (step / (given.steps - 1)) for step in range(given.steps)]
-    found = run_changed("lr-find", given, {**_ARGUMENTS, "max_steps": given.steps}, rates=rates)
-    if found is None:
+
+    # Train.
+    growth = given.max / given.min
+    rates = [given.min * growth ** (step / (given.steps - 1)) for step in range(given.steps)]
+    result = run_changed("lr-find", given, {**_ARGUMENTS, "max_steps": given.steps}, rates=rates)
+    if result is None:
         return 1
-    losses = smoothed(found["losses"])
-    best = suggestion(losses, scatter(found["losses"]))
-    chosen = None if best is None else rates[best]
+
+    # Choose a rate.
+    losses = smoothed(result["losses"])
+    best = suggestion(losses, scatter(result["losses"]))
+    chosen = None
+    if best is not None:
+        chosen = rates[best]
+
+    # Print.
     if given.json:
-        print(json.dumps({"suggestion": chosen, "rates": rates[: len(losses)], "losses": found["losses"]}))
+        print(json.dumps({"suggestion": chosen, "rates": rates[: len(losses)], "losses": result["losses"]}))
     else:
-        ends = f"{rates[0]:<.1e}{rates[max(len(losses), 1) - 1]:>{_WIDTH + 2}.1e}  learning rate"
-        print("\n".join([*picture(losses or [0.0]), ends]))
-        never = "No suggestion: the loss never falls by more than its scatter. Choose other rates, or larger batches."
-        print(never if chosen is None else f"suggestion: {chosen:.2e}")
+        _print_picture(losses, rates, chosen)
     return int(chosen is None)
+
+
+def _print_picture(losses: Sequence[float], rates: Sequence[float], chosen: float | None) -> None:
+    last_rate = rates[max(len(losses), 1) - 1]
+    for line in picture(losses or [0.0]):
+        print(line)
+    print(f"{rates[0]:<.1e}{last_rate:>{_WIDTH + 2}.1e}  learning rate")
+
+    if chosen is None:
+        print("No suggestion: the loss never falls by more than its scatter. Choose other rates, or larger batches.")
+    else:
+        print(f"suggestion: {chosen:.2e}")
 
 
 def smoothed(losses: Sequence[float]) -> list[float]:
     """Return exponential means, corrected for their beginning, up to four times the smallest or what is not finite."""
-    means, mean, best = [], 0.0, math.inf
+    means: list[float] = []
+    sum_of_weighted = 0.0
+    smallest = math.inf
     for step, loss in enumerate(losses):
-        mean = _KEPT * mean + (1 - _KEPT) * loss
-        means.append(mean / (1 - _KEPT ** (step + 1)))
-        if not means[-1] <= 4 * best and (step >= _SKIPPED or not math.isfinite(mean)):
-            return means[:-1]
-        best = min(best, means[-1])
+        sum_of_weighted = _KEPT * sum_of_weighted + (1 - _KEPT) * loss
+        mean = sum_of_weighted / (1 - _KEPT ** (step + 1))
+
+        # NaN is not at most anything.
+        has_grown = not mean <= 4 * smallest
+        if has_grown and (step >= _SKIPPED or not math.isfinite(mean)):
+            return means
+
+        means.append(mean)
+        smallest = min(smallest, mean)
     return means
 
 
@@ -87,10 +123,12 @@ def scatter(losses: Sequence[float]) -> float:
 
     It follows from the median of the changes from step to step, to which few steps of a fast fall matter little.
     """
-    changes = [abs(after - before) for before, after in itertools.pairwise(losses) if math.isfinite(after - before)]
-    if not changes:
+    changes = [after - before for before, after in itertools.pairwise(losses)]
+    sizes = [abs(change) for change in changes if math.isfinite(change)]
+    if not sizes:
         return 0.0
-    deviation = _DEVIATIONS_OF_MEDIAN * statistics.median(changes) / math.sqrt(2)  # a change has two losses
+
+    deviation = _DEVIATIONS_OF_MEDIAN * statistics.median(sizes) / math.sqrt(2)  # a change has two losses
     return deviation * math.sqrt((1 - _KEPT) / (1 + _KEPT))
 
 
@@ -116,24 +154,36 @@ def suggestion(losses: Sequence[float], scatter: float = 0.0) -> int | None:
 
 def picture(losses: Sequence[float]) -> list[str]:
     """Return lines of text with the losses from left to right, the largest above."""
-    low, high = min(losses), max(losses)
+    low = min(losses)
+    high = max(losses)
+    span = (high - low) or 1
+
+    # The row of each column's loss.
     columns = [losses[column * len(losses) // _WIDTH] for column in range(_WIDTH)]
-    rows = [round((high - loss) / ((high - low) or 1) * (_HEIGHT - 1)) for loss in columns]
-    lines = ["".join("*" if row == level else " " for row in rows).rstrip() for level in range(_HEIGHT)]
-    names = {0: f"{high:.4g}", _HEIGHT - 1: f"{low:.4g}"}
-    return [f"{names.get(level, ''):>9} |{line}" for level, line in enumerate(lines)]
+    rows = [round((high - loss) / span * (_HEIGHT - 1)) for loss in columns]
+
+    labels = {0: f"{high:.4g}", _HEIGHT - 1: f"{low:.4g}"}
+    lines = []
+    for level in range(_HEIGHT):
+        points = ["*" if row == level else " " for row in rows]
+        line = "".join(points).rstrip()
+        lines.append(f"{labels.get(level, ''):>9} |{line}")
+    return lines
 
 
 def change(trainer_class: Any, settings: dict[str, Any]) -> None:
     """Let a class of Trainers train with the rates of the settings, write down the losses, and end the script."""
     from ..callbacks import TrainerCallback
 
-    rates, losses, original = settings["rates"], [], trainer_class.train
+    rates = settings["rates"]
+    losses: list[float] = []
+    original = trainer_class.train
 
     class Growing(TrainerCallback):
         def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, optimizer: Any = None, **kwargs: Any):
+            rate = rates[state.global_step]
             for group in optimizer.param_groups:
-                group["lr"] = rates[state.global_step] * group.get("initial_lr", 1.0) / (args.learning_rate or 1.0)
+                group["lr"] = rate * group.get("initial_lr", 1.0) / (args.learning_rate or 1.0)
 
         def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any):
             if "loss" in logs:
