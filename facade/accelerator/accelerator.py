@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from ...lightning_modules.common.followed import followed
 from ..arguments.exports import export_precision
+from ..arguments.fsdp_config import settings_of
 from ..distributed.process import forwarded
 from ..distributed.process_group import leave
 from .fsdp_plugin import FSDPPlugin
@@ -181,7 +182,10 @@ class StateView(Processes):
     @property
     def fsdp_plugin(self) -> FSDPPlugin | None:
         """Return the plugin with the settings of FSDP; None without FSDP."""
-        return FSDPPlugin(self.args) if self.args.fsdp else None
+        settings = settings_of(self.args)
+        if settings is None:
+            return None
+        return FSDPPlugin(settings)
 
     def destroy_process_group(self, group: Any = None) -> None:
         """Destroy a process group, by default that of all processes if there is one."""

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ..arguments.fsdp_config import settings_of
-
 if TYPE_CHECKING:
-    from ..arguments import TrainingArguments
+    from ..arguments.fsdp_config import FSDPSettings
 
 _TYPES = {"full": "FULL_STATE_DICT", "sharded": "SHARDED_STATE_DICT"}
 
@@ -16,28 +14,27 @@ class FSDPPlugin:
     """As `accelerate.FullyShardedDataParallelPlugin`, without what shards a second model.
 
     Args:
-        args: the training arguments, whose `fsdp_config` holds the settings.
+        settings: those of the training arguments.
 
     Raises:
         NotImplementedError: for all other attributes, when they are read or set.
     """
 
-    __slots__ = ("_args",)
+    __slots__ = ("_settings",)
+    _settings: FSDPSettings
 
-    def __init__(self, args: TrainingArguments) -> None:
-        object.__setattr__(self, "_args", args)
+    def __init__(self, settings: FSDPSettings) -> None:
+        object.__setattr__(self, "_settings", settings)
 
     @property
     def fsdp_version(self) -> int:
         """Return the version of FSDP, 1 or 2."""
-        settings = settings_of(self._args)
-        return 1 if settings is None else settings.version
+        return self._settings.version
 
     @property
     def state_dict_type(self) -> str:
         """Return the form of checkpoints: `FULL_STATE_DICT` or `SHARDED_STATE_DICT`."""
-        settings = settings_of(self._args)
-        return _TYPES["full" if settings is None else settings.state_dict_type]
+        return _TYPES[self._settings.state_dict_type]
 
     def set_state_dict_type(self, state_dict_type: Any = None) -> None:
         """Accept `FULL_STATE_DICT`: `save_model` writes whole weights in any case.
