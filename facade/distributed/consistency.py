@@ -21,13 +21,39 @@ if TYPE_CHECKING:
     from .. import Trainer
 
 _MAY_DIFFER = {
-    *("output_dir", "logging_dir", "local_rank", "ddp_timeout", "debug", "skip_memory_metrics"),
-    *("run_name", "report_to", "project", "trackio_space_id", "trackio_bucket_id", "trackio_static_space_id"),
-    *("disable_tqdm", "log_level", "log_level_replica", "log_on_each_node", "do_train", "do_eval", "do_predict"),
-    *("dataloader_num_workers", "dataloader_prefetch_factor", "dataloader_persistent_workers"),
-    *("dataloader_pin_memory", "dataloader_multiprocessing_context", "dataloader_in_order"),
-    *("push_to_hub", "hub_model_id", "hub_token", "hub_private_repo", "hub_revision", "hub_strategy"),
-    *("hub_always_push", "resume_from_checkpoint"),
+    "dataloader_in_order",
+    "dataloader_multiprocessing_context",
+    "dataloader_num_workers",
+    "dataloader_persistent_workers",
+    "dataloader_pin_memory",
+    "dataloader_prefetch_factor",
+    "ddp_timeout",
+    "debug",
+    "disable_tqdm",
+    "do_eval",
+    "do_predict",
+    "do_train",
+    "hub_always_push",
+    "hub_model_id",
+    "hub_private_repo",
+    "hub_revision",
+    "hub_strategy",
+    "hub_token",
+    "local_rank",
+    "log_level",
+    "log_level_replica",
+    "log_on_each_node",
+    "logging_dir",
+    "output_dir",
+    "project",
+    "push_to_hub",
+    "report_to",
+    "resume_from_checkpoint",
+    "run_name",
+    "skip_memory_metrics",
+    "trackio_bucket_id",
+    "trackio_space_id",
+    "trackio_static_space_id",
 }
 """Arguments that concern one rank alone, or that only one rank reads."""
 
@@ -55,16 +81,23 @@ def require_same_training(trainer: Trainer, length: Any, checkpoint: str | None)
     """
     if trainer.args.world_size == 1:
         return
+
+    start = "the start"
+    if checkpoint is not None:
+        start = os.path.basename(os.path.normpath(checkpoint))
     data = {"train_dataset": trainer.train_dataset, "eval_dataset": trainer.eval_dataset}
-    begun = "the start" if checkpoint is None else os.path.basename(os.path.normpath(checkpoint))
-    _require_same(trainer, data, {"begins with": begun, **_steps_of_uneven_batches(trainer, length)})
+    _require_same(trainer, data, {"begins with": start, **_steps_of_uneven_batches(trainer, length)})
 
 
 def require_same_evaluation(trainer: Trainer, loader: Any) -> None:
     """As `require_same_training`, for the model and the data of an evaluation."""
-    if trainer.args.world_size > 1:
-        batches = {"batches of the loader": len(loader)} if has_length(loader) and not may_be_uneven(loader) else {}
-        _require_same(trainer, {"the dataset": getattr(loader, "whole_dataset", loader)}, batches)
+    if trainer.args.world_size == 1:
+        return
+
+    facts = {}
+    if has_length(loader) and not may_be_uneven(loader):
+        facts["batches of the loader"] = len(loader)
+    _require_same(trainer, {"the dataset": getattr(loader, "whole_dataset", loader)}, facts)
 
 
 def _require_same(trainer: Trainer, data: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
@@ -88,10 +121,12 @@ def _steps_of_uneven_batches(trainer: Trainer, length: Any) -> dict[str, int]:
     config: Any = args.accelerator_config
     if config.even_batches:
         return {}
+
     remedy = "leave even_batches=False out, or set"
     steps = {f"optimizer steps ({remedy} max_steps or dataloader_drop_last=True)": length.max_steps}
     if "epoch" in (args.logging_strategy, args.eval_strategy, args.save_strategy):
         steps["optimizer steps in an epoch, at whose end something is to be done"] = length.num_update_steps_per_epoch
+
     meets_each_time = trainer.plan.strategy.distributes or trainer.accelerator.sync_each_batch
     if meets_each_time and args.gradient_accumulation_steps > 1:
         steps[f"batches in an epoch ({remedy} dataloader_drop_last=True)"] = length.steps_in_epoch
