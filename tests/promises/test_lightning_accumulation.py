@@ -24,6 +24,11 @@ from walk import Step, own_loss, whole_batch
 
 from lightrainer import LossModule
 
+# torch warns of what Lightning does with its trees; the other is advice.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*LeafSpec:FutureWarning", "ignore:You defined a `validation_step` but have no `val_dataloader`"
+)
+
 RATE = 1000.0
 """Large, so that what one step of SGD adds to the weights is its gradient to the last digits."""
 
@@ -61,7 +66,6 @@ def fitted(model: torch.nn.Module, samples: list, batch_size: int, window: int, 
     return Step(trainer.callback_metrics["train_loss"].item(), (before - weights_of(model)) / RATE)
 
 
-@pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("window", [2, 4, 8], ids=["2 x 4", "4 x 2", "4 x 2 of a window of 8"])
 @pytest.mark.parametrize("name", MODELS)
 def test_window_is_one_batch(name, window):
@@ -72,7 +76,6 @@ def test_window_is_one_batch(name, window):
     assert step.difference(expected) < 1e-5
 
 
-@pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("window", [2, 4])
 def test_window_with_smoothed_labels_is_one_batch(window):
     samples = samples_for(bert())

@@ -20,8 +20,6 @@ from walk import ARGUMENTS, GradientReader, trained, whole_batch
 
 from lightrainer import Trainer, TrainerCallback
 
-pytestmark = pytest.mark.filterwarnings("default")
-
 USUAL_CODE = (
     "head, mean",
     "head, by items",

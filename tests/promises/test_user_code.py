@@ -12,7 +12,6 @@ pytest.importorskip("peft")
 
 from user_code import KINDS, NOT_IN_PROCESSES
 
-pytestmark = pytest.mark.filterwarnings("default")
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="the processes are forked")
 
 TWO_BACKWARD_PASSES = "training_step, two backward passes"

@@ -3,7 +3,6 @@
 import gc
 import json
 import sys
-import warnings
 import weakref
 from pathlib import Path
 
@@ -13,7 +12,6 @@ from user_code import KINDS
 from lightrainer import TrainingArguments
 
 folder, *names = sys.argv[1:]
-warnings.simplefilter("default")
 
 # Note every wrapper that is made.
 wrappers: list[weakref.ref] = []

@@ -12,7 +12,7 @@ from walk_tables import EVEN_ONLY, matches
 import lightrainer
 
 folder, *names = sys.argv[1:]
-warnings.simplefilter("default")
+warnings.simplefilter("default")  # models of transformers warn when they are imported and called
 found = {}
 for name in names:
     kind = getattr(transformers, name)
