@@ -9,7 +9,6 @@ batch is that of the two together. Each writes what it saw to `LIBRARY-PROCESSES
 import json
 import os
 import sys
-import warnings
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -193,7 +192,6 @@ def handed_over(api: Any, folder: Path) -> dict[str, str]:
 
 
 def run(api: Any, folder: Path, processes: int) -> None:
-    warnings.filterwarnings("ignore")
     found: dict[str, Any] = {}
     for step in STEPS:
         for accumulation in (1, 2):

@@ -430,6 +430,7 @@ def test_train_replaced_during_a_training_is_called_from_the_next_epoch_on(refer
     assert frozen_in_epochs(ours) == frozen_in_epochs(reference)
 
 
+# torch warns of what Lightning does with its trees; the others are advice.
 @pytest.mark.filterwarnings(
     "ignore:.*LeafSpec:FutureWarning", "ignore:.*does not have many workers", "ignore:.*in eval mode"
 )
@@ -698,6 +699,7 @@ def test_optimizers_and_schedules_of_own_classes_train_as_in_the_reference(refer
     assert_same_training(expected, resumed(ours, tmp_path / "ours", Classifier, own))
 
 
+# torch warns too, of a step of the schedule before one of its optimizer.
 @pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step\\(\\)` before")
 def test_schedule_of_another_optimizer_has_no_effect_and_warns(reference, ours, tmp_path, caplog):
     def own(model):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from lightning.pytorch import Callback
+from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, IterableDataset
 
 from lightrainer import Trainer, TrainerCallback, default_data_collator
@@ -101,20 +102,25 @@ class FailingModel(torch.nn.Module):
 
 
 class FailingSGD(torch.optim.SGD):
-    failing: Failing
+    def __init__(self, model: torch.nn.Module, failing: Failing) -> None:
+        super().__init__(model.parameters(), lr=0.1)
+        self.failing = failing
 
     def step(self, closure: Any = None) -> Any:
         self.failing()
         return super().step(closure)
 
 
-def optimizers(failing: Failing, *, schedule: bool) -> dict[str, Any]:
+def failing_optimizer(failing: Failing) -> dict[str, Any]:
     model = tiny()
-    kind = torch.optim.SGD if schedule else FailingSGD
-    optimizer = kind(model.parameters(), lr=0.1)
-    optimizer.failing = failing  # type: ignore[attr-defined]
-    factor = (lambda step: failing() or 1.0) if schedule else (lambda step: 1.0)
-    return {"model": model, "optimizers": (optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, factor))}
+    optimizer = FailingSGD(model, failing)
+    return {"model": model, "optimizers": (optimizer, LambdaLR(optimizer, lambda step: 1.0))}
+
+
+def failing_schedule(failing: Failing) -> dict[str, Any]:
+    model = tiny()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return {"model": model, "optimizers": (optimizer, LambdaLR(optimizer, lambda step: failing() or 1.0))}
 
 
 METHODS = split(
@@ -160,8 +166,8 @@ PLACES: dict[str, Any] = {
     "train_dataset": lambda fail: {"train_dataset": Rows(fail)},
     "eval_dataset": lambda fail: {"eval_dataset": Rows(fail)},
     "model_init": lambda fail: {"model_init": lambda: fail() or tiny()},
-    "optimizer": lambda fail: optimizers(fail, schedule=False),
-    "schedule": lambda fail: optimizers(fail, schedule=True),
+    "optimizer": failing_optimizer,
+    "schedule": failing_schedule,
     "collator of a stream": lambda fail: {"train_dataset": Stream(), "data_collator": Collator(fail), "max_steps": 6},
 }
 for method in ("get_train_dataloader", "get_eval_dataloader"):
