@@ -61,30 +61,47 @@ def compare(reference: Findings, ours: Findings, tolerance: float = 0.0) -> list
 
 def _weights(side: Findings) -> dict[str, Any]:
     """Return the tensors of the models after each training."""
-    return {
-        f"training {number}, {name}" if number > 1 else name: tensor
-        for number, path in enumerate(side.weights, 1)
-        for name, tensor in read_weights(path).items()
-    }
+    tensors: dict[str, Any] = {}
+    for number, path in enumerate(side.weights, 1):
+        prefix = ""
+        if number > 1:
+            prefix = f"training {number}, "
+        for name, tensor in read_weights(path).items():
+            tensors[prefix + name] = tensor
+    return tensors
 
 
 def _contents(reference: Findings, ours: Findings, tolerance: float) -> Compared:
     """Compare the files of both sides, texts place by place and weights tensor by tensor."""
     found = Compared(group=CONTENT)
-    for name in (name for name in reference.files if name in ours.files):
-        paths = reference.files[name], ours.files[name]
-        if paths[0].suffix != ".safetensors":
-            left, right = content(reference, name), content(ours, name)
-        elif filecmp.cmp(*paths, shallow=False):
-            left, right = {}, {}
+    for name, path in reference.files.items():
+        if name not in ours.files:
+            continue
+
+        # Read both; files of weights are large, and are mostly equal.
+        our_path = ours.files[name]
+        if path.suffix != ".safetensors":
+            left = content(reference, name)
+            right = content(ours, name)
+        elif filecmp.cmp(path, our_path, shallow=False):
+            left = {}
+            right = {}
         else:
-            left, right = map(read_weights, paths)
-        if left is not None and right is not None:
-            one, other = ({f"{name} {place}": value for place, value in side.items()} for side in (left, right))
-            inside = _compared(CONTENT, one, other, tolerance)
-            found.count += max(inside.count, 1)
-            found.differences += inside.differences
+            left = read_weights(path)
+            right = read_weights(our_path)
+        if left is None or right is None:
+            continue
+
+        # Compare them place by place.
+        inside = _compared(CONTENT, _placed(name, left), _placed(name, right), tolerance)
+        found.count += max(inside.count, 1)
+        found.differences += inside.differences
     return found
+
+
+def _placed(file: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a file, with its name before each place."""
+    return {f"{file} {place}": value for place, value in values.items()}
 
 
 def _compared(group: str, left: Mapping[str, Any], right: Mapping[str, Any], tolerance: float) -> Compared:

@@ -83,9 +83,13 @@ def _read_calls(found: Findings, calls: list[dict[str, Any]]) -> None:
     several = sum("log_history" in call for call in calls) > 1
     counts: dict[str, int] = {}
     for call in calls:
-        name, number = call["call"], counts.get(call["call"], 0) + 1
+        name = call["call"]
+        number = counts.get(name, 0) + 1
         counts[name] = number
-        label = name if number == 1 else f"{name} {number}"
+        label = name
+        if number > 1:
+            label = f"{name} {number}"
+
         found.metrics |= {f"{label}: {key}": it for key, it in call["metrics"].items() if not is_clock(key)}
         if "log_history" in call:
             found.history.append(call["log_history"])
@@ -102,9 +106,13 @@ def _logged(history: list[dict[str, Any]], prefix: str) -> dict[str, Any]:
         for key, value in entry.items():
             if key == "step" or is_clock(key):
                 continue
-            name, again = f"{prefix}step {step}: {key}", 2
+
+            first_name = f"{prefix}step {step}: {key}"
+            name = first_name
+            again = 2
             while name in numbers:
-                name, again = f"{prefix}step {step}: {key} ({again})", again + 1
+                name = f"{first_name} ({again})"
+                again += 1
             numbers[name] = value
     return numbers
 
