@@ -66,7 +66,8 @@ class Strategy:
     half_of_inputs: torch.dtype | None = None
 
     def __init__(self, name: str, options: dict[str, Any]) -> None:
-        self.name, self.options = name, options
+        self.name = name
+        self.options = options
         self.lightning: Any = None
         self._host: Callable[[], Trainer | None] = lambda: None
         self._sharded: tuple[Callable[[], Any], bool] = lambda: None, False  # what is called, and whether it is
@@ -370,20 +371,31 @@ class Strategy:
             checkpoint: see `saves_parts`.
             step: optimizer steps taken.
         """
-        host, spread = self._require_host(), self.spread
-        optimizer, write = host.optimizer, files.tensors if host.args.should_save else None
+        spread = self.spread
+        host = self._require_host()
+        optimizer = host.optimizer
+        write = None
+        if host.args.should_save:
+            write = files.tensors
+
+        # The part of each process.
         if spread is not None and self.saves_parts(checkpoint=checkpoint):
             checkpoints.save_optimizer_parts(spread, optimizer, folder, files)
             return
+
+        # All of it, by the names of parameters.
         if spread is not None and checkpoint and self.saves_by_name:
             for name, named in checkpoints.whole_states_by_name(spread, optimizer).items():
                 if write is not None:
                     write(named, os.path.join(folder, name))
             return
+
+        # All of it, in the form of torch.
+        state = {}
         if spread is not None:
             state = sharding.whole_optimizer_state(spread, optimizer, keep=write is not None)
-        else:
-            state = optimizer.state_dict() if write is not None else {}
+        elif write is not None:
+            state = optimizer.state_dict()
         if write is not None:
             write(state, os.path.join(folder, OPTIMIZER_NAME))
 
@@ -400,19 +412,25 @@ class Strategy:
         Raises:
             ValueError: it does not fit the optimizer.
         """
-        host, spread = self._require_host(), self.spread
-        files = (os.path.join(checkpoint, name) for name in (OPTIMIZER_NAME, OPTIMIZER_NAME_BIN, SCHEDULER_NAME))
-        file, by_names, schedule = files  # the second one is of a model that FSDP shards
-        file = by_names if os.path.isfile(by_names) and not os.path.isfile(file) else file
+        # The file of states by name is of a model that FSDP shards.
+        file = os.path.join(checkpoint, OPTIMIZER_NAME)
+        by_names = os.path.join(checkpoint, OPTIMIZER_NAME_BIN)
+        if os.path.isfile(by_names) and not os.path.isfile(file):
+            file = by_names
+
+        schedule = os.path.join(checkpoint, SCHEDULER_NAME)
         parts = checkpoints.has_optimizer_parts(checkpoint)
         if not (parts or os.path.isfile(file)) or not os.path.isfile(schedule):
             logger.warning("%s has no optimizer or schedule: training goes on with new ones.", checkpoint)
             return False
+
+        spread = self.spread
+        host = self._require_host()
         optimizer = host.optimizer
         with loading_optimizer(optimizer, file):
             if parts:
-                model, together = (host.model, False) if spread is None else (spread, True)
-                checkpoints.load_optimizer_parts(model, optimizer, checkpoint, together=together)
+                model = host.model if spread is None else spread
+                checkpoints.load_optimizer_parts(model, optimizer, checkpoint, together=spread is not None)
             elif spread is not None:
                 sharding.load_whole_optimizer_state(spread, optimizer, checkpoints.load_torch(file), file=file)
             else:
@@ -442,9 +460,15 @@ class Strategy:
             keeps_gradients = inspection.accepted_arguments(model.state_dict, keep_vars=True)  # an override may not
             weights = checkpoints.saved_weights(model, model.state_dict(**keeps_gradients))
             return checkpoints.bytes_of([weights, states, *further])
+
         named = dict([*model.named_parameters(), *model.named_buffers()])
         weights = named.values() if self.saves_parts(checkpoint=True) else checkpoints.saved_weights(model, named)
-        again = [weight for weight in named.values() if weight.requires_grad] if self.saves_by_name else []
+
+        # States by name are beside a second copy of the trained weights.
+        again = []
+        if self.saves_by_name:
+            again = [weight for weight in named.values() if weight.requires_grad]
+
         # Parts of about the same size: only all processes together could say it exactly.
         parts = map_nested(sharding.own_part, [*weights, *again, *states])
         return checkpoints.bytes_of(parts) * processes
