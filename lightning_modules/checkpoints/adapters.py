@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..common.libraries import is_instance, loaded
+from ..common.parameter_rules import plain_name
 from ..common.torch_files import load_torch
 from ..distributed.sharding import WholeModel
 from ..models.inspection import accepted_arguments, is_pretrained, unwrap_model, without_inner_wrappers
@@ -21,7 +22,7 @@ from .tied_weights import identity, really_missing, require_tensors
 _log = logging.getLogger(__name__)
 
 TRAINED_BESIDE_NAME = "trained_beside_adapter.safetensors"
-"""File of the trained weights of a PEFT model that its `save_pretrained` leaves out, under their names in the model."""
+"""File of what `left_out_by_peft` returns, under the names in the model."""
 
 _PREFIX_OF_PEFT = "base_model.model."
 """Begins the names in files of an adapter that `add_adapter` put into a model."""
@@ -42,28 +43,20 @@ def load_adapters(model: Any, folder: Path, adapters: Mapping[str, Path]) -> Loa
         ValueError: it is not a PEFT model, or has an adapter that the folder lacks.
     """
     with _ready_to_load(model) as adapted:
-        if has_added_adapter(adapted):
-            return _load_added(adapted, adapters[DEFAULT_ADAPTER])
-        if not is_peft_model(adapted):
-            raise ValueError(
-                f"{folder} holds only the weights of an adapter, and {type(adapted).__name__} is not a PEFT model; "
-                "wrap it with peft.get_peft_model(...), or call add_adapter(...), as in the run that saved the folder"
-            )
-        names = list(adapted.peft_config)
-        if len(names) == 1 and list(adapters) == [DEFAULT_ADAPTER]:
-            adapters = {names[0]: folder}
-        _compare(names, list(adapters), folder)
-        options = accepted_arguments(
-            adapted.load_adapter, is_trainable=True, autocast_adapter_dtype=False, torch_device="cpu"
-        )
-        missing: list[str] = []
+        adapters = _by_own_names(adapted, folder, adapters)
+        beside = _kept_beside(folder)
+        _warn_of_lacking(folder, [name for name in adapters_of(adapted) if name not in adapters], beside)
+        trained = _trained_names(adapted)
+        missing = _missing_of_base(adapted, trained, adapters.values(), beside)
         unexpected: list[str] = []
-        beside = _trained_beside(folder)
-        for name in names:
+        for name, place in adapters.items():
             if any(_is_of(name, weight) for weight in beside):
-                continue  # all of it, loaded below
+                # All of it is loaded below.
+                of_adapter = [weight for weight in trained if _is_of(name, weight)]
+                missing += [weight for weight in of_adapter if weight not in beside]
+                continue
             _refuse_finished_prompt(adapted, name, folder)
-            found = adapted.load_adapter(adapters[name], name, **options)
+            found = _load_one(adapted, name, place)
             # PEFT lists the weights of other adapters too, and those of prompts, which it loads by itself.
             missing += [key for key in getattr(found, "missing_keys", ()) if _is_of(name, key)]
             unexpected += [key for key in getattr(found, "unexpected_keys", ()) if "." in key]
@@ -72,35 +65,123 @@ def load_adapters(model: Any, folder: Path, adapters: Mapping[str, Path]) -> Loa
         return LoadReport(really_missing(adapted, missing), tuple(unexpected))
 
 
-def left_out_by_peft(model: Any, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the trained weights of a PEFT model that its `save_pretrained` leaves out.
+def _by_own_names(model: Any, folder: Path, adapters: Mapping[str, Path]) -> Mapping[str, Path]:
+    """Return the folders of the adapters to load, by their names in the model.
 
-    They are weights of the base model that the script trains, and all trained weights of an adapter that PEFT does not
-    save as they are: of the encoder of a prompt it saves only the finished prompt, and of AdaLoRA only some ranks. No
-    training can resume from that.
+    Raises:
+        ValueError: it has no adapters, or one that the folder lacks.
+    """
+    if has_added_adapter(model):
+        return {model.active_adapters()[0]: adapters[DEFAULT_ADAPTER]}  # the others are beside it
+    if not is_peft_model(model):
+        raise ValueError(
+            f"{folder} holds only the weights of an adapter, and {type(model).__name__} is not a PEFT model; "
+            "wrap it with peft.get_peft_model(...), or call add_adapter(...), as in the run that saved the folder"
+        )
+    names = list(model.peft_config)
+    if len(names) == 1 and list(adapters) == [DEFAULT_ADAPTER]:
+        return {names[0]: folder}
+    _compare(names, list(adapters), folder)
+    return {name: adapters[name] for name in names}
+
+
+def _warn_of_lacking(folder: Path, others: list[str], beside: Mapping[str, Tensor]) -> None:
+    """Warn of adapters made by `add_adapter` that are neither loaded from a file of their own nor kept beside it."""
+    for name in others:
+        if not any(_is_of(name, weight) for weight in beside):
+            _log.warning("%s has no weights for the adapter %r, which keeps the values that it has.", folder, name)
+
+
+def _trained_names(model: Any) -> list[str]:
+    """Return the names of the trained weights, also while those of a sharded model are read."""
+    named = nn.Module.named_parameters(unwrap_model(model), remove_duplicate=False)
+    return [plain_name(name) for name, weight in named if weight.requires_grad]
+
+
+def _missing_of_base(
+    model: Any, trained: list[str], folders: Iterable[Path], beside: Mapping[str, Tensor]
+) -> list[str]:
+    """Return the trained weights of the base model that neither adapters, such as with their biases, nor `beside` hold.
+
+    The `load_adapter` of PEFT does not report these.
+    """
+    of_base = [name for name in trained if name not in beside and is_of_base(model, name)]
+    if not of_base:
+        return []
+    there: set[str] = set()
+    for folder in folders:
+        there.update(_weights_in(folder))
+    return [name for name in of_base if name not in there and _PREFIX_OF_PEFT + name not in there]
+
+
+def _weights_in(folder: Path) -> dict[str, Tensor]:
+    """Return the weights in the file of an adapter."""
+    file = first_present(folder, ADAPTER_FILES)
+    assert file is not None
+    return load_file(file) if file.suffix == ".safetensors" else load_torch(file)
+
+
+def _load_one(model: Any, name: str, folder: Path) -> Any:
+    """Load the adapter of this name as PEFT does, and return which names did not match."""
+    if not has_added_adapter(model):
+        options = accepted_arguments(
+            model.load_adapter, is_trainable=True, autocast_adapter_dtype=False, torch_device="cpu"
+        )
+        return model.load_adapter(folder, name, **options)
+    # The `load_adapter` of transformers would add another adapter.
+    named = {weight.removeprefix(_PREFIX_OF_PEFT): value for weight, value in _weights_in(folder).items()}
+    return loaded("peft").set_peft_model_state_dict(model, named, name)
+
+
+def left_out_by_peft(model: Any, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the weights of a model with adapters that its `save_pretrained` leaves out, but a training needs.
+
+    Of the base model these are the weights that the script trains, and the running statistics of batch norm. Adapters
+    that PEFT does not save as they are are needed whole: of the encoder of a prompt it saves only the finished prompt,
+    and of AdaLoRA only some ranks. Of adapters that `add_adapter` made only the active one is saved.
 
     Args:
-        model: a `peft.PeftModel`.
+        model: a `peft.PeftModel`, or one of `transformers` after its `add_adapter`.
         state: its weights, by their names in the model.
     """
+    saved = _saved_by_peft(model, state)
+    needed = _running_statistics(model)
+    for name, weight in model.named_parameters():
+        if weight.requires_grad or not is_of_base(model, name):
+            needed.append(name)
+    present = [name for name in needed if name in state]
+    left_out = {name: state[name] for name in present if identity(state[name]) not in saved}
+
+    # An adapter is kept whole or not at all, so that only one of the two files is read for it.
+    for adapter in model.peft_config:
+        of_adapter = [name for name in present if _is_of(adapter, name)]
+        if not left_out.keys().isdisjoint(of_adapter):
+            left_out.update({name: state[name] for name in of_adapter})
+    return left_out
+
+
+def _saved_by_peft(model: Any, state: Mapping[str, Tensor]) -> set[Any]:
+    """Return the identities of the weights that `save_pretrained` saves as they are."""
+    # Of adapters that `add_adapter` made, transformers saves the active one.
+    adapters = model.active_adapters() if has_added_adapter(model) else list(model.peft_config)
     saved: set[Any] = set()
-    for adapter, config in model.peft_config.items():
-        if not config.is_prompt_learning:
+    for adapter in adapters:
+        if not model.peft_config[adapter].is_prompt_learning:
             given = loaded("peft").get_peft_model_state_dict(model, dict(state), adapter, save_embedding_layers=False)
             saved.update(map(identity, given.values()))
         elif not _has_encoder(model, adapter):
             prompt = f"prompt_encoder.{adapter}."
             saved.update(identity(weight) for name, weight in state.items() if name.startswith(prompt))
+    return saved
 
-    trained = [name for name, weight in model.named_parameters() if weight.requires_grad and name in state]
-    left_out = {name: state[name] for name in trained if identity(state[name]) not in saved}
 
-    # An adapter is kept whole or not at all, so that only one of the two files is read for it.
-    for adapter in model.peft_config:
-        of_adapter = [name for name in trained if _is_of(adapter, name)]
-        if not left_out.keys().isdisjoint(of_adapter):
-            left_out.update({name: state[name] for name in of_adapter})
-    return left_out
+def _running_statistics(model: nn.Module) -> list[str]:
+    """Return the names of the statistics that batch norm keeps, also in a frozen model."""
+    names: list[str] = []
+    for path, module in model.named_modules():
+        if getattr(module, "track_running_stats", False):
+            names += [f"{path}.{name}" for name, _ in module.named_buffers(recurse=False)]
+    return names
 
 
 def _has_encoder(model: Any, adapter: str) -> bool:
@@ -115,7 +196,7 @@ def _has_encoder(model: Any, adapter: str) -> bool:
     return list(model.prompt_encoder[adapter].state_dict()) != ["embedding.weight"]
 
 
-def _trained_beside(folder: Path) -> dict[str, Tensor]:
+def _kept_beside(folder: Path) -> dict[str, Tensor]:
     file = folder / TRAINED_BESIDE_NAME
     return load_file(file) if file.is_file() else {}
 
@@ -146,18 +227,6 @@ def as_peft_knows(model: Any) -> Iterator[Any]:
     finally:
         if replaced is not None:
             model.state_dict = replaced
-
-
-def _load_added(model: Any, folder: Path) -> LoadReport:
-    """Load the active adapter of a model that `add_adapter` gave one; its `load_adapter` would add another."""
-    file = first_present(folder, ADAPTER_FILES)
-    assert file is not None
-    weights = load_file(file) if file.suffix == ".safetensors" else load_torch(file)
-    named = {name.removeprefix(_PREFIX_OF_PEFT): weight for name, weight in weights.items()}
-    active = model.active_adapters()[0]
-    found = loaded("peft").set_peft_model_state_dict(model, named, active)
-    missing = [key for key in found.missing_keys if _is_of(active, key)]
-    return LoadReport(tuple(missing), tuple(found.unexpected_keys))
 
 
 def _compare(own: list[str], there: list[str], folder: Path) -> None:

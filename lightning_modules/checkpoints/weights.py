@@ -28,6 +28,7 @@ from ..internals.torch_names import renames_what_it_loads
 from ..models.inspection import accepted_arguments, class_of, unwrap_model
 from .adapters import (
     TRAINED_BESIDE_NAME,
+    adapters_of,
     as_peft_knows,
     is_peft_model,
     left_out_by_peft,
@@ -101,7 +102,7 @@ def _save(
     if saves_itself(model):
         before = _weight_stamps(folder)
         _save_itself(model, folder, state_dict, max_shard_size)
-        if is_peft_model(model):
+        if adapters_of(model):
             _save_trained_beside(model, folder, state_dict, written)
         # Some classes have a `save_pretrained` that writes files under other names; a checkpoint must hold weights.
         if _weight_stamps(folder) != before:
@@ -124,7 +125,7 @@ def _save_itself(model: Any, folder: Path, state_dict: Mapping[str, Any] | None,
 
 
 def _save_trained_beside(model: Any, folder: Path, state_dict: Mapping[str, Any] | None, written: WrittenFiles) -> None:
-    """Write the trained weights of a PEFT model that its `save_pretrained` leaves out, if there are any."""
+    """Write the weights of a model with adapters that its `save_pretrained` leaves out, if there are any."""
     path = folder / TRAINED_BESIDE_NAME
     with as_peft_knows(model) as adapted:
         left_out = left_out_by_peft(adapted, adapted.state_dict() if state_dict is None else state_dict)

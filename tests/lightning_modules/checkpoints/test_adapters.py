@@ -1,5 +1,6 @@
 """Save and load adapters, with PEFT itself on the other side."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 from torch.distributed.checkpoint.state_dict_saver import save
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, ResNetConfig, ResNetForImageClassification
 
 from lightrainer.lightning_modules.checkpoints import bytes_of, load_weights, save_weights, saved_weights
 from lightrainer.lightning_modules.checkpoints.sharded_files import read_model_parts, save_model_parts
@@ -99,6 +100,70 @@ def test_only_weights_that_peft_leaves_out_are_saved_beside(tmp_path: Path):
     for kind in ("biases", "prompt", "shared vectors"):
         save_weights(decoder(KINDS[kind]()), tmp_path / kind)
     assert not list(tmp_path.glob("*/trained_beside_adapter.safetensors"))
+
+
+def classifier(seed: int) -> ResNetForImageClassification:
+    torch.manual_seed(seed)
+    sizes = {"num_channels": 1, "embedding_size": 4, "hidden_sizes": [4], "depths": [1]}
+    return ResNetForImageClassification(ResNetConfig(**sizes))
+
+
+def layers() -> "peft.LoraConfig":
+    return peft.LoraConfig(r=1, target_modules=["convolution"], init_lora_weights=False)
+
+
+def with_peft(seed: int) -> nn.Module:
+    model = peft.get_peft_model(classifier(seed), layers())
+    model.add_adapter("other", layers())
+    return model
+
+
+def with_added(seed: int, *names: str) -> nn.Module:
+    model = classifier(seed)
+    for name in names or ("mine", "other"):
+        model.add_adapter(layers(), name)
+    model.set_adapter("mine")
+    return model
+
+
+@pytest.mark.filterwarnings("ignore:Already found a .peft_config. attribute:UserWarning")
+@pytest.mark.parametrize("build", [with_peft, with_added])
+def test_what_a_training_changes_is_loaded(tmp_path: Path, build):
+    """Adapters, active or not, trained weights of the base, and the running statistics of its batch norm."""
+    model = build(1)
+    head = [name for name in model.state_dict() if "classifier" in name]
+    for name in head:
+        model.get_parameter(name).requires_grad_(True)
+    model.train()(pixel_values=torch.randn(4, 1, 16, 16))
+    save_weights(model, tmp_path)
+
+    loaded = build(2)
+    load_weights(loaded, tmp_path)
+    changed = [name for name in model.state_dict() if "lora" in name or "running" in name or "tracked" in name]
+    assert len(changed) == 4 * (2 * 2 + 3)  # in each of four layers the matrices of two adapters, and its statistics
+    weights, expected = loaded.state_dict(), model.state_dict()
+    assert all(torch.equal(weights[name], expected[name]) for name in changed + head)
+    frozen = next(name for name in expected if "convolution.base_layer" in name)
+    assert not torch.equal(weights[frozen], expected[frozen])
+
+
+@pytest.mark.filterwarnings("ignore:Already found a .peft_config. attribute:UserWarning")
+@pytest.mark.parametrize("build", [with_peft, with_added])
+def test_trained_weights_of_the_base_that_are_not_there_are_an_error(tmp_path: Path, build):
+    save_weights(build(1), tmp_path)
+    model = build(2)
+    name = next(name for name in model.state_dict() if "classifier" in name)
+    model.get_parameter(name).requires_grad_(True)
+    with pytest.raises(ValueError, match=f"has no values for 1 of .*: {re.escape(name)}"):
+        load_weights(model, tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore:Already found a .peft_config. attribute:UserWarning")
+def test_added_adapter_that_is_not_there_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    save_weights(with_added(1, "mine"), tmp_path)
+    load_weights(with_added(2), tmp_path)
+    assert "has no weights for the adapter 'other', which keeps the values that it has" in caplog.text
+    assert caplog.text.count("has no weights") == 1
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
