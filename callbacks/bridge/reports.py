@@ -85,7 +85,7 @@ class Reports:
             module: a LightningModule; those that weigh have a `loss_of_step`.
         """
         weighed = getattr(module, "loss_of_step", None)
-        if weighed is not None:
+        if weighed is not None and self._of_step:
             self._of_step = [weighed.detach().float()]
         self._sum_up()
 

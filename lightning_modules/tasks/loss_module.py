@@ -134,6 +134,7 @@ class LossModule(OptimizerModule):
         self.loss_fn: Any = _as_function(loss_fn)
         self.metric_values: dict[str, Any] = {}
         self._asked = (0, False)
+        self._batch: Any = None
         self._not_logged: set[str] = set()
         self._set_metrics(metrics, train_metrics)
         self.keep_hyperparameters(
@@ -251,6 +252,19 @@ class LossModule(OptimizerModule):
         """Return the loss in the output of the model, if labels are not smoothed."""
         return read_loss(outputs, describe_batch(batch), self._LOSS_ADVICE)
 
+    def begin_batch(self, batch: Any) -> None:
+        """Keep the batch for a loss that an override of `training_step` computes by itself."""
+        super().begin_batch(batch)
+        self._batch = batch
+
+    def backward(self, loss: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+        """As Lightning's, but every item of a step counts the same, also in losses of a subclass's `training_step`."""
+        is_own = not self.window.has_current
+        if is_own and self.automatic_optimization:
+            mean = loss * self.trainer.accumulate_grad_batches  # by which Lightning has divided it
+            self._add_to_step(self._batch, mean, items=None, outputs=None)
+        super().backward(loss, *args, **kwargs)
+
     def begin_epoch(self, stage: str) -> None:
         """Empty metrics."""
         super().begin_epoch(stage)
@@ -261,6 +275,7 @@ class LossModule(OptimizerModule):
     def end_epoch(self, stage: str) -> None:
         """Log the metrics."""
         super().end_epoch(stage)
+        self._batch = None
         self._log_metrics(stage)
 
     def predictions_of(self, outputs: Any) -> Any:
@@ -294,8 +309,8 @@ class LossModule(OptimizerModule):
     def _note_trained(self, batch: Any, items: torch.Tensor | None, loss: torch.Tensor, outputs: Any) -> None:
         if self.attached_trainer is None:
             return
-        self._add_to_step(loss, self._items_of_loss(batch, items, outputs) if self._is_part_of_step() else None)
-        self.log("train_loss", self.window.loss, prog_bar=True, batch_size=find_batch_size(batch))
+        loss_so_far = self._add_to_step(batch, loss, items, outputs)
+        self.log("train_loss", loss_so_far, prog_bar=True, batch_size=find_batch_size(batch))
         self._count("train", 0, batch, loss, outputs, counts=True)
 
     @_not_compiled
@@ -377,7 +392,7 @@ class LossModule(OptimizerModule):
         Args:
             batch: see the class.
             items: the number that the model was given, and may not have used.
-            outputs: of the model.
+            outputs: of the model; None where they are not known.
         """
         if self.loss_fn is not None:
             return count_targets(self.loss_fn, self._labels(batch), self.device)
@@ -409,13 +424,14 @@ class LossModule(OptimizerModule):
             self._asked = (id(self.model), accepts_loss_kwargs(base_of_adapter(self.model)))
         return self._asked[1]
 
-    def _add_to_step(self, loss: torch.Tensor, items: torch.Tensor | None) -> None:
+    def _add_to_step(self, batch: Any, loss: torch.Tensor, items: torch.Tensor | None, outputs: Any) -> torch.Tensor:
+        """Add the loss of a batch to its step, see `_items_of_loss`; return the mean loss of the step so far."""
         processes = self.trainer.world_size
-        if items is None or processes == 1:
-            self.window.add(loss, items)
-        else:
-            together: Any = self.trainer.strategy.reduce(items.clone(), reduce_op="sum")
-            self.window.add(loss, together, share=items * processes)
+        counted = self._items_of_loss(batch, items, outputs) if self._is_part_of_step() else None
+        if counted is None or processes == 1:
+            return self.window.add(loss, counted)
+        together: Any = self.trainer.strategy.reduce(counted.clone(), reduce_op="sum")
+        return self.window.add(loss, together, share=counted * processes)
 
     def _predicts_next_token(self) -> bool:
         return predicts_next_token(base_of_adapter(self.model))

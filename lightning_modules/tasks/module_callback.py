@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from torch.optim import Optimizer
+
 from ..internals.lightning_import import Callback, LightningModule, Trainer
 from .resuming import ResumableModule
 
@@ -43,6 +47,16 @@ class HookedModule(ResumableModule):
             stage: train, val or test.
         """
 
+    def begin_batch(self, batch: Any) -> None:
+        """Prepare a batch of the training.
+
+        Args:
+            batch: on the device.
+        """
+
+    def end_step(self) -> None:
+        """Prepare the gradients for the step of an optimizer."""
+
 
 class ModuleCallback(Callback):
     """Call the methods of a `HookedModule`, before the hooks of the same name of the module itself."""
@@ -61,6 +75,16 @@ class ModuleCallback(Callback):
         """Begin an epoch of the training."""
         if isinstance(pl_module, HookedModule):
             pl_module.begin_epoch("train")
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        """Begin a batch of the training."""
+        if isinstance(pl_module, HookedModule):
+            pl_module.begin_batch(batch)
+
+    def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
+        """End a step."""
+        if isinstance(pl_module, HookedModule):
+            pl_module.end_step()
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Begin a validation."""

@@ -63,7 +63,7 @@ class OptimizerModule(ModelModule):
     def loss_of_step(self) -> torch.Tensor | None:
         """Return the loss of the last optimizer step, every item counting the same; the mean over the processes is it.
 
-        None before the first step of an epoch, and where a subclass computes losses or steps by itself.
+        None before the first step of an epoch.
         """
         return self.window.finished_loss
 
@@ -106,15 +106,26 @@ class OptimizerModule(ModelModule):
             self.window.clear()
             self._schedule_added_groups()
 
+    def begin_batch(self, batch: Any) -> None:
+        """Begin a batch of the step."""
+        super().begin_batch(batch)
+        self.window.begin_batch()
+
+    def end_step(self) -> None:
+        """Finish a step whose last batch had no backward pass, as `training_step` returned None for it."""
+        super().end_step()
+        self.window.finish(self.parameters(), batches_per_step(self.trainer))
+
     def backward(self, loss: torch.Tensor, *args: Any, **kwargs: Any) -> None:
         """Run the backward pass, in which every item of the step counts the same, and some optimizers step."""
         if self._in_backward is not None:
             self._in_backward.fused_backward(loss, self._in_backward.param_groups[0]["lr"])
-            if self.window.batches:  # not if a subclass computes losses by itself
-                self.window.finish([], divisor=1)  # the gradients are used up
+            self.window.count_current()
+            self.window.finish([], divisor=1)  # the gradients are used up
             return
         super().backward(self.window.weighted(loss), *args, **kwargs)
-        if self.window.batches and ends_step(self.trainer):  # not if a subclass computes losses or steps by itself
+        self.window.count_current()
+        if ends_step(self.trainer):
             self.window.finish(self.parameters(), batches_per_step(self.trainer))
 
     def configure_gradient_clipping(

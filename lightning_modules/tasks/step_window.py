@@ -9,8 +9,8 @@ the gradients scaled after the last one.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -34,13 +34,32 @@ def ends_step(trainer: Trainer) -> bool:
     return over or ready % trainer.accumulate_grad_batches == 0
 
 
+class _Items(NamedTuple):
+    """What the losses of some batches are means of."""
+
+    number: torch.Tensor
+    """Items over all processes."""
+    total: torch.Tensor
+    """Sum of each loss times its items in this process, see `StepWindow.add`."""
+    unit: torch.Tensor
+    """Items of the first batch: weights are relative to it, as those of the whole step are not known before its end."""
+
+
+class _Losses(NamedTuple):
+    """The losses of some batches of a step."""
+
+    mean: torch.Tensor | None = None
+    """Each item counts the same, or each loss where items are not known."""
+    items: _Items | None = None
+
+
 class StepWindow:
-    """The batches of one optimizer step, so far.
+    """The batches of one optimizer step, so far: those that had a backward pass, and the current one.
 
     Nothing here synchronises with the device.
 
     Attributes:
-        loss: the mean of their losses, each item counting the same.
+        batches: how many had a backward pass.
         finished_loss: that of the step which `finish` ended last, until the next `clear`. In several processes it is
             the part of this one: the mean over the processes is the loss of the step.
     """
@@ -51,62 +70,121 @@ class StepWindow:
     def clear(self) -> None:
         """Begin a step."""
         self.batches = 0
-        self.loss: Any = None
         self.finished_loss: torch.Tensor | None = None
-        self._total: Any = None
-        self._items: torch.Tensor | None = None
-        self._unit: Any = None
-        self._last: Any = None
+        self._counted = _Losses()
+        """Of the batches that had a backward pass."""
+        self.begin_batch()
 
-    def add(self, loss: torch.Tensor, items: torch.Tensor | None = None, share: torch.Tensor | None = None) -> None:
-        """Count a batch.
+    def begin_batch(self) -> None:
+        """Begin a batch, and forget the one before it if its loss had no backward pass, as Lightning does on None."""
+        self._with_current = self._counted
+        self._weight: torch.Tensor | None = None
+
+    @property
+    def has_current(self) -> bool:
+        """Return whether a loss of the current batch was added, and not yet counted."""
+        return self._with_current is not self._counted
+
+    def add(
+        self, loss: torch.Tensor, items: torch.Tensor | None = None, share: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Add a loss of the current batch; if there are several, the batch weighs as much as all their items.
 
         Args:
-            loss: its loss, the mean of its items in this process.
+            loss: the mean of its items in this process.
             items: how many items of it count, over all processes; None where each batch counts the same.
             share: those of this process, times the number of processes, as gradients are averaged; None in a single
                 process.
+
+        Returns:
+            The mean of the losses so far, with the current batch, each item counting the same.
         """
-        loss, self.batches = loss.detach(), self.batches + 1
+        loss = loss.detach()
+        before = self._with_current
         if items is None:
-            self.loss = loss if self.loss is None else self.loss + (loss - self.loss) / self.batches
-            return
+            mean = loss if before.mean is None else before.mean + (loss - before.mean) / (self.batches + 1)
+            self._with_current = before._replace(mean=mean)
+            return mean
+
         dtype = torch.float64 if loss.dtype == torch.float64 else torch.float32
         items = items.to(dtype)
-        self._last = items if share is None else share.to(dtype)
-        loss = torch.where(self._last > 0, loss, torch.zeros_like(loss))  # the mean over no items is NaN
-        if self._items is None:
-            self._unit, self._items, self.loss = items.clamp(min=1), items, loss
-            self._total = loss * self._last
-        else:
-            self._total = self._total + loss * self._last
-            self._items = self._items + items
-            self.loss = self.loss + (loss - self.loss) * (items / self._items.clamp(min=1))
+        share = items if share is None else share.to(dtype)
+        self._weight = share if self._weight is None else self._weight + share
+        loss = torch.where(share > 0, loss, torch.zeros_like(loss))  # the mean over no items is NaN
+        if before.mean is None or before.items is None:
+            self._with_current = _Losses(loss, _Items(items, loss * share, unit=items.clamp(min=1)))
+            return loss
+
+        number = before.items.number + items
+        total = before.items.total + loss * share
+        mean = before.mean + (loss - before.mean) * (items / number.clamp(min=1))
+        unit = number.clamp(min=1) if self.batches == 0 else before.items.unit
+        self._with_current = _Losses(mean, _Items(number, total, unit))
+        return mean
 
     def weighted(self, loss: torch.Tensor) -> torch.Tensor:
-        """Return the loss of the batch added last, as it goes into the backward pass: in units of the first batch."""
-        if self._items is None:
+        """Return the loss of the current batch as it goes into the backward pass: in units of the first batch."""
+        items = self._with_current.items
+        if self._weight is None or items is None:
             return loss
-        weighted = loss * (self._last / self._unit).to(loss.dtype)
-        return torch.where(self._last > 0, weighted, torch.zeros_like(weighted))
+        weighted = loss * (self._weight / items.unit).to(loss.dtype)
+        return torch.where(self._weight > 0, weighted, torch.zeros_like(weighted))
+
+    def count_current(self) -> None:
+        """Count the current batch, whose loss had its backward pass."""
+        if self.has_current:
+            self.batches += 1
+            self._counted = self._with_current
+            self._weight = None
 
     def finish(self, parameters: Iterable[nn.Parameter], divisor: int) -> None:
         """Turn the sums of gradients into the gradient of the mean loss of the step, and begin the next one.
+
+        Without a batch that was counted this is a no-op.
 
         Args:
             parameters: those that are trained.
             divisor: of the loss of each batch.
         """
+        if self.batches == 0:
+            return
+        finished_loss, items = self._counted
         factor: Any = divisor / self.batches
-        finished_loss = self.loss
-        if self._items is not None:
-            items = self._items.clamp(min=1)
-            factor = divisor * self._unit / items
-            finished_loss = self._total / items
+        if items is not None:
+            number = items.number.clamp(min=1)
+            factor = divisor * items.unit / number
+            finished_loss = items.total / number
         if self.batches > 1 or divisor > 1:
             _scale([parameter.grad for parameter in parameters if parameter.grad is not None], factor)
         self.clear()
         self.finished_loss = finished_loss
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of an incomplete step for `load_state_dict`, without the current batch."""
+        mean, items = self._counted
+        state: dict[str, Any] = {"batches": self.batches, "loss": mean}
+        if items is not None:
+            # The names of version 0.1.0, which saved the attributes.
+            state |= {"_items": items.number, "_total": items.total, "_unit": items.unit}
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any], device: torch.device) -> None:
+        """Restore the result of `state_dict`.
+
+        Args:
+            state: of the same process.
+            device: of the module.
+        """
+        values = {name: value.to(device) for name, value in state.items() if isinstance(value, torch.Tensor)}
+        mean = values.get("loss")
+        items = None
+        if mean is not None and "_items" in values:
+            total = values.get("_total", mean * values["_items"])  # version 0.1.0 did not save it
+            items = _Items(values["_items"], total, values["_unit"])
+
+        self.batches = state["batches"]
+        self._counted = _Losses(mean, items)
+        self.begin_batch()
 
 
 def step_so_far(trainer: Trainer) -> dict[str, Any]:
@@ -120,7 +198,7 @@ def step_so_far(trainer: Trainer) -> dict[str, Any]:
             "A checkpoint inside of a step of %s batches lacks their gradients, hidden by %s: save after whole steps."
         )
         _log.warning(said, trainer.accumulate_grad_batches, type(trainer.strategy).__name__)
-    return {"gradients": gradients, "window": vars(window) if isinstance(window, StepWindow) else None}
+    return {"gradients": gradients, "window": window.state_dict() if isinstance(window, StepWindow) else None}
 
 
 def load_step(module: Any, step: dict[str, Any]) -> None:
@@ -136,13 +214,7 @@ def load_step(module: Any, step: dict[str, Any]) -> None:
             own_part(parameter.grad).copy_(step["gradients"][name])
     window = getattr(module, "window", None)
     if step["window"] is not None and isinstance(window, StepWindow):
-        vars(window).update({name: _moved(value, module.device) for name, value in step["window"].items()})
-        if window._total is None and window._items is not None:  # saved by a version without it
-            window._total = window.loss * window._items
-
-
-def _moved(value: Any, device: torch.device) -> Any:
-    return value.to(device) if isinstance(value, torch.Tensor) else value
+        window.load_state_dict(step["window"], module.device)
 
 
 def _scale(gradients: list[torch.Tensor], factor: Any) -> None:

@@ -218,6 +218,24 @@ def with_model():
     return LossModule(Network(), optimizer={"class_path": "torch.optim.SGD", "init_args": {"lr": 0.1}})
 
 
+@pytest.mark.filterwarnings("ignore:`training_step` returned `None`:UserWarning")
+def test_train_loss_leaves_out_batches_without_a_loss():
+    """Not even the loss of the step before them counts in their place."""
+    losses = []
+
+    class Skips(LossModule):
+        def training_step(self, batch, batch_idx):
+            loss = super().training_step(batch, batch_idx)
+            if batch_idx in (1, 4):
+                return None
+            losses.append(loss.item())
+            return loss
+
+    bridge, _, _ = fit(module=Skips(Network()), max_epochs=1)
+    assert len(losses) == 4
+    assert bridge.state.log_history[-1]["train_loss"] == pytest.approx(sum(losses) / 4)
+
+
 def averaged_training(make_module, folder, resume_from=None):
     """Validate the averages, and keep the best file and one of each epoch."""
     saving = ModelCheckpoint(folder, filename="{epoch}", monitor="val_loss", save_top_k=-1)
