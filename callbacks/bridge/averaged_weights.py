@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
+from torch import Tensor, nn
+
+from ..base import TrainerCallback
 from ..ema import EMACallback
 
 
-def use_evaluated_weights(callbacks: Iterable[Any], module: Any, state_dict: dict[str, Any]) -> dict[str, Any]:
-    """Put the averages of an `EMACallback` in the place of the weights that a checkpoint is about to hold.
+def use_evaluated_weights(
+    callbacks: Iterable[TrainerCallback], module: nn.Module, state_dict: dict[str, Tensor]
+) -> dict[str, Tensor]:
+    """Replace the weights that a checkpoint is about to hold by the averages of an `EMACallback`.
 
     Args:
         callbacks: of the bridge.
@@ -19,25 +23,34 @@ def use_evaluated_weights(callbacks: Iterable[Any], module: Any, state_dict: dic
     Returns:
         The weights that were trained, under their names in the module; empty without averages.
     """
-    averages: dict[int, Any] = {}
-    for callback in callbacks:
-        if isinstance(callback, EMACallback):
-            averages |= {id(weight): average for weight, average in callback.evaluated_weights()}
-
-    trained: dict[str, Any] = {}
+    averages = _averages_by_weight(callbacks)
+    trained: dict[str, Tensor] = {}
     for name, weight in module.named_parameters(remove_duplicate=False):
         average = averages.get(id(weight))
-        if average is not None and name in state_dict:
-            trained[name] = state_dict[name]
-            state_dict[name] = average.to(weight.dtype)
+        if average is None or name not in state_dict:
+            continue
+        trained[name] = state_dict[name]
+        state_dict[name] = average.to(weight.dtype)
     return trained
 
 
-def load_trained_weights(module: Any, trained: Mapping[str, Any]) -> None:
+def _averages_by_weight(callbacks: Iterable[TrainerCallback]) -> dict[int, Tensor]:
+    """Return the averages that evaluations used, by the `id` of the weight."""
+    averages: dict[int, Tensor] = {}
+    for callback in callbacks:
+        if not isinstance(callback, EMACallback):
+            continue
+        for weight, average in callback.evaluated_weights():
+            averages[id(weight)] = average
+    return averages
+
+
+def load_trained_weights(module: nn.Module, trained: Mapping[str, Tensor]) -> None:
     """Copy what `use_evaluated_weights` returned back into the module.
 
     Args:
         module: the LightningModule, which has the averages.
         trained: weights by their names.
     """
-    module.load_state_dict({**module.state_dict(), **trained})
+    weights = {**module.state_dict(), **trained}
+    module.load_state_dict(weights)
