@@ -73,34 +73,42 @@ class ReportingCollate(SurfacingCollate):
 
     @stop_iteration_surfaces
     def __call__(self, samples: Any) -> Any:
-        """Return the batch and the states of the worker after it; of no samples, as for a blank, there is none."""
+        """Return the batch and the states of the worker after it; no batch for a blank, which has no samples."""
         info: Any = get_worker_info()
-        left, self.left = self.left.get(info.id, {}), {}
+        left = self.left.get(info.id, {})
+        self.left = {}
         restore_own(left.get("collate_draws"), self.collate)
         if isinstance(samples, list) and not samples:
             return Fetched(None, info.id, {})
         return Fetched(super().__call__(samples), info.id, self._news(info.dataset, samples))
 
     def _news(self, dataset: Any, samples: Any) -> dict[str, bytes]:
+        """Return the states that differ from those sent last; that of a stream in any case."""
         news = {}
         rng = capture_host_rng()
         if self._rng is None or not same_rng(rng, self._rng):
             self._rng = rng
             # As an array: a tensor would be sent through a shared-memory segment.
             news["rng"] = packed({**rng, "cpu": rng["cpu"].numpy()})
-        for name, of in (("collate_draws", self.collate), ("dataset_draws", dataset)):
-            states = own_states(of)
+
+        for name, owner in (("collate_draws", self.collate), ("dataset_draws", dataset)):
+            states = own_states(owner)
             drawn = packed(states) if states else b""
             if drawn != self._drawn.get(name, b""):
-                news[name] = self._drawn[name] = drawn
+                self._drawn[name] = drawn
+                news[name] = drawn
+
         if isinstance(dataset, IterableDataset) and is_resumable(dataset):
-            stream: Any = dataset
-            try:
-                state = ENDED if self._is_short(samples) else stream.state_dict()
-                news["dataset"] = packed(state)
-            except UnsafeValueError:  # has to be read from its start again
-                news["dataset"] = packed(ENDED)
+            news["dataset"] = self._packed_position(dataset, samples)
         return news
+
+    def _packed_position(self, stream: Any, samples: Any) -> bytes:
+        if self._is_short(samples):
+            return packed(ENDED)
+        try:
+            return packed(stream.state_dict())
+        except UnsafeValueError:  # has to be read from its start again
+            return packed(ENDED)
 
     def _is_short(self, samples: Any) -> bool:
         return isinstance(samples, list) and len(samples) != self.batch_size
@@ -163,15 +171,18 @@ class ResumedWorkers:
         """Called in the worker, after torch has seeded it."""
         info: Any = get_worker_info()
         worker = (self.first + worker_id) % info.num_workers
-        if self.first:
+        if self.first > 0:
             self._take_place(info, worker)
+
         if hasattr(info.dataset, "__getitems__"):
             _let_pass_blanks(info.dataset)
         if self.then is not None:
             self.then(worker)
+
         state = self.states.get(worker, {})
         if "rng" in state:
-            restore_host_rng({**state["rng"], "cpu": torch.as_tensor(state["rng"]["cpu"], device="cpu")})
+            rng = state["rng"]
+            restore_host_rng({**rng, "cpu": torch.as_tensor(rng["cpu"], device="cpu")})
         restore_own(state.get("dataset_draws"), info.dataset)
         if state.get("dataset", ENDED) != ENDED:
             info.dataset.load_state_dict(state["dataset"])
