@@ -57,12 +57,7 @@ def loading_schedule(schedule: Any, state: Mapping[str, Any], path: StrPath) -> 
     Raises:
         ValueError: the state does not fit; it says what is there, and what was expected. The schedule stays as it was.
     """
-    own_state = schedule.state_dict() if _has_known_state(schedule) else {}
-    wrong = [
-        f"{key}={own!r:.60}"
-        for key, own in own_state.items()
-        if (key not in state and not key.startswith("_")) or _differ(own, state.get(key))  # torch adds private ones
-    ]
+    wrong = _unlike(schedule.state_dict(), state) if _has_known_state(schedule) else []
     if wrong:
         raise ValueError(
             f"{path} was written by another kind of schedule: it holds {state!r:.400}, but {type(schedule).__name__} "
@@ -97,6 +92,16 @@ def _has_known_state(schedule: Any) -> bool:
     The state of another class may have any form, and lists in it any length: only the class itself can judge it.
     """
     return type(schedule).__module__.partition(".")[0] in ("torch", "transformers", __name__.partition(".")[0])
+
+
+def _unlike(own_state: Mapping[str, Any], state: Mapping[str, Any]) -> list[str]:
+    """Return the entries of a schedule's own state that another state lacks, or has of another kind."""
+    wrong: list[str] = []
+    for key, own in own_state.items():
+        is_lacking = key not in state and not key.startswith("_")  # torch adds private ones
+        if is_lacking or _differ(own, state.get(key)):
+            wrong.append(f"{key}={own!r:.60}")
+    return wrong
 
 
 def _differ(own: Any, there: Any) -> bool:
