@@ -15,6 +15,8 @@ OTHER_SCRIPTS = dict.fromkeys(("seq2seq", "seq2seq_sharded"), SCRIPT.with_name("
 OTHER_SCRIPTS["batch_sharding"] = SCRIPT.with_name("batch_sharding_script.py")
 OTHER_SCRIPTS["modules"] = SCRIPT.with_name("module_script.py")
 OTHER_SCRIPTS["estimates"] = SCRIPT.with_name("estimate_script.py")
+OF_TRANSFORMERS = ("seq2seq", "seq2seq_sharded", "estimates")
+"""Scenarios that import it whichever library trains."""
 PROCESSES = {"evaluation3": 3}  # two in all other scenarios
 OTHER_SCRIPTS |= dict.fromkeys(("evaluation2", *PROCESSES), SCRIPT.with_name("evaluation_script.py"))
 TOGETHER = {"lightrainer": ("tokens", "half", "half_compiled"), "transformers": ("points", "tokens", "half")}
@@ -43,7 +45,8 @@ def train(library: str, scenario: str, folder: Path) -> None:
         code, said = forked_torchrun(script, *words, **options)
         assert code == 0, said[-8000:]
     else:
-        finished_ranks(script, *words, library=library, **options)
+        imported = "transformers" if scenario in OF_TRANSFORMERS else library
+        finished_ranks(script, *words, library=imported, **options)
 
 
 @pytest.fixture(scope="session")

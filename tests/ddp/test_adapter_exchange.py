@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
-from starting import HERE, finished_ranks
+from starting import NEWEST, finished_ranks
 
 from lightrainer.lightning_modules.checkpoints import problems
 
 pytest.importorskip("peft")
 
 SCRIPT = Path(__file__).with_name("adapter_exchange_script.py")
-BESIDE, NEWEST = Path(sys.prefix) / "deepspeed", Path(sys.prefix) / "newest"
+BESIDE = Path(sys.prefix) / "deepspeed"
 FSDP = ["fsdp1", "fsdp1_parts", "fsdp2", "fsdp2_parts"]
 PLAIN = ["fsdp1-plain", "fsdp1_parts-plain", "fsdp2_parts-plain"]
 CASES = [*FSDP, *PLAIN, *(["deepspeed2", "deepspeed3"] if BESIDE.is_dir() else [])]
@@ -51,10 +51,13 @@ LIBRARIES = ("lightrainer", *OTHERS)
 
 
 def start(folder: Path, name: str, cases: list[str]) -> None:
-    more = {"BESIDE": str(BESIDE)} if BESIDE.is_dir() else {}
-    library = f"{name} and deepspeed" if more else name
+    library = "transformers"  # PEFT imports it also where ours trains
+    more = {}
     if name == "newest":
-        library, more = "torch", {"PYTHONPATH": f"{NEWEST}:{HERE}"}
+        library = "newest"
+    elif BESIDE.is_dir():
+        library = "transformers and deepspeed"
+        more["BESIDE"] = str(BESIDE)
     finished_ranks(SCRIPT, name, str(folder), *cases, library=library, log=folder / "log.txt", seconds=400, **more)
 
 

@@ -21,9 +21,10 @@ DEEPSPEED = ["deepspeed2", "deepspeed3"] if BESIDE.is_dir() else []
 def folder(tmp_path_factory):
     """Each launch trains under several, one after the other."""
     folder = tmp_path_factory.mktemp("adapters")
-    finished_ranks(SCRIPT, str(folder), *STRATEGIES, log=folder / "log.txt", seconds=240)
+    finished_ranks(SCRIPT, str(folder), *STRATEGIES, log=folder / "log.txt", seconds=240, library="transformers")
     if DEEPSPEED:
-        finished_ranks(SCRIPT, str(folder), *DEEPSPEED, log=folder / "deepspeed.txt", seconds=240, BESIDE=str(BESIDE))
+        options = {"log": folder / "deepspeed.txt", "seconds": 240, "library": "transformers and deepspeed"}
+        finished_ranks(SCRIPT, str(folder), *DEEPSPEED, **options, BESIDE=str(BESIDE))
     return folder
 
 

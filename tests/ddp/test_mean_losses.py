@@ -13,7 +13,8 @@ pytest.importorskip("transformers")
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     folder = tmp_path_factory.mktemp("mean_losses")
-    finished_ranks(Path(__file__).with_name("mean_loss_script.py"), str(folder), log=folder / "log", seconds=240)
+    script = Path(__file__).with_name("mean_loss_script.py")
+    finished_ranks(script, str(folder), log=folder / "log", seconds=240, library="transformers")
     return json.loads((folder / "found.json").read_text())
 
 

@@ -30,7 +30,8 @@ def found_by_two(tmp_path_factory):
     """Return the differences of kinds in two processes, which are started once, and the wrappers of their trainings."""
     folder = tmp_path_factory.mktemp("two")
     script = Path(__file__).with_name("user_kinds_script.py")
-    finished_ranks(script, str(folder), *IN_PROCESSES, log=folder / "log.txt", seconds=600)
+    options = {"log": folder / "log.txt", "seconds": 600, "library": "transformers"}
+    finished_ranks(script, str(folder), *IN_PROCESSES, **options)
     return json.loads((folder / "found.json").read_text())
 
 

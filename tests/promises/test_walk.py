@@ -85,7 +85,8 @@ def walked_here(names: list[str], folder: Path) -> dict[str, dict[str, float]]:
 
 def walked_by_two(names: list[str], folder: Path) -> dict[str, dict[str, float]]:
     """Return the differences of all classes in two processes, which are started once."""
-    finished_ranks(HERE / "walk_script.py", str(folder), *names, log=folder / "log.txt", seconds=3600)
+    options = {"log": folder / "log.txt", "seconds": 3600, "library": "transformers"}
+    finished_ranks(HERE / "walk_script.py", str(folder), *names, **options)
     return json.loads((folder / "differences.json").read_text())
 
 

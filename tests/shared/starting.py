@@ -19,6 +19,8 @@ import pytest
 
 HERE = Path(__file__).parent
 CHILDREN = str(HERE.parents[1] / "package" / "interception" / "children")
+NEWEST = Path(sys.prefix) / "newest"
+"""Folder in which `make` installs the newest transformers."""
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(HERE)}
 # Nothing that looks for transformers, or that is served.
 TORCH = ("torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor", "pandas", "matplotlib.pyplot")
@@ -35,14 +37,18 @@ IMPORTED: dict[str, tuple[str | None, tuple[str, ...]]] = {
     "torch": (None, TORCH),
     "lightrainer": ("torch", OURS),
     "transformers": ("lightrainer", (*REFERENCE, "transformers.models.llama.modeling_llama")),
-    "lightrainer and deepspeed": ("lightrainer", DEEPSPEED),
-    "transformers and deepspeed": ("torch", (*DEEPSPEED, *REFERENCE)),
+    "deepspeed": ("torch", DEEPSPEED),
+    "lightrainer and deepspeed": ("deepspeed", OURS),
+    "transformers and deepspeed": ("lightrainer and deepspeed", REFERENCE),
+    "newest": ("torch", REFERENCE),
     "libraries": ("torch", LIBRARIES),
     "plain": ("libraries", FROM_TRANSFORMERS),
     "served": ("libraries", (*LIGHTNING, *FROM_TRANSFORMERS)),
 }
 """Imports of servers, each after those of the one that it is forked from. "transformers" are those of both libraries;
-with "torch" alone ours is imported anew, and finds its environment."""
+with "torch" alone ours is imported again, and finds its environment. "newest" is the newest version of transformers."""
+PATHS = {"newest": [str(NEWEST)], "served": [CHILDREN]}
+"""Where servers look for modules first."""
 SERVERS = "LIGHTRAINER_TESTS_SERVERS"
 """Names the folder in which the servers listen; all workers of a run share them."""
 
@@ -242,9 +248,9 @@ def _started_server(address: Path, modules: tuple[str, ...]) -> bytes:
 
 
 def _forked_server(parent: str, address: Path, library: str) -> str:
-    served = library == "served"
-    asked = {"address": str(address), "modules": IMPORTED[library][1], "paths": [CHILDREN] if served else []}
-    return _said_by(parent, b"s", {**asked, "environment": {"LIGHTRAINER_INSTALL": "1"} if served else {}})
+    environment = {"LIGHTRAINER_INSTALL": "1"} if library == "served" else {}
+    asked = {"address": str(address), "modules": IMPORTED[library][1], "paths": PATHS.get(library, [])}
+    return _said_by(parent, b"s", {**asked, "environment": environment})
 
 
 def _said_by(server: str, kind: bytes, asked: dict[str, Any]) -> str:
