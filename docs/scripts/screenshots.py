@@ -43,25 +43,6 @@ args = TrainingArguments("output", num_train_epochs=3, learning_rate=0.01, loggi
 data = {"train_dataset": samples[:2048], "eval_dataset": samples[2048:]}
 Trainer(Classifier(), args, **data, compute_metrics=accuracy, callbacks=[RunReportCallback()]).train()
 """
-SEARCH = (
-    TRAIN.partition("Trainer(Classifier()")[0]
-    + """
-import optuna
-
-
-def space(trial):
-    return {
-        "learning_rate": trial.suggest_float("learning_rate", 3e-4, 1e-1, log=True),
-        "per_device_train_batch_size": trial.suggest_categorical("per_device_train_batch_size", [16, 32, 64]),
-    }
-
-
-args.disable_tqdm = True
-trainer = Trainer(model_init=Classifier, args=args, **data, compute_metrics=accuracy)
-sampler = optuna.samplers.TPESampler(seed=1)
-trainer.hyperparameter_search(space, "eval_accuracy", n_trials=12, sampler=sampler, study_name="small", report=True)
-"""
-)
 ESTIMATE = "estimate --params 7e9 --gpus 64 --fsdp full_shard --gradient-checkpointing --batch 4 --sequence 4096"
 
 
@@ -84,13 +65,6 @@ def run() -> None:
     logs = [line for line in shown.stdout.splitlines() if line.startswith("{")][:3]
     draw("progress-bar", "python train.py", "\n".join([*logs, bars[-1].strip()]), width=130)
     photograph("run-report", Path("output/report.html"), 1100, 1000)
-
-
-def search() -> None:
-    """Draw the report of a hyperparameter search."""
-    Path("search.py").write_text(SEARCH)
-    subprocess.run([sys.executable, "search.py"], check=True, stdout=subprocess.DEVNULL)
-    photograph("search-report", Path("output/search/report.html"), 1100, 1000)
 
 
 def lightrainer(*words: str) -> str:
@@ -124,7 +98,7 @@ def photograph(name: str, page: Path, width: int, height: int) -> None:
         picture.convert("RGB").quantize(128).save(target, optimize=True)
 
 
-PICTURES: dict[str, Callable[[], None]] = {item.__name__: item for item in (plan, estimate, run, search)}
+PICTURES: dict[str, Callable[[], None]] = {item.__name__: item for item in (plan, estimate, run)}
 
 if __name__ == "__main__":
     IMAGES.mkdir(exist_ok=True)

@@ -2,21 +2,53 @@
 
 from __future__ import annotations
 
-import ctypes
+import copy
+import dataclasses
 import functools
 import json
 import os
-import signal
-import sys
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
+from ...lightning_modules.common.claimed_folder import claim_folder, is_claimed
+from ...lightning_modules.common.local_paths import is_address
 from ...lightning_modules.common.metric_directions import known_direction
 from .trial_values import cast, declared_types
 
 VARIABLE = "LIGHTRAINER_TRIAL"
 """Holds a `ChildTrial` as JSON."""
+
+
+@dataclass(kw_only=True)
+class TrialResult:
+    """What the script of a trial tells the sweep, in a file."""
+
+    values: list[tuple[int | None, list[float], int]] = field(default_factory=list)
+    """For each evaluation the step or epoch, the objectives, and the number of the training."""
+    seen: list[str] = field(default_factory=list)
+    """The metrics of all evaluations."""
+    folder: str | None = None
+    """The folder of the training that was evaluated last."""
+    claimed: list[str] = field(default_factory=list)
+    """Folders that belong to the trial."""
+    pruned: str | None = None
+    """The step or epoch at which the trial was pruned."""
+    refused: str | None = None
+    """Why the script cannot be a trial."""
+    rates: dict[str, list[float]] = field(default_factory=dict)
+    """Values of the groups of the optimizer, by the training argument that sets them."""
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> TrialResult:
+        """Read the file; a missing one has no results yet."""
+        return cls(**json.loads(Path(path).read_text())) if os.path.exists(path) else cls()
+
+    def write(self, path: str | os.PathLike[str]) -> None:
+        """Write the file, so that a reader finds the old content or the new one."""
+        partial = Path(f"{os.fspath(path)}.partial")
+        partial.write_text(json.dumps(asdict(self)))
+        os.replace(partial, path)
 
 
 @dataclass(kw_only=True)
@@ -30,28 +62,37 @@ class ChildTrial:
     metrics: list[str]
     """The objectives."""
     result: str
-    """The file for the results of evaluations."""
+    """The file for its `TrialResult`."""
     run_name: str
-    """The folder in `output_dir`."""
+    """The folder in `output_dir`, where that is free."""
+    owner: str = ""
+    """Unique name of the trial and its retries, which share their folders."""
+    script: str = ""
+    """The path of the script."""
     values: dict[str, Any] = field(default_factory=dict)
     """Values of training arguments, by name."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Other values, by name."""
+    sets_fields: bool = True
+    """Fields of a subclass of the training arguments take options of their names."""
+    words: list[str] = field(default_factory=list)
+    """The end of the command line, which has the options."""
     pruner: str = "none"
     """The pruner, as the command line has it."""
     unit: str = "steps"
     """Unit in which evaluations are reported to the pruner, `steps` or `epochs`."""
-    resume: bool = False
-    parent: int = 0
-    """The process of the sweep."""
-    reported: list[int] = field(default_factory=list)
-    """Steps, or epochs, that the study has results of."""
-    remove_pruned: bool = False
-    """Remove the files of a pruned trial."""
     training: int | None = None
     """The call of `train` that is reported to the pruner, from 1; None for the only one that evaluates."""
-    applied: bool = False
-    """True once training arguments of this process have applied `values`."""
     asks: bool = False
-    """No trial yet: the script writes its metric and direction into `result`, and ends."""
+    """Not a trial yet: the script writes its metric and direction into `result`, and ends."""
+
+    def __post_init__(self) -> None:
+        self.applied: dict[str, Any] = {}
+        """The values as training arguments of this process hold them."""
+        self.is_parsed = False
+        """A parser of this process has read the command line."""
+        self.read: set[str] = set()
+        """Values that it has given to its options."""
 
     def answer(self, metric: str, greater_is_better: bool, why: str) -> NoReturn:
         """Write the script's metric and direction, and end it."""
@@ -64,6 +105,28 @@ class ChildTrial:
         """Serialize the trial for the environment."""
         return json.dumps(asdict(self))
 
+    def problem(self, args: Any) -> str | None:
+        """Return why a training does not have the values of the trial; None if it has them.
+
+        Args:
+            args: the training arguments.
+        """
+        for name, value in self.applied.items():
+            found = getattr(args, name, None)
+            if found != value:
+                proposed = getattr(value, "value", value)
+                return (
+                    f"{name} of the trial is {proposed}, and the training has {found}: the script sets it after it has "
+                    f"made its TrainingArguments. Leave that out, or take {name} out of the space."
+                )
+        unread = sorted(self.options.keys() - self.applied.keys() - self.read)
+        if unread and self.is_parsed:
+            return (
+                f"Nothing in the script has read {', '.join(unread)}: it is not an option of its parser, and not a "
+                "training argument. Add it there, or take it out of the space."
+            )
+        return None
+
 
 def this_trial() -> ChildTrial | None:
     """Return the trial of this process; None outside a sweep."""
@@ -73,9 +136,7 @@ def this_trial() -> ChildTrial | None:
 
 @functools.lru_cache(maxsize=1)
 def _read(text: str) -> ChildTrial:
-    trial = ChildTrial(**json.loads(text))
-    _end_with_parent(trial)
-    return trial
+    return ChildTrial(**json.loads(text))
 
 
 def apply_trial(args: Any) -> None:
@@ -83,16 +144,30 @@ def apply_trial(args: Any) -> None:
     trial = this_trial()
     if trial is None:
         return
-    trial.applied = True
     declared = declared_types(args)
-    for name, value in trial.values.items():
-        if hasattr(args, name):
-            setattr(args, name, cast(name, value, declared.get(name), getattr(args, name)))
+    values = dict(trial.values)
+    if trial.sets_fields:
+        own_fields = {item.name for item in dataclasses.fields(args)}
+        values.update((name, value) for name, value in trial.options.items() if name in own_fields)
+    for name, value in values.items():
+        setattr(args, name, cast(name, value, declared.get(name), getattr(args, name)))
+        trial.applied[name] = None
     if trial.asks:
         _answer_by(trial, args.metric_for_best_model, args.greater_is_better)
-    folder = str(args.output_dir or "trainer_output")
-    if os.path.basename(folder) != trial.run_name:
-        args.output_dir = os.path.join(folder, trial.run_name)
+    folder = os.path.expanduser(args.output_dir or "trainer_output")
+    if is_address(folder):
+        own = f"{trial.run_name}-{trial.owner[:8]}"
+        if os.path.basename(folder) != own:
+            args.output_dir = f"{folder}/{own}"
+    elif not is_claimed(folder, trial.owner):
+        args.output_dir = str(claim_folder(folder, trial.run_name, trial.owner))
+
+
+def note_applied(args: Any) -> None:
+    """Note the values of the trial as training arguments hold them after their construction."""
+    trial = this_trial()
+    if trial is not None:
+        trial.applied = {name: copy.deepcopy(getattr(args, name)) for name in trial.applied}
 
 
 def _answer_by(trial: ChildTrial, metric: str | None, greater_is_better: bool | None) -> NoReturn:
@@ -104,11 +179,3 @@ def _answer_by(trial: ChildTrial, metric: str | None, greater_is_better: bool | 
         why = f"The script has metric_for_best_model={metric!r}, and no greater_is_better."
         greater_is_better = known_direction(metric) != "minimize"
     trial.answer(metric, greater_is_better, why)
-
-
-def _end_with_parent(trial: ChildTrial) -> None:
-    """Let the kernel end this process with the sweep's: a resumed sweep restarts the trial."""
-    if sys.platform != "linux" or not trial.parent or os.getppid() != trial.parent:
-        return
-    set_death_signal = 1
-    ctypes.CDLL(None).prctl(set_death_signal, signal.SIGTERM)

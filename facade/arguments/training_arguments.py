@@ -135,6 +135,10 @@ class TrainingArguments(Setters, Serialization, ProcessView, NamesItsArguments):
         self._export_deepspeed()
         if self.tf32 is not None and supports_tf32():
             set_tf32(self.tf32)
+        if "LIGHTRAINER_TRIAL" in os.environ:
+            from .sweep_trial import note_applied
+
+            note_applied(self)
 
     def _export_deepspeed(self) -> None:
         """Activate the DeepSpeed configuration for models of `transformers` loaded from now on."""

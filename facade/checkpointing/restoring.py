@@ -37,21 +37,22 @@ class CheckpointRestorer:
     Args:
         host: the Trainer.
         hub: finds checkpoints in the repository.
-        resume_from: maps `resume_from_checkpoint` to the checkpoint of a trial, if it has one.
     """
 
     host = WeakAttribute["Trainer"]()
 
-    def __init__(self, host: Trainer, hub: HubSession, resume_from: Callable[[Wanted], Wanted]) -> None:
-        self.host, self.hub, self.resume_from = host, hub, resume_from
+    def __init__(self, host: Trainer, hub: HubSession) -> None:
+        self.host = host
+        self.hub = hub
 
     # --- choice of the checkpoint
 
     def find_checkpoint(self, wanted: Wanted, *, is_trial: bool, own_weights: bool) -> str | None:
         """Return the checkpoint to resume from, see `Trainer.train`; None to start from scratch.
 
-        After a restart by `torchrun`, checkpoints of this job take precedence over the choice of the script, unless
-        that is False; those of other jobs in the same folder do not. All processes get the same answer.
+        After a restart by `torchrun`, and in the retry of a trial of a sweep, checkpoints of this job take precedence
+        over the choice of the script, unless that is False; those of other jobs in the same folder do not. All
+        processes get the same answer.
 
         Args:
             wanted: the choice of the script.
@@ -85,7 +86,7 @@ class CheckpointRestorer:
 
     def _find(self, wanted: Wanted, own_weights: bool) -> str | None:
         """Return the checkpoint to resume from, after validation."""
-        found = self._resolve(self.resume_from(wanted), own_weights)
+        found = self._resolve(wanted, own_weights)
         if found is not None:
             self.host._strategy.require_fitting(found)
         return found

@@ -104,11 +104,6 @@ class HyperparameterSearch:
             return str(self.current.run_dir(trial))
         return os.path.join(folder, RunFolders(self.trainer.hp_name).name(trial))
 
-    def resume_from(self, wanted: str | bool | None) -> str | bool | None:
-        """Return the checkpoint to resume from: in an interrupted trial of a sweep the newest, else what is wanted."""
-        begins = wanted is None or wanted is False
-        return True if begins and _in_sweep() and sweep_reports.has_checkpoint(self.trainer.args) else wanted
-
     def count_training(self) -> None:
         """Number this call of `train` in a script that is a trial of a sweep."""
         if _in_sweep():

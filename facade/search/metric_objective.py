@@ -121,9 +121,25 @@ def report_position(state: Any, step: int, unit: str) -> int | None:
     return math.floor((state.epoch or 0.0) + 1e-6) or None
 
 
-def is_nan(value: float | list[float]) -> bool:
-    """Return whether an objective, or one of several, is NaN."""
-    return any(math.isnan(one) for one in (value if isinstance(value, list) else [value]))
+def why_unusable(
+    value: float | Sequence[float], directions: Sequence[str], names: Sequence[str] | None = None
+) -> str | None:
+    """Return why an objective cannot be that of a completed trial, None if it can.
+
+    NaN cannot, and neither can infinity in the direction that is searched for, which would be best for ever. The other
+    infinity is the worst value.
+
+    Args:
+        value: the objective, or one for each direction.
+        directions: `minimize` or `maximize`.
+        names: of the objectives, for the reason.
+    """
+    values = value if isinstance(value, Sequence) else [value]
+    for index, (one, direction) in enumerate(zip(values, directions, strict=True)):
+        too_good = math.inf if direction == "maximize" else -math.inf
+        if math.isnan(one) or one == too_good:
+            return f"{names[index] if names else 'the objective'} is {one}"
+    return None
 
 
 def listed_metrics(metrics: Mapping[str, float]) -> str:

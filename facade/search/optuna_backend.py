@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,7 +16,7 @@ from . import retries
 from .earlier_trials import begin_with, require_comparable, short_name, suggested
 from .forked_workers import check_jobs, optimize_in_workers
 from .hyperparameters import BestRun, default_hp_space_optuna
-from .metric_objective import is_nan
+from .metric_objective import why_unusable
 from .search_run import OPTIONS, SearchOptions, SearchRun, enqueue
 from .storages import StorageError, open_storage, shown, without_experimental_warnings
 
@@ -158,8 +159,10 @@ class OptunaObjective:
         continued = self.channel.run_on_first(lambda: self._continuation(trial))
         try:
             value = self.search.run(trial, continued)
-            if is_nan(value):
-                self._note_failure(trial, f"the objective is {value}")
+            problem = why_unusable(value, self.search.options.directions)
+            if problem is not None:
+                self._note_failure(trial, problem)
+                return math.nan  # which optuna fails
             return value
         except Exception as error:
             if type(error).__name__ != "TrialPruned":

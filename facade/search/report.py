@@ -1,4 +1,4 @@
-"""The report of a study: a table, a page, and optuna's own pictures."""
+"""The report of a study: a page with optuna's pictures, a table of its trials, and the best of them."""
 
 from __future__ import annotations
 
@@ -6,28 +6,40 @@ import csv
 import io
 import json
 import logging
+import math
 import os
 import warnings
 from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from ...lightning_modules.common.libraries import is_installed
-from .page import render
 from .retries import COMMAND, FOLDER, LOG, failures, interrupted, state_of
+
+if TYPE_CHECKING:
+    from optuna import Study
+    from optuna.trial import FrozenTrial
 
 logger = logging.getLogger(__name__)
 
+_PICTURES = ("optimization_history", "parallel_coordinate", "slice", "param_importances")
+"""Functions of `optuna.visualization` that show one objective."""
 
-def write_report(study: Any, folder: str | os.PathLike[str]) -> Path:
+Row = dict[str, Any]
+"""A trial: a value for each column of `trials.csv`."""
+
+
+def write_report(study: Study, folder: str | os.PathLike[str]) -> Path:
     """Write `report.html`, `trials.csv` and `best.json`; the reference has no such thing.
 
-    The page holds everything, pictures too, and needs no network. With plotly installed there is `plots.html` besides,
-    with optuna's own pictures to move about in.
+    The page is one file that needs no network. It has optuna's pictures where plotly is installed.
 
     Args:
         study: of optuna.
-        folder: made if need be; what is in it from an earlier report is replaced.
+        folder: is created if needed; files of an earlier report are replaced.
 
     Returns:
         The page.
@@ -35,148 +47,230 @@ def write_report(study: Any, folder: str | os.PathLike[str]) -> Path:
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     rows = table(study)
-    importances = importances_of(study)
-    _write(folder / "best.json", json.dumps(_best(study, importances), indent=2, default=str) + "\n")
-    _write(folder / "trials.csv", _as_csv(rows))
+    best = _best_trials(study)
+    _replace(folder / "best.json", json.dumps(_summary(study, best), indent=2, default=str, allow_nan=False) + "\n")
+    _replace(folder / "trials.csv", _as_csv(rows))
     page = folder / "report.html"
-    best = study.best_trials if _completed(study) else []
-    _write(page, render(study, objectives_of(study), rows, best, importances, commands_of(study), folder))
-    moving = interactive(study)
-    if moving is not None:
-        _write(folder / "plots.html", moving)
+    _replace(page, _page(study, rows, {trial.number for trial in best}, folder))
     logger.info("The report of the search is in %s.", page)
     return page
 
 
-def table(study: Any) -> list[dict[str, Any]]:
+def table(study: Study) -> list[Row]:
     """Return a row for each trial: number, state, why it failed, objectives, values, seconds, files, parameters."""
-    several = len(study.directions) > 1
-    words = [one.name.lower() for one in study.directions]
-    goals = [f"{word} {name}" for word, name in zip(words, objectives_of(study), strict=True)]
-    objectives = {f"objective_{index}" if several else "objective": goal for index, goal in enumerate(goals)}
-    rows, places = [], places_of(study)
     trials = study.get_trials(deepcopy=False)
-    passed_on, reasons = interrupted(trials), failures(trials)
+    retried = interrupted(trials)
+    reasons = failures(trials)
+    places = places_of(study)
+    rows = []
     for trial in trials:
-        values = trial.values or []
-        named = {f"value_{index}": value for index, value in enumerate(values)} if several else {}
-        plain = {} if several else {"value": values[0] if values else None}
-        seconds = None if trial.duration is None else round(trial.duration.total_seconds(), 2)
-        reports = len(trial.intermediate_values)
-        state = {"state": state_of(trial, passed_on), "failure": reasons.get(trial.number)}
-        row = {"trial": trial.number, **state, **objectives, **plain, **named}
-        row |= {"seconds": seconds, "reports": reports, **places.get(trial.number, {})}
-        rows.append(row | {f"parameter {name}" if name in row else name: it for name, it in trial.params.items()})
+        row: Row = {"trial": trial.number, "state": state_of(trial, retried), "failure": reasons.get(trial.number)}
+        row.update(_values(study, trial))
+        row["seconds"] = None if trial.duration is None else round(trial.duration.total_seconds(), 2)
+        row["reports"] = len(trial.intermediate_values)
+        row.update(places.get(trial.number, {}))
+        for name, value in trial.params.items():
+            column = f"parameter {name}" if name in row else name
+            row[column] = value
+        rows.append(row)
     return rows
 
 
-def objectives_of(study: Any) -> list[str]:
+def _values(study: Study, trial: FrozenTrial) -> Row:
+    """Return objectives and values of a trial; with several objectives their columns are numbered."""
+    values = trial.values or [None] * len(study.directions)
+    if len(values) == 1:
+        return {"objective": _goals(study)[0], "value": values[0]}
+    columns: Row = {f"objective_{index}": goal for index, goal in enumerate(_goals(study))}
+    columns.update((f"value_{index}", value) for index, value in enumerate(values))
+    return columns
+
+
+def _names(study: Study) -> list[str]:
     """Return the names of the objectives, such as `accuracy`; their numbers if they have none."""
-    count = len(study.directions)
-    unnamed = [f"objective {index}" for index in range(count)] if count > 1 else ["the objective"]
-    return study.metric_names or unnamed
+    if study.metric_names:
+        return list(study.metric_names)
+    if len(study.directions) == 1:
+        return ["the objective"]
+    return [f"objective {index}" for index in range(len(study.directions))]
 
 
-def places_of(study: Any) -> dict[int, dict[str, str]]:
+def _goals(study: Study) -> list[str]:
+    """Return the objectives with their directions, such as `maximize accuracy`."""
+    directions = [direction.name.lower() for direction in study.directions]
+    return [f"{direction} {name}" for direction, name in zip(directions, _names(study), strict=True)]
+
+
+def places_of(study: Study) -> dict[int, dict[str, str]]:
     """Return `folder` and `log` of each trial, if known; for an interrupted one those of its retry."""
+    places: dict[int, dict[str, str]] = {}
+    for trial in study.get_trials(deepcopy=False):
+        own = {}
+        if FOLDER in trial.user_attrs:
+            own["folder"] = trial.user_attrs[FOLDER]
+        if LOG in trial.user_attrs:
+            own["log"] = trial.user_attrs[LOG]
+        if own:
+            for number in (*trial.system_attrs.get("retry_history", []), trial.number):
+                places.setdefault(number, {}).update(own)
+    return places
+
+
+def _best_trials(study: Study) -> list[FrozenTrial]:
+    """Return the best trial, or for several objectives all that no other one beats; none before one is complete."""
+    is_complete = any(trial.state.name == "COMPLETE" for trial in study.get_trials(deepcopy=False))
+    return study.best_trials if is_complete else []
+
+
+def _summary(study: Study, best: Sequence[FrozenTrial]) -> dict[str, Any]:
+    """Return the content of `best.json`."""
     trials = study.get_trials(deepcopy=False)
-    found: dict[int, dict[str, str]] = {}
-    for trial in trials:
-        attrs = trial.user_attrs
-        own = {word: attrs[name] for word, name in (("folder", FOLDER), ("log", LOG)) if name in attrs}
-        for number in (*trial.system_attrs.get("retry_history", []), trial.number):
-            found[number] = {**found.get(number, {}), **own}
-    return {number: places for number, places in found.items() if places}
-
-
-def commands_of(study: Any) -> dict[int, str]:
-    """Return the commands that train the trials of a sweep once more, by their numbers."""
-    trials = study.get_trials(deepcopy=False)
-    return {one.number: one.user_attrs[COMMAND] for one in trials if COMMAND in one.user_attrs}
-
-
-def importances_of(study: Any) -> list[dict[str, float]]:
-    """Return the importance of each parameter, from 1 to 0, for each objective; empty with too few trials."""
-    return [_importances(study, index) for index in range(len(study.directions))]
-
-
-def _importances(study: Any, objective: int) -> dict[str, float]:
-    import optuna
-
-    several = len(study.directions) > 1
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about trials that are too few, or too equal
-        try:
-            target = (lambda trial: trial.values[objective]) if several else None
-            return dict(optuna.importance.get_param_importances(study, target=target))
-        except Exception as error:  # too few trials, or a package that an evaluator needs
-            logger.info("No importances: %s", error)
-            return {}
-
-
-def _best(study: Any, importances: list[dict[str, float]]) -> dict[str, Any]:
-    best, places = study.best_trials if _completed(study) else [], places_of(study)
-    trials = study.get_trials(deepcopy=False)
-    passed_on, commands = interrupted(trials), commands_of(study)
+    retried = interrupted(trials)
+    importances = [_importances(study, index) for index in range(len(study.directions))]
     return {
         "study": study.study_name,
-        "directions": [one.name.lower() for one in study.directions],
+        "directions": [direction.name.lower() for direction in study.directions],
         "metrics": study.metric_names,
         "trials": len(trials),
-        "states": dict(Counter(state_of(trial, passed_on).lower() for trial in trials)),
-        "best": [
-            {"trial": one.number, "values": list(one.values)}
-            | places.get(one.number, {})
-            | {"parameters": dict(one.params)}
-            | ({"command": commands[one.number]} if one.number in commands else {})
-            for one in best
-        ],
+        "states": dict(Counter(state_of(trial, retried).lower() for trial in trials)),
+        "best": [_best_entry(trial, places_of(study)) for trial in best],
         "importances": importances if len(importances) > 1 else importances[0],
     }
 
 
-def _completed(study: Any) -> list[Any]:
-    return [trial for trial in study.get_trials(deepcopy=False) if trial.state.name == "COMPLETE"]
+def _best_entry(trial: FrozenTrial, places: Mapping[int, dict[str, str]]) -> dict[str, Any]:
+    # JSON has no infinite numbers: they are written as text.
+    values = [value if math.isfinite(value) else str(value) for value in trial.values]
+    entry: dict[str, Any] = {"trial": trial.number, "values": values}
+    entry.update(places.get(trial.number, {}))
+    entry["parameters"] = trial.params
+    if COMMAND in trial.user_attrs:
+        entry["command"] = trial.user_attrs[COMMAND]
+    return entry
 
 
-def _as_csv(rows: list[dict[str, Any]]) -> str:
+def _importances(study: Study, objective: int) -> dict[str, float]:
+    """Return the importance of each parameter for an objective, from 1 to 0; empty with too few trials."""
+    import optuna
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about trials that are too few, or too equal
+            shares = optuna.importance.get_param_importances(study, target=_value_at(objective))
+    except Exception as error:  # too few trials, or a package that an evaluator needs
+        logger.info("No importances: %s", error)
+        return {}
+    return {name: share for name, share in shares.items() if math.isfinite(share)}
+
+
+def _value_at(objective: int) -> Callable[[FrozenTrial], float]:
+    return lambda trial: trial.values[objective]
+
+
+def _as_csv(rows: Iterable[Row]) -> str:
     text = io.StringIO()
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer = csv.DictWriter(text, _columns(rows), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
 
 
-def _write(path: Path, text: str) -> None:
-    beside = path.with_name(f".{path.name}.partial")
-    beside.write_text(text, encoding="utf-8")
-    os.replace(beside, path)
+def _columns(rows: Iterable[Row]) -> list[str]:
+    """Return the columns that any row has, in the order of their first appearance."""
+    columns: dict[str, None] = {}
+    for row in rows:
+        columns.update(dict.fromkeys(row))
+    return list(columns)
 
 
-_OF_AN_OBJECTIVE = ("optimization_history", "param_importances", "slice", "parallel_coordinate")
-"""Pictures of optuna that show one objective."""
+def _replace(path: Path, text: str) -> None:
+    """Write a file, so that a reader finds the old content or the new one."""
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(text, encoding="utf-8")
+    os.replace(partial, path)
 
 
-def interactive(study: Any) -> str | None:
-    """Return a page with optuna's pictures by plotly, which needs no network; None without plotly or pictures."""
-    if not is_installed("plotly") or not _completed(study):
-        return None
+# --- the page
+
+
+def _page(study: Study, rows: Sequence[Row], best: set[int], folder: Path) -> str:
+    title = escape(f"{study.study_name}: {', '.join(_goals(study))}")
+    states = Counter(str(row["state"]).lower() for row in rows)
+    counts = ", ".join(f"{count} {state}" for state, count in states.items())
+    sections = [
+        "<!doctype html>",
+        f"<meta charset='utf-8'><title>{title}</title>",
+        "<style>body { font-family: sans-serif } td, th { padding: 0 1em 0 0; text-align: left }</style>",
+        f"<h1>{title}</h1>",
+        f"<p>{len(rows)} trials: {escape(counts) or 'none'}. All values are in trials.csv.</p>",
+        _section("Best trials", [row for row in rows if row["trial"] in best], folder),
+        *_commands(study, best),
+        _section("Failed trials", [row for row in rows if row["failure"]], folder),
+        *_pictures(study),
+        _section("All trials", rows, folder),
+    ]
+    return "\n".join(sections)
+
+
+def _section(title: str, rows: Sequence[Row], folder: Path) -> str:
+    """Return a table of trials under a heading; nothing without trials."""
+    if not rows:
+        return ""
+    columns = _columns(rows)
+    lines = [f"<h2>{title}</h2><table><tr>"]
+    lines += [f"<th>{escape(column)}</th>" for column in columns]
+    for row in rows:
+        lines.append("</tr><tr>")
+        lines += [f"<td>{_cell(column, row.get(column), folder)}</td>" for column in columns]
+    lines.append("</tr></table>")
+    return "\n".join(lines)
+
+
+def _cell(column: str, value: Any, folder: Path) -> str:
+    """Return a value as HTML; a folder or log as a link."""
+    if value is None:
+        return ""
+    if column in ("folder", "log"):
+        return f'<a href="{quote(os.path.relpath(value, folder))}">{escape(os.path.basename(value))}</a>'
+    return escape(f"{value:.6g}" if isinstance(value, float) else str(value))
+
+
+def _commands(study: Study, numbers: Iterable[int]) -> list[str]:
+    """Return the commands that train trials of a sweep again."""
+    trials = study.get_trials(deepcopy=False)
+    commands = {number: trials[number].user_attrs.get(COMMAND) for number in sorted(numbers)}
+    return [
+        f"<p>Train trial {number} again:</p><pre>{escape(command)}</pre>"
+        for number, command in commands.items()
+        if command is not None
+    ]
+
+
+def _pictures(study: Study) -> list[str]:
+    """Return optuna's pictures as HTML; none without plotly."""
+    if not is_installed("plotly"):
+        return ["<p>pip install plotly for pictures.</p>"]
+    calls: list[tuple[str, dict[str, Any]]] = []
+    calls.append(("intermediate_values", {}) if len(study.directions) == 1 else ("pareto_front", {}))
+    for index, name in enumerate(_names(study)):
+        calls += [(picture, {"target": _value_at(index), "target_name": name}) for picture in _PICTURES]
+    parts: list[str] = []
+    for picture, options in calls:
+        figure = _figure(study, picture, options)
+        if figure is not None:
+            # The library is written into the page once, with the first picture.
+            parts.append(figure.to_html(full_html=False, include_plotlyjs=not parts))
+    return parts
+
+
+def _figure(study: Study, picture: str, options: Mapping[str, Any]) -> Any:
+    """Return a figure of plotly; None where the study has too few trials for it, or too many objectives."""
     from optuna import visualization
 
-    goals = objectives_of(study)
-    calls: list[tuple[str, dict[str, Any]]] = [("pareto_front" if len(goals) > 1 else "intermediate_values", {})]
-    for index, goal in enumerate(goals):
-        options = {"target": lambda trial, index=index: trial.values[index], "target_name": goal}
-        calls += [(name, options) for name in _OF_AN_OBJECTIVE]
-    parts: list[str] = []
-    for name, options in calls:
+    try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            try:
-                figure = getattr(visualization, f"plot_{name}")(study, **options)
-            except Exception as error:  # too few trials, or more than three objectives
-                logger.info("No %s: %s", name, error)
-                continue
-        parts.append(figure.to_html(full_html=False, include_plotlyjs=not parts))  # the library once
-    return "<!doctype html><meta charset='utf-8'>" + "\n".join(parts) if parts else None
+            return getattr(visualization, f"plot_{picture}")(study, **options)
+    except Exception as error:
+        logger.info("No %s: %s", picture, error)
+        return None

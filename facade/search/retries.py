@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...callbacks import TrainerState
 from ...lightning_modules.checkpoints import last_intact_checkpoint
-from ...lightning_modules.common.process_identity import is_gone, owner_token
+from ...lightning_modules.common.process_identity import process_state, process_token
 from ...lightning_modules.search.channel import FAILURE
-from .storages import MAX_RETRY, retry_callback
+from .storages import MAX_RETRY, retry_callback, without_experimental_warnings
+
+if TYPE_CHECKING:
+    from optuna import Study
+    from optuna.trial import FrozenTrial
 
 logger = logging.getLogger(__name__)
 
 WORKER = "lightrainer:worker"
-"""Attribute of a trial: the process that runs it."""
+"""Attribute of a trial: its number, and the process that runs it."""
 FOLDER, LOG = "lightrainer:folder", "lightrainer:log"
 """Attributes of a trial: where its files are; a retry shares them with the trial that it goes on with."""
 COMMAND = "lightrainer:command"
@@ -44,7 +48,7 @@ def is_persistent(study: Any) -> bool:
 def note_worker(study: Any, trial: Any) -> None:
     """Record the process that runs a trial, so that others can tell if it is gone."""
     if is_persistent(study):
-        trial.set_user_attr(WORKER, owner_token())
+        trial.set_user_attr(WORKER, [trial.number, process_token()])
 
 
 def origin_of(study: Any, trial: Any) -> int:
@@ -97,36 +101,68 @@ def repeat_failed(study: Any) -> list[int]:
     return numbers
 
 
-def queue_again(study: Any, number: int, max_retry: int = MAX_RETRY) -> None:
-    """Queue a trial that failed, or is about to, unless it was retried `max_retry` times."""
-    retry_callback(max_retry)(study, _frozen(study, number))
+def queue_again(study: Study, number: int, max_retry: int = MAX_RETRY) -> bool:
+    """Queue a trial that failed, or is about to; return False if it was retried `max_retry` times."""
+    trial = _frozen(study, number)
+    retry_callback(max_retry)(study, trial)
+    return len(trial.system_attrs.get("retry_history", [])) < max_retry
 
 
-def give_up(study: Any, number: int, max_retry: int = MAX_RETRY) -> None:
-    """Mark a running trial as failed, and queue it again."""
+def give_up(study: Study, number: int, max_retry: int = MAX_RETRY) -> bool:
+    """Mark a running trial as failed, and queue it again; return whether it is queued."""
     from optuna.exceptions import UpdateFinishedTrialError
     from optuna.trial import TrialState
 
     try:
         study.tell(number, state=TrialState.FAIL)
-    except (ValueError, UpdateFinishedTrialError):  # another process has done both already
-        return
-    queue_again(study, number, max_retry)
+    except (ValueError, UpdateFinishedTrialError):  # another process has given it up
+        return True
+    return number in interrupted(study.get_trials(deepcopy=False)) or queue_again(study, number, max_retry)
 
 
-def give_up_dead(study: Any, max_retry: int = MAX_RETRY) -> list[int]:
-    """Queue the trials of processes of this machine that are gone; return their numbers.
+def give_up_dead(study: Study, max_retry: int = MAX_RETRY) -> list[int]:
+    """Queue the trials whose process was killed; return their numbers.
 
-    Trials of other machines are noticed by their heartbeat, in storages that have one.
+    The end of a process of this machine is noticed at once, that of a process elsewhere by its heartbeat, in storages
+    that have one.
+    """
+    from optuna.storages import fail_stale_trials
+
+    trials = study.get_trials(deepcopy=False)
+    retried = interrupted(trials)
+    with without_experimental_warnings():
+        fail_stale_trials(study)
+    for trial in trials:
+        if _owner_state(trial) != "ended":
+            continue
+        if trial.state.name == "RUNNING":
+            give_up(study, trial.number, max_retry)
+        elif trial.state.name == "FAIL" and trial.number not in retried and FAILURE not in trial.user_attrs:
+            # It was killed after it had given the trial up, and before it had queued it.
+            queue_again(study, trial.number, max_retry)
+    return sorted(interrupted(study.get_trials(deepcopy=False)) - retried)
+
+
+def unseen(study: Study) -> dict[int, bool]:
+    """Return the running trials that may be those of killed processes, each with whether a process has claimed it.
+
+    Processes claim a trial right after it was added to the study. Those that are seen to run on this machine are left
+    out.
     """
     from optuna.trial import TrialState
 
     running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
-    found = [trial.number for trial in running if WORKER in trial.user_attrs and is_gone(trial.user_attrs[WORKER])]
-    for number in found:
-        logger.warning("Trial %s was not finished: its process is gone. It is begun again.", number)
-        give_up(study, number, max_retry)
-    return found
+    states = {trial.number: _owner_state(trial) for trial in running}
+    return {number: state is not None for number, state in states.items() if state != "running"}
+
+
+def _owner_state(trial: FrozenTrial) -> str | None:
+    """Return the `process_state` of the process that claimed a trial; None before one has."""
+    claim = trial.user_attrs.get(WORKER)
+    # A retry begins with the attributes of the trial that it retries, so a claim has the number of its trial.
+    if not isinstance(claim, list) or claim[:1] != [trial.number]:
+        return None
+    return process_state(claim[-1])
 
 
 def continuation(study: Any, trial: Any, folder: Path, number: int, unit: str = "steps") -> Continuation:

@@ -16,7 +16,7 @@ from ...callbacks import TrainerState
 from ...lightning_modules.checkpoints import last_intact_checkpoint
 from ..arguments.enums import HPSearchBackend
 from .hyperparameters import BestRun, default_compute_objective
-from .metric_objective import is_nan, listed_metrics, objective_value
+from .metric_objective import listed_metrics, objective_value, why_unusable
 from .retries import FOLDER, Continuation
 from .trial_folders import RunFolders, files_below, remove_all_but, without_checkpoints
 
@@ -142,9 +142,11 @@ class SearchRun:
             raise
         finally:
             forget_optimizer(trainer)
-        if is_nan(value):
-            said = "Trial %s fails: its objective is %s. The metrics are: %s."
-            logger.warning(said, trial.number, value, listed_metrics(self.metrics))
+        problem = why_unusable(value, self.options.directions)
+        if problem is not None:
+            logger.warning(
+                "Trial %s fails: %s. The metrics are: %s.", trial.number, problem, listed_metrics(self.metrics)
+            )
         self._ended = trial.number, value
         return value
 
@@ -348,6 +350,7 @@ class BestModel:
     """
 
     def __init__(self, direction: str, wanted: bool) -> None:
+        self._direction = direction
         self._sign = 1 if direction == "maximize" else -1
         self._wanted = wanted
         self.number: int | None = None
@@ -357,7 +360,7 @@ class BestModel:
 
     def offer(self, trainer: Trainer, number: int, value: Any) -> None:
         """Keep the model of a trial that has just ended, if it is the best one."""
-        if not self._wanted or is_nan(value) or trainer.plan.strategy.distributes:
+        if not self._wanted or why_unusable(value, [self._direction]) or trainer.plan.strategy.distributes:
             return
         if self._value is None or self._sign * value > self._sign * self._value:
             self.number, self._value = number, value

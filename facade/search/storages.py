@@ -11,7 +11,10 @@ import re
 import time
 import warnings
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from optuna.storages import JournalStorage
 
 HEARTBEAT_SECONDS = 60
 """Interval of a worker's heartbeat; a worker without one for twice as long counts as killed."""
@@ -21,6 +24,8 @@ MAX_RETRY = 3
 _SECONDS_TO_CREATE = 60
 _CREATED_MEANWHILE = re.compile("exists|unique|duplicate|locked", re.IGNORECASE)
 """Errors of a database in which another process creates the same tables: a new attempt finds them."""
+_HEARTBEAT = "lightrainer:heartbeat"
+"""Attribute of a trial in a journal: its number, and the time of the latest sign of life."""
 _LONGEST_LINE = 2**20
 """Bytes; an entry of a journal has some hundred."""
 _JOURNAL = (".log", ".journal", ".jsonl")
@@ -63,7 +68,7 @@ def open_storage(storage: Any, *, heartbeat: float = HEARTBEAT_SECONDS, max_retr
         raise ValueError(f"storage={address!r} is no address of a storage. Pass e.g. {known}.")
     with _explained(address), without_experimental_warnings():
         if is_journal:
-            return _journal(address.removeprefix("journal://"))
+            return _journal(address.removeprefix("journal://"), heartbeat, max_retry)
         return _database(address, heartbeat, max_retry)
 
 
@@ -111,13 +116,48 @@ def _database(address: str, heartbeat: float, max_retry: int) -> Any:
             time.sleep(random.uniform(0.01, 0.1))
 
 
-def _journal(path: str) -> Any:
+def database_address(path: str | os.PathLike[str]) -> str:
+    """Return the address of a database in a file, whose path may have any characters."""
+    from sqlalchemy import URL
+
+    return URL.create("sqlite", database=os.fspath(path)).render_as_string()
+
+
+def _journal(path: str, heartbeat: float, max_retry: int) -> JournalStorage:
+    """Return a journal with heartbeats, which optuna has for databases only: attributes of the running trials."""
+    from optuna.exceptions import UpdateFinishedTrialError
     from optuna.storages import JournalStorage
+    from optuna.storages._heartbeat import BaseHeartbeat
     from optuna.storages.journal import JournalFileBackend
+    from optuna.trial import TrialState
+
+    class BeatingJournal(JournalStorage, BaseHeartbeat):
+        def record_heartbeat(self, trial_id: int) -> None:
+            # Another process may have given the trial up, while this one was suspended.
+            with contextlib.suppress(UpdateFinishedTrialError):
+                number = self.get_trial_number_from_id(trial_id)
+                self.set_trial_system_attr(trial_id, _HEARTBEAT, [number, time.time()])
+
+        def _get_stale_trial_ids(self, study_id: int) -> list[int]:
+            stale = []
+            for trial in self.get_all_trials(study_id, deepcopy=False, states=(TrialState.RUNNING,)):
+                # A retry has the attributes of the trial that it retries.
+                owner, beat = trial.system_attrs.get(_HEARTBEAT, (None, 0.0))
+                if owner == trial.number and time.time() - beat > 2 * self.get_heartbeat_interval():
+                    stale.append(self.get_trial_id_from_study_id_trial_number(study_id, trial.number))
+            return stale
+
+        def get_heartbeat_interval(self) -> int:
+            return max(int(heartbeat), 1)
+
+        def get_heartbeat_stale_trial_callback(self) -> Any:
+            return retry_callback(max_retry)
+
+        get_failed_trial_callback = get_heartbeat_stale_trial_callback  # its name before optuna 4.9
 
     if os.path.exists(path):
         _require_journal(path)
-    return JournalStorage(JournalFileBackend(path))
+    return BeatingJournal(JournalFileBackend(path))
 
 
 def _require_journal(path: str) -> None:

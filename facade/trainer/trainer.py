@@ -204,7 +204,7 @@ class Trainer:
         lambda self: CheckpointSaver(self, self._callback_states, self._lightning_callback_states, self._signals)
     )
     _object_store = cached_property(ObjectStore)
-    _restorer = cached_property(lambda self: CheckpointRestorer(self, self._hub, self._search.resume_from))
+    _restorer = cached_property(lambda self: CheckpointRestorer(self, self._hub))
     _applied_arguments = cached_property(AppliedArguments)
     _model_preparation = cached_property(ModelPreparation)
     _batch_size_finder = cached_property(BatchSizeFinder)

@@ -32,6 +32,9 @@ except ImportError:  # on Windows
 LOCK_NAME = ".training.lock"
 """Name of the locked file in a folder of checkpoints."""
 
+JOB = "LIGHTRAINER_JOB"
+"""Names the job of a process, where it is a trial of a sweep: its retries resume from its checkpoints."""
+
 IDLE_SECONDS = 3600.0
 """Seconds without a change after which a folder counts as abandoned if its owner is on another machine."""
 
@@ -67,7 +70,9 @@ def _last_change(folder: Path) -> float:
 
 
 def own_launcher() -> str | None:
-    """Return a unique name of the `torchrun` that started this process; None without one."""
+    """Return a unique name of the job of this process: its trial of a sweep, or its `torchrun`; None without one."""
+    if os.environ.get(JOB):
+        return os.environ[JOB]
     file = os.environ.get("TORCHELASTIC_ERROR_FILE", "")
     found = _ATTEMPT.search(file)
     return f"{socket.gethostname()}:{file[: found.start()]}" if found else None

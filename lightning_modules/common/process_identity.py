@@ -6,11 +6,13 @@ container the training process gets the same pid every time.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import socket
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
 
 def owner_token() -> str:
@@ -35,6 +37,35 @@ def is_gone(owner: str) -> bool:
     """
     host, pid, start = owner.rsplit("-", 2)
     return host == _host() and os.name == "posix" and not _is_running(int(pid), int(start))
+
+
+def process_token() -> str:
+    """Return this process as text that `process_state` reads, unique among all machines and containers."""
+    return json.dumps([_machine(), os.getpid(), (_process_status(os.getpid()) or ("", 0))[1]])
+
+
+def process_state(token: str) -> Literal["running", "ended", "elsewhere"]:
+    """Return what is known of a process: those of other machines and containers cannot be seen.
+
+    Args:
+        token: of `process_token`; any other text is a process elsewhere.
+    """
+    try:
+        machine, pid, start = json.loads(token)
+        if machine == _machine() and os.name == "posix":
+            return "running" if _is_running(int(pid), int(start)) else "ended"
+    except (TypeError, ValueError):
+        pass
+    return "elsewhere"
+
+
+def _machine() -> str:
+    """Identify the running system and, on Linux, the container: containers on two machines may have one host name."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return _host()
 
 
 def _host() -> str:

@@ -12,6 +12,7 @@ import pytest
 from lightrainer.facade.search.samplers import careful_sampler, make_sampler, require_cma_state
 from lightrainer.facade.search.storages import open_storage
 
+pytestmark = pytest.mark.filterwarnings("ignore:Heartbeat of storage is supposed to be used")
 SPACE = {name: optuna.distributions.FloatDistribution(0.0, 1.0) for name in ("a", "b")}
 
 

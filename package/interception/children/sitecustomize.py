@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 _ASKED_FOR = "LIGHTRAINER_INSTALL"
 _SAYS_MORE = "LIGHTRAINER_VERBOSE"
 _RECORDER = "LIGHTRAINER_RECORDER"
+_TRIAL = "LIGHTRAINER_TRIAL"
 
 
 class Waiting:
@@ -65,10 +66,30 @@ def _run_beside(path: str) -> None:
     exec(code, {"__name__": "lightrainer_recorder", "__file__": path})
 
 
+def _give_values_of_trial(script: str) -> None:
+    """Let the parser of a script that is a trial of a sweep give its options the trial's values."""
+    if not sys.argv or os.path.abspath(sys.argv[0]) != script:
+        return
+    from argparse import ArgumentParser
+
+    parse = ArgumentParser.parse_known_args
+
+    def parse_known_args(parser: Any, args: Any = None, namespace: Any = None) -> Any:
+        from lightrainer.facade.arguments.trial_options import parse_with_trial
+
+        return parse_with_trial(parse, parser, args, namespace)
+
+    ArgumentParser.parse_known_args = parse_known_args  # type: ignore[method-assign, assignment]
+
+
 def _start() -> None:
     recorder = os.environ.get(_RECORDER)
     if recorder:
         _run_beside(recorder)
+    if _TRIAL in os.environ:
+        from json import loads
+
+        _give_values_of_trial(loads(os.environ[_TRIAL])["script"])
     if os.environ.get(_ASKED_FOR, "0") in ("", "0"):
         return
     sys.meta_path.insert(0, Waiting)

@@ -1,135 +1,56 @@
-"""The script of a sweep: the plan it is run by, its objective, and one process for each trial."""
+"""The objective of a sweep: one trial is one run of the script."""
 
 # pyright: reportMissingImports=false
 # The folders beside this one are mapped to subpackages only when the package is built.
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 import shlex
-import signal
-import subprocess
-import sys
-import tempfile
+import shutil
 import threading
-from argparse import Namespace
-from dataclasses import fields
-from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+import uuid
+from typing import TYPE_CHECKING, Any
 
+from optuna import TrialPruned
+from optuna.exceptions import UpdateFinishedTrialError
+
+from ...facade.arguments.sweep_trial import ChildTrial, TrialResult
+from ...facade.search import retries
+from ...facade.search.metric_objective import why_unusable
 from ...lightning_modules.common.redaction import shown_word
+from ...lightning_modules.common.suggestions import did_you_mean
+from .plan import SweepError, SweepPlan
+from .script_process import ScriptProcess, crash, was_killed
 
 if TYPE_CHECKING:
-    from ...facade.arguments.sweep_trial import ChildTrial
+    from optuna import Study, Trial
 
-_SECONDS_TO_SAVE = 60.0
-"""Time for a process to write its checkpoint when the sweep is stopped."""
+    from .space import Value
 
+_SECONDS_BETWEEN_LOOKS = 5.0
+"""Interval in which a running trial is looked up in the study."""
 
-class SweepPlan(Namespace):
-    """The options of the command line, checked, and values that follow from them."""
+_OWNER = "lightrainer:owner"
+"""Attribute of a trial: the owner of its folders, see `claim_folder`."""
+_RATES = "lightrainer:rates"
+"""Attribute of a trial: see `TrialResult.rates`."""
 
-    script: str
-    passed_on: list[str]
-    """The words for the script."""
-    command: list[str]
-    """The words that start the script; `{run}` in them is the name of the trial."""
-    space: list[Any]
-    """The parameters."""
-    values_as: str
-    """Form in which the script gets values: `arguments`, `options`, `overrides` or `environment`."""
-    flags: set[str]
-    """Parameters that are options without a value."""
-    points: list[dict[str, Any]]
-    """The points of a grid."""
-    begin_with: Any
-    """A study whose trials are taken into this one; None without."""
-    enqueue: list[dict[str, Any]]
-    """Values of the trials that come first."""
-    again: list[str]
-    """The options of a sweep that runs one trial of this one once more, without its values."""
-    n_trials: int
-    """Trials of the study in the end, those of earlier starts included unless they failed."""
-    workers: int
-    storage: str
-    study_name: str
-    folder: Path
-    metric: list[str]
-    direction: list[str]
-    """`minimize` or `maximize`, one for each metric."""
-    value: str
-    """`last` or `best`, the evaluation of a training that counts."""
-    training: int | None
-    """The call of `train` that counts in a script with several, from 1; None for the last that evaluates."""
-    pruner: str
-    pruning_unit: str
-    """`steps` or `epochs`, the unit of reports to the pruner."""
-    sampler: str
-    seed: int | None
-    timeout: float | None
-    max_retry: int
-    max_failures: int
-    """The sweep ends after so many failures before the first completed trial."""
-    retry_failed: bool
-    """Run trials that failed in an earlier start once more."""
-    heartbeat: float
-    remove_pruned: bool
-    launcher: str
-    gpus_per_trial: int | None
-    gpus: list[str | None]
-    """CUDA_VISIBLE_DEVICES for the scripts of each worker; None leaves it as it is."""
-
-    @property
-    def goal(self) -> str:
-        """Describe the objectives, such as `maximize eval_accuracy`."""
-        return ", ".join(f"{word} {name}" for word, name in zip(self.direction, self.metric, strict=True))
+Evaluation = tuple[int | None, list[float], int]
+"""Step or epoch, values, and the number of the training."""
 
 
 class ScriptFailed(Exception):  # noqa: N818 - caught here, not shown
     """A trial whose script did not give a value."""
 
 
-class NotANumber(ScriptFailed):
-    """A trial whose value is NaN, perhaps because of its parameters."""
+class Unusable(ScriptFailed):
+    """A trial whose value is NaN, or infinite, perhaps because of its parameters."""
 
 
-class Killed(ScriptFailed):
-    """A trial whose process was killed; it is queued again."""
-
-
-class SweepError(RuntimeError):
-    """The sweep cannot continue."""
-
-
-class Stopped(BaseException):
-    """Ends a trial with the sweep."""
-
-
-def set_objective(plan: SweepPlan) -> None:
-    """Ask the script for its metric and direction, if the command line names none; print them with the reason."""
-    if plan.metric:
-        return
-    from ...facade.arguments.sweep_trial import ChildTrial
-    from .space import suggest
-
-    with tempfile.TemporaryDirectory() as folder, open(os.devnull, "wb") as nowhere:
-        result = Path(folder) / "objective.json"
-        own = {"result": str(result), "run_name": "run", "parent": os.getpid(), "asks": True}
-        about = ChildTrial(storage="", study="", number=0, metrics=[], **own)
-        process = start(plan, suggest(plan.space), about, nowhere, plan.gpus[0])
-        try:
-            process.wait()
-        finally:
-            process.terminate()
-        why = f"The script made no TrainingArguments, and ended with exit code {process.returncode}."
-        said = {"metric": "eval_loss", "greater_is_better": False, "why": why}
-        if result.exists():
-            said = json.loads(result.read_text())
-    plan.metric = [said["metric"]]
-    plan.direction = plan.direction or ["maximize" if said["greater_is_better"] else "minimize"]
-    print(f"Objective: {plan.goal}. {said['why']}", file=sys.stderr)
+class Ended(BaseException):
+    """Leaves optuna's loop without a result: the trial is queued again, or another process has it."""
 
 
 class ScriptRun:
@@ -143,64 +64,92 @@ class ScriptRun:
         gpus: CUDA_VISIBLE_DEVICES for the script; None leaves it as it is.
     """
 
-    def __init__(self, plan: SweepPlan, study: Any, trial: Any, stopping: threading.Event, gpus: str | None) -> None:
-        from ...facade.search import retries
-
-        self.plan, self.study, self.trial, self.stopping, self.gpus = plan, study, trial, stopping, gpus
-        self.process: subprocess.Popen[bytes] | None = None
-        self.reported: set[int] = set()
+    def __init__(
+        self, plan: SweepPlan, study: Study, trial: Trial, stopping: threading.Event, gpus: str | None
+    ) -> None:
+        self.plan = plan
+        self.study = study
+        self.trial = trial
+        self.stopping = stopping
+        self.gpus = gpus
+        self.process: ScriptProcess | None = None
         self.origin = retries.origin_of(study, trial)
         self.name = f"run-{self.origin}"
-        self.log, self.result = plan.folder / f"{self.name}.log", plan.folder / f"{self.name}.json"
-        retries.note_worker(study, trial)
-        trial.set_user_attr(retries.LOG, str(self.log))
-        self.is_retry = self.origin != trial.number
-        if not self.is_retry:
-            self.result.unlink(missing_ok=True)
+        self.log = plan.folder / f"{self.name}.log"
+        self.result = plan.folder / f"{self.name}.json"
 
-    def run(self) -> Any:
+    def run(self) -> float | list[float]:
         """Return the value of the trial.
 
         Raises:
             TrialPruned: it was pruned.
-            ScriptFailed: the script failed, or its process was killed.
-            Stopped: the sweep ends; the trial is queued again.
+            ScriptFailed: the script failed, or its process was killed too often.
+            SweepError: the script cannot be a trial, whatever the values.
+            Ended: the trial is queued again, or another process has it.
         """
-        from ...facade.search import retries
-        from .space import suggest
+        try:
+            retries.note_worker(self.study, self.trial)
+            self.trial.set_user_attr(retries.LOG, str(self.log))
+            if self.origin == self.trial.number:
+                self.result.unlink(missing_ok=True)
+            values = self.plan.space.suggest(self.trial)
+            self.trial.set_user_attr(retries.COMMAND, self._command(values))
+            status = self._run_script(values)
+            return self._judge(status)
+        except UpdateFinishedTrialError:
+            raise Ended(f"{self.name} was given to another process, as this one was suspended.") from None
 
-        values = suggest(self.plan.space, self.trial)
-        self.trial.set_user_attr(retries.COMMAND, self._command(values))
+    def stop(self) -> None:
+        """Let the script write its checkpoint, and end."""
+        if self.process is not None:
+            self.process.stop()
+
+    def _run_script(self, values: dict[str, Value]) -> int:
         with self.log.open("ab") as stream:
-            self.begins = stream.tell()  # a retry appends to the log of the interrupted process
-            self.process = start(self.plan, values, self._about(), stream, self.gpus)
+            self.log_begins = stream.tell()  # a retry appends to the log of the interrupted process
+            self.process = ScriptProcess(self.plan, values, self._child(), stream, self.gpus)
             if self.stopping.is_set():
-                self.end()
-            code = self.process.wait()
-        return self._judge(code)
+                self.process.stop()
+            try:
+                while (status := self.process.wait(_SECONDS_BETWEEN_LOOKS)) is None:
+                    self._require_own()
+            finally:
+                self.process.kill()
+        self._require_own()
+        return status
 
-    def end(self) -> None:
-        """End the process, after it has written its checkpoint."""
-        process = self.process
-        if process is not None and process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-            last_resort = threading.Timer(_SECONDS_TO_SAVE, process.kill)
-            last_resort.daemon = True
-            last_resort.start()
+    def _require_own(self) -> None:
+        """Raise if another process has given this trial up, as it saw no sign of life of this one.
 
-    def _command(self, values: dict[str, Any]) -> str:
+        Raises:
+            UpdateFinishedTrialError: it has.
+        """
+        if self.study.get_trials(deepcopy=False)[self.trial.number].state.is_finished():
+            raise UpdateFinishedTrialError
+
+    def _command(self, values: dict[str, Value]) -> str:
         """Return the command of a sweep that has these values only."""
+        flags = self.plan.space.flags()
+        entries: dict[str, Any] = {}
+        for name, value in values.items():
+            if name in flags:
+                entries[name] = {"value": value, "type": "flag"}
+            elif value is None:
+                entries[name] = {"value": None}
+            else:
+                entries[name] = value
         folder = os.path.relpath(self.plan.folder / f"{self.name}-again")
-        flags = self.plan.flags
-        plain = {name: value for name, value in values.items() if name not in flags and value is not None}
-        entries = {name: {"value": value, "type": "flag" if name in flags else None} for name, value in values.items()}
-        space = ["--space", json.dumps({**entries, **plain}), "--folder", folder]
-        words = ["lightrainer", "sweep", *self.plan.again, *space, "--", *self.plan.passed_on]
+        options = ["--space", json.dumps(entries), "--folder", folder]
+        words = ["lightrainer", "sweep", *self.plan.again, *options, "--", *self.plan.passed_on]
         return shlex.join(map(shown_word, words))
 
-    def _about(self) -> ChildTrial:
-        from ...facade.arguments.sweep_trial import ChildTrial
+    def _owner(self) -> str:
+        """Return the unique name of this trial and its retries, which get the attributes of the first one."""
+        if _OWNER not in self.trial.user_attrs:
+            self.trial.set_user_attr(_OWNER, uuid.uuid4().hex)
+        return self.trial.user_attrs[_OWNER]
 
+    def _child(self) -> ChildTrial:
         return ChildTrial(
             storage=self.plan.storage,
             study=self.plan.study_name,
@@ -208,152 +157,111 @@ class ScriptRun:
             metrics=self.plan.metric,
             result=str(self.result),
             run_name=self.name,
+            owner=self._owner(),
+            script=os.path.abspath(self.plan.script),
             pruner=self.plan.pruner,
             unit=self.plan.pruning_unit,
-            resume=self.is_retry,
-            parent=os.getpid(),
-            reported=self._earlier_reports(),
-            remove_pruned=self.plan.remove_pruned,
             training=self.plan.training,
         )
 
-    def _earlier_reports(self) -> list[int]:
-        """Repeat the reports up to the checkpoint that a retry resumes from; return their steps."""
-        from ...facade.search.retries import continuation
+    def _judge(self, status: int) -> float | list[float]:
+        """Return the value of the script, which ended with this status, or raise as `run`."""
+        result = TrialResult.read(self.result)
+        if result.folder is not None:
+            self.trial.set_user_attr(retries.FOLDER, result.folder)
+        evaluations = self._counted(result.values)
+        self._report(evaluations)
 
-        folder = self._found().get("folder")
-        if not self.is_retry or folder is None or len(self.plan.metric) > 1:
-            return []
-        reports = continuation(self.study, self.trial, Path(folder), self.origin, self.plan.pruning_unit).reports
-        for step, value in reports.items():
-            self.trial.report(value, step)
-        self.reported |= set(reports)
-        return list(reports)
-
-    def _judge(self, code: int) -> Any:
-        """Return the value of the script, which has ended with this code, or raise as `run`."""
-        import optuna
-
-        from ...facade.search import retries
-        from ...facade.search.sweep_reports import remove_written_files
-
-        found = self._found()
-        if found.get("folder"):
-            self.trial.set_user_attr(retries.FOLDER, found["folder"])
-        counted = self._counted(found["values"])
-        self._report(counted)
-        if self.stopping.is_set() and code != 0:
-            retries.give_up(self.study, self.trial.number, self.plan.max_retry)
-            raise Stopped
-        if code < 0 or code in (128 + signal.SIGKILL, 128 + signal.SIGTERM):
-            retries.queue_again(self.study, self.trial.number, self.plan.max_retry)
-            raise Killed(f"its process was killed (exit code {code})")
-        if found["pruned"] is not None:
+        is_stopped = self.stopping.is_set() and status != 0
+        if is_stopped or was_killed(status):
+            if retries.give_up(self.study, self.trial.number, self.plan.max_retry):
+                raise Ended(f"{self.name} was stopped." if is_stopped else f"{self.name} was killed, and is retried.")
+            raise ScriptFailed(f"its process was killed {self.plan.max_retry + 1} times")
+        if result.refused is not None:
+            raise SweepError(result.refused)
+        self._require_effect(result.rates)
+        if result.pruned is not None:
             if self.plan.remove_pruned:
-                remove_written_files(found)
-            raise optuna.TrialPruned(f"Pruned at {found['pruned']}.")
-        if "refused" in found:
-            raise SweepError(found["refused"])
-        if code != 0:
-            raise ScriptFailed(f"exit code {code}: {self._last_words()}")
-        if not counted:
-            raise ScriptFailed(self._why_no_value(found["seen"]))
-        return self._value([values for _, values in counted])
+                for folder in result.claimed:
+                    shutil.rmtree(folder, ignore_errors=True)
+            raise TrialPruned(f"Pruned at {result.pruned}.")
+        if status != 0:
+            raise ScriptFailed(f"{crash(status) or f'exit code {status}'}: {self._last_words()}")
+        if not evaluations:
+            raise ScriptFailed(self._why_no_value(result.seen))
+        return self._value([values for _, values, _ in evaluations])
+
+    def _require_effect(self, rates: dict[str, list[float]]) -> None:
+        """Refuse a script whose optimizer does not read a training argument that the space has.
+
+        Args:
+            rates: values of the optimizer's groups, by argument.
+
+        Raises:
+            SweepError: another trial had another value, and its optimizer the same.
+        """
+        self.trial.set_user_attr(_RATES, rates)
+        for other in self.study.get_trials(deepcopy=False):
+            for name, values in other.user_attrs.get(_RATES, {}).items():
+                differs = other.params.get(name) != self.trial.params.get(name)
+                if differs and name in self.trial.params and rates.get(name) == values:
+                    raise SweepError(
+                        f"{name} is {self.trial.params[name]} in {self.name} and {other.params.get(name)} in trial "
+                        f"{other.number}, and the optimizer had {values} in both: the script makes its own optimizer, "
+                        f"and does not read {name} from its TrainingArguments. Let it do so, or take {name} out of the "
+                        "space."
+                    )
 
     def _last_words(self) -> str:
         """Return the exception that ended the script, or its last line where there is none."""
         with self.log.open("rb") as stream:
-            stream.seek(self.begins)
+            stream.seek(self.log_begins)
             text = stream.read().decode(errors="replace")
         lines = [line for line in re.sub(r"(?m)^\[rank\d+\]: ?", "", text).splitlines() if line.strip()]
         raised = re.findall(r"(?m)^Traceback \(most.*\n(?:[ \t].*\n)+(\S.*)", "\n".join(lines))
         own = [line for line in raised if "ChildFailedError" not in line]  # raised by torchrun for the script's own
         return (own or lines or ["it printed nothing"])[-1]
 
-    def _counted(self, values: list[Any]) -> list[Any]:
-        """Return step and values of each evaluation of the training that counts."""
-        training = self.plan.training or max((number for *_, number in values), default=0)
-        return [(step, value) for step, value, number in values if number == training]
+    def _counted(self, evaluations: list[Evaluation]) -> list[Evaluation]:
+        """Return the evaluations of the training that counts."""
+        counted = self.plan.training or max((training for *_, training in evaluations), default=0)
+        return [evaluation for evaluation in evaluations if evaluation[-1] == counted]
 
-    def _report(self, values: list[Any]) -> None:
+    def _report(self, evaluations: list[Evaluation]) -> None:
         """Report the evaluations to the study, unless the script did so for its pruner."""
         if self.plan.pruner != "none" or len(self.plan.metric) > 1:
             return
-        for step, value in values:
-            if step is not None and step not in self.reported:
-                self.reported.add(step)
-                self.trial.report(value[0], step)
+        reported = set()
+        for step, values, _ in evaluations:
+            if step is not None and step not in reported:
+                reported.add(step)
+                self.trial.report(values[0], step)
 
     def _why_no_value(self, seen: list[str]) -> str:
-        from ...lightning_modules.common.suggestions import did_you_mean
-
+        metrics = self.plan.metric
         if not seen:
             return "it ended without an evaluation: set eval_strategy, or call trainer.evaluate()"
         if self.plan.training:
-            return f"training {self.plan.training} has no evaluation with {', '.join(self.plan.metric)}: see --training"
-        missing = [name for name in self.plan.metric if name not in seen and f"eval_{name}" not in seen]
-        what = f"no {missing[0]!r}.{did_you_mean(missing[0], seen)}" if missing else "never all of the metrics at once."
-        return f"its evaluations have {what} They have: {', '.join(seen)}. Choose with --metric"
+            return f"training {self.plan.training} has no evaluation with {', '.join(metrics)}: see --training"
+        missing = [name for name in metrics if name not in seen and f"eval_{name}" not in seen]
+        problem = "never all of the metrics at once."
+        if missing:
+            problem = f"no {missing[0]!r}.{did_you_mean(missing[0], seen)}"
+        return f"its evaluations have {problem} They have: {', '.join(seen)}. Choose with --metric"
 
-    def _value(self, values: list[list[float]]) -> Any:
-        finite = [one for one in values if not any(map(math.isnan, one))]
-        if self.plan.value == "last" or len(self.plan.metric) > 1 or not finite:
-            chosen = values[-1]
-        else:
-            chosen = (max if self.plan.direction[0] == "maximize" else min)(finite)
-        if any(map(math.isnan, chosen)):
-            named = zip(self.plan.metric, chosen, strict=True)
-            raise NotANumber(", ".join(f"{name} is {value:.5g}" for name, value in named))
+    def _value(self, evaluations: list[list[float]]) -> float | list[float]:
+        """Return the values of the evaluation that counts.
+
+        Raises:
+            Unusable: they are not finite.
+        """
+        plan = self.plan
+        chosen = evaluations[-1]
+        if plan.value == "best" and len(plan.metric) == 1:
+            usable = [values for values in evaluations if why_unusable(values, plan.direction) is None]
+            choose = max if plan.direction[0] == "maximize" else min
+            chosen = choose(usable, default=chosen)
+        problem = why_unusable(chosen, plan.direction, plan.metric)
+        if problem is not None:
+            raise Unusable(problem)
         return chosen if len(chosen) > 1 else chosen[0]
-
-    def _found(self) -> dict[str, Any]:
-        """Return the content of the result file that the script writes."""
-        empty: dict[str, Any] = {"values": [], "seen": [], "pruned": None}
-        return json.loads(self.result.read_text()) if self.result.exists() else empty
-
-
-def start(
-    plan: SweepPlan, values: dict[str, Any], about: ChildTrial, stream: IO[bytes], gpus: str | None
-) -> subprocess.Popen[bytes]:
-    """Start the script.
-
-    Args:
-        plan: of the sweep.
-        values: of the trial.
-        about: the trial, for the script; the values of training arguments are added.
-        stream: gets its output.
-        gpus: its CUDA_VISIBLE_DEVICES; None leaves it as it is.
-    """
-    from ...facade import Seq2SeqTrainingArguments
-    from ...facade.arguments.sweep_trial import VARIABLE
-    from ...interception import environment
-
-    known = {one.name for one in fields(Seq2SeqTrainingArguments)} if plan.values_as == "arguments" else set()
-    about.values = {name: value for name, value in values.items() if name in known}
-    others = {name: value for name, value in values.items() if name not in known}
-    variables = {**os.environ, VARIABLE: about.as_json()}
-    environment.switch_on(variables)
-    environment.choose_keras_backend(variables)
-    if gpus is not None:
-        variables["CUDA_VISIBLE_DEVICES"] = gpus
-    if plan.values_as == "environment":
-        variables |= {name: str(value) for name, value in others.items()}
-    words = [word for name, value in others.items() for word in _words(plan, name, value)]
-    return subprocess.Popen(
-        [word.replace("{run}", about.run_name) for word in [*plan.command, *words]],
-        env=variables,
-        stdout=stream,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,  # Ctrl-C reaches the sweep only, which ends its processes in order
-    )
-
-
-def _words(plan: SweepPlan, name: str, value: Any) -> list[str]:
-    """Return the words of the command line for a value."""
-    if plan.values_as == "environment":
-        return []
-    if plan.values_as == "overrides":
-        return [f"{name}={value}"]
-    if name in plan.flags:
-        return [f"--{name}"] if value else []
-    return [f"--{name}", str(value)]

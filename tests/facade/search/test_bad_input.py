@@ -107,7 +107,7 @@ def test_a_value_that_is_no_number_is_a_failed_trial(tmp_path, caplog):
         space, lambda metrics: math.nan if next(count) < 2 else metrics["eval_loss"], n_trials=3
     )
     assert [trial.state.name for trial in made.study.trials] == ["FAIL", "COMPLETE", "COMPLETE"]
-    assert "Trial 0 fails: its objective is nan" in caplog.text
+    assert "Trial 0 fails: the objective is nan" in caplog.text
     assert made.evaluate()["eval_loss"] == best.objective
     with pytest.raises(ValueError, match=r"(?s)2 fail.*trial 0: .* nan.*trial 1: .* nan"):
         made.hyperparameter_search(space, lambda metrics: math.nan, n_trials=2)

@@ -60,6 +60,7 @@ def test_the_trial_of_a_process_that_is_gone_is_begun_again(tmp_path, name):
     goes_on_after_a_kill(tmp_path, f"sqlite:///{tmp_path / name}" if name == "s.db" else str(tmp_path / name))
 
 
+@pytest.mark.filterwarnings("ignore:Heartbeat of storage is supposed to be used")
 def test_a_trial_of_a_living_process_is_left_alone(tmp_path):
     """Negative control."""
     storage = open_storage(str(tmp_path / "s.log"))

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 
 from lightrainer.facade.arguments.sweep_trial import VARIABLE, ChildTrial
 from lightrainer.facade.search import sweep_reports
-from lightrainer.facade.search.sweep_reports import PrunedBySweep
+from lightrainer.facade.search.sweep_reports import EndedBySweep
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning's own
 
@@ -42,9 +42,9 @@ def test_a_trial_is_pruned_after_an_epoch_and_takes_no_training_arguments(tmp_pa
     monkeypatch.setattr("lightning.fabric.utilities.registry.entry_points", importlib.metadata.entry_points)
     quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
     data = DataLoader(torch.ones(4, 1))
-    for values, error, match in ({}, PrunedBySweep, ""), ({"learning_rate": 0.1}, ValueError, r"\(learning_rate\)"):
+    for values, error, match in ({}, EndedBySweep, ""), ({"learning_rate": 0.1}, ValueError, r"\(learning_rate\)"):
         monkeypatch.setenv(VARIABLE, ChildTrial(**told, values=values).as_json())
-        monkeypatch.setattr(sweep_reports, "_process", {})
+        monkeypatch.setattr(sweep_reports, "_process", sweep_reports._Process())
         trainer = lightning.Trainer(accelerator="cpu", max_epochs=2, val_check_interval=2, **quiet)
         with pytest.raises(error, match=match):
             trainer.fit(Module(), data, data)

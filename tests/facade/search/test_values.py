@@ -8,9 +8,10 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from tiny import arguments
 from transformers.utils import hp_naming
 
+from lightrainer.facade import Seq2SeqTrainingArguments
 from lightrainer.facade.arguments.trial_values import apply
 from lightrainer.facade.search.trial_folders import TrialShortNamer
-from lightrainer.tools.sweep.space import grid, read_space, suggest
+from lightrainer.tools.sweep.space import read_space
 
 NAMES = [
     ("learning_rate", "1e-3", 1e-3),
@@ -73,7 +74,7 @@ seed: 7
 def test_a_space_in_a_file(tmp_path):
     (tmp_path / "space.yaml").write_text(SPACE)
     trial = optuna.create_study().ask()
-    assert suggest(read_space(tmp_path / "space.yaml"), trial) == {**trial.params, "seed": 7}
+    assert read_space(str(tmp_path / "space.yaml")).suggest(trial) == {**trial.params, "seed": 7}
     assert trial.distributions == {
         "learning_rate": FloatDistribution(1e-5, 1e-2, log=True),
         "num_train_epochs": IntDistribution(1, 4),
@@ -87,7 +88,7 @@ def test_a_space_in_a_file(tmp_path):
 def test_quoted_texts_of_a_space_stay_texts(tmp_path, name):
     texts = ["01", "8", "ok", "nan", "1e-5"]
     (tmp_path / name).write_text(json.dumps({"fold": texts}))
-    assert read_space(tmp_path / name)[0].choices == tuple(texts)
+    assert read_space(str(tmp_path / name)).parameters[0].values() == tuple(texts)
 
 
 CONDITIONAL = """
@@ -101,12 +102,12 @@ seed: 7
 
 def test_parameters_beside_certain_values_only(tmp_path):
     (tmp_path / "space.yaml").write_text(CONDITIONAL)
-    space = read_space(tmp_path / "space.yaml")
-    drawn = lambda **values: suggest(space, optuna.trial.FixedTrial(values))
+    space = read_space(str(tmp_path / "space.yaml"))
+    drawn = lambda **values: space.suggest(optuna.trial.FixedTrial(values))
     assert drawn(kind="a", rate=0.1) == {"kind": "a", "rate": 0.1, "seed": 7}
     assert drawn(kind="b", rate=0.1, depth=2) == {"kind": "b", "rate": 0.1, "depth": 2, "seed": 7}
     assert drawn(kind="c", fast=True) == {"kind": "c", "fast": True, "seed": 7}
-    points = grid(space)
+    points = space.grid()
     assert len(points) == 3 + (2 + 2) + 2
     assert {"kind": "b", "rate": 0.1, "depth": 2, "seed": 7} in points
     assert {"kind": "b", "rate": pytest.approx(0.3), "seed": 7} in points
@@ -121,6 +122,9 @@ TEXTS = [
     ("a: [[1]]", r"values must be .*\[1\]"),
     ("a: {low: 1", "cannot be read"),
     ("a: {low: 1, high: 3}\nenqueue: [{a: 4}]", "4 of parameter 'a'"),
+    ("a: [1]\nb: [2]\na: [3]", "the key 'a' appears 2 times"),
+    ("a: {low: 1, low: 2, high: 3}", "the key 'low' appears 2 times"),
+    ("seed: {low: 0.0, high: 5.0}", "seed is a whole number"),
 ]
 
 
@@ -129,4 +133,39 @@ def test_a_space_that_cannot_be(tmp_path, text, match):
     path = tmp_path / "space.yaml"
     path.write_text(text)
     with pytest.raises(ValueError, match=match):
-        read_space(path)
+        read_space(str(path)).fitted(Seq2SeqTrainingArguments).check_enqueued()
+
+
+def test_a_json_space_with_a_key_twice_is_refused():
+    with pytest.raises(ValueError, match="the key 'seed' appears 2 times"):
+        read_space('{"seed": [1], "seed": [2]}')
+
+
+RANGES = [
+    ("weight_decay: {low: 0, high: 1}", FloatDistribution(0, 1)),
+    ("weight_decay: {low: 0, high: 4, step: 1}", FloatDistribution(0, 4, step=1)),
+    ("num_train_epochs: {low: 1, high: 4}", FloatDistribution(1, 4)),
+    ("num_train_epochs: {type: int, low: 1, high: 4}", IntDistribution(1, 4)),
+    ("warmup_steps: {low: 0, high: 100}", IntDistribution(0, 100)),
+    ("seed: {low: 0, high: 3}", IntDistribution(0, 3)),
+    ("width: {low: 0, high: 3}", IntDistribution(0, 3)),
+]
+
+
+@pytest.mark.parametrize(("text", "distribution"), RANGES)
+def test_whole_ends_are_a_range_of_floats_for_a_float_argument(tmp_path, text, distribution):
+    (tmp_path / "space.yaml").write_text(text)
+    (parameter,) = read_space(str(tmp_path / "space.yaml")).fitted(Seq2SeqTrainingArguments).parameters
+    assert parameter.distribution == distribution
+
+
+def test_other_choices_than_those_of_the_study_name_the_parameter(tmp_path):
+    (tmp_path / "space.yaml").write_text("rate: {low: 0.1, high: 0.2}\nkind: [a, b]")
+    study = optuna.create_study()
+    space = read_space(str(tmp_path / "space.yaml"))
+    study.optimize(lambda trial: len(space.suggest(trial)), n_trials=1)
+    (tmp_path / "space.yaml").write_text("rate: {low: 0.1, high: 0.9}\nkind: [a, b]")
+    read_space(str(tmp_path / "space.yaml")).require_compatible(study)
+    (tmp_path / "space.yaml").write_text("rate: {low: 0.1, high: 0.2}\nkind: [a, c]")
+    with pytest.raises(ValueError, match=r"kind was one of \['a', 'b'\].*'a', 'c'"):
+        read_space(str(tmp_path / "space.yaml")).require_compatible(study)

@@ -1,0 +1,158 @@
+"""The process of a script: its command line and environment, its start, its end."""
+
+# pyright: reportMissingImports=false
+# The folders beside this one are mapped to subpackages only when the package is built.
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from dataclasses import fields
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from .plan import SweepPlan
+
+if TYPE_CHECKING:
+    from ...facade.arguments.sweep_trial import ChildTrial
+    from .space import Value
+
+_KEEPER = Path(__file__).with_name("keeper.py")
+_KILLED = {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+"""Signals that come from outside; by others a process ends itself, when it crashes."""
+
+
+class ScriptProcess:
+    """Runs the script once, with all that it starts in the hands of a keeper (`keeper.py`).
+
+    Args:
+        plan: of the sweep.
+        values: of the trial.
+        trial: the trial, for the script; the values are added.
+        output: gets what the script prints.
+        gpus: its CUDA_VISIBLE_DEVICES; None leaves it as it is.
+    """
+
+    def __init__(
+        self, plan: SweepPlan, values: dict[str, Value], trial: ChildTrial, output: IO[bytes], gpus: str | None
+    ) -> None:
+        from ...facade import Seq2SeqTrainingArguments
+
+        known = set()
+        if plan.values_as == "arguments":
+            known = {field.name for field in fields(Seq2SeqTrainingArguments)}
+        trial.values = {name: value for name, value in values.items() if name in known}
+        options = {name: value for name, value in values.items() if name not in known}
+        variables = {}
+        if plan.values_as == "environment":
+            variables = options
+        else:
+            trial.options = options
+            trial.sets_fields = plan.values_as == "arguments"
+            trial.words = _option_words(options, plan.space.flags())
+        words = [word.replace("{run}", trial.run_name) for word in plan.passed_on]
+        # Python runs the keeper without site-packages, so that it starts in no time.
+        command = [sys.executable, "-I", "-S", str(_KEEPER), *plan.command, *words, *trial.words]
+        self._process = subprocess.Popen(
+            command,
+            env=_environment(trial, variables, gpus),
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C reaches the sweep only, which ends its processes in order
+        )
+
+    def wait(self, seconds: float | None = None) -> int | None:
+        """Return the exit status, or 128 and the number of a signal; None if it still runs after so many seconds."""
+        try:
+            return self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def stop(self) -> None:
+        """Let the script write its checkpoint, and end; after a minute it is killed."""
+        if self._process.poll() is None:
+            self._process.terminate()
+
+    def kill(self) -> None:
+        """Kill the script, and all that it started."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
+def was_killed(status: int) -> bool:
+    """Return whether an exit status is that of a process that was killed from outside."""
+    return status < 0 or status - 128 in _KILLED
+
+
+def crash(status: int) -> str | None:
+    """Return the name of the signal by which a process ended itself, such as `SIGSEGV`; None for another end."""
+    try:
+        return signal.Signals(status - 128).name
+    except ValueError:
+        return None
+
+
+def set_objective(plan: SweepPlan) -> None:
+    """Ask the script for its metric and direction, if the command line names none; print them with the reason."""
+    if plan.metric:
+        return
+    from ...facade.arguments.sweep_trial import ChildTrial
+
+    with tempfile.TemporaryDirectory() as folder, open(os.devnull, "wb") as nowhere:
+        result = Path(folder) / "objective.json"
+        question = ChildTrial(storage="", study="", number=0, metrics=[], result=str(result), run_name="run", asks=True)
+        process = ScriptProcess(plan, plan.space.first(), question, nowhere, plan.gpus[0])
+        try:
+            status = process.wait()
+        finally:
+            process.kill()
+        answer = {
+            "metric": "eval_loss",
+            "greater_is_better": False,
+            "why": f"The script made no TrainingArguments, and ended with exit code {status}.",
+        }
+        if result.exists():
+            answer = json.loads(result.read_text())
+    plan.metric = [answer["metric"]]
+    plan.direction = plan.direction or ["maximize" if answer["greater_is_better"] else "minimize"]
+    print(f"Objective: {plan.goal}. {answer['why']}", file=sys.stderr)
+
+
+def _environment(trial: ChildTrial, variables: dict[str, Value], gpus: str | None) -> dict[str, str]:
+    """Return the environment of a script.
+
+    Args:
+        trial: its trial.
+        variables: values that it gets as variables; null unsets one.
+        gpus: CUDA_VISIBLE_DEVICES; None leaves it as it is.
+    """
+    from ...facade.arguments.sweep_trial import VARIABLE
+    from ...interception import environment
+    from ...lightning_modules.checkpoints.owners import JOB
+
+    found: dict[str, Any] = {**os.environ, **variables, VARIABLE: trial.as_json(), JOB: trial.owner}
+    environment.switch_on(found)
+    environment.choose_keras_backend(found)
+    if gpus is not None:
+        found["CUDA_VISIBLE_DEVICES"] = gpus
+    return {name: str(value) for name, value in found.items() if value is not None}
+
+
+def _option_words(options: dict[str, Value], flags: set[str]) -> list[str]:
+    """Return the words of the command line for values; a flag that is off and null are left out."""
+    words = []
+    for name, value in options.items():
+        if value is None or (name in flags and not value):
+            continue
+        if name in flags:
+            words.append(f"--{name}")
+        elif str(value).startswith("-"):  # argparse takes `-1e-05` for an option
+            words.append(f"--{name}={value}")
+        else:
+            words += [f"--{name}", str(value)]
+    return words

@@ -1,0 +1,111 @@
+"""The values of a trial of a sweep in its script: options, training arguments, and values that nothing reads."""
+
+import argparse
+import sys
+from dataclasses import dataclass
+
+import pytest
+from tiny import arguments
+
+from lightrainer import TrainingArguments
+from lightrainer.facade.arguments import sweep_trial
+from lightrainer.facade.arguments.trial_options import parse_with_trial
+
+PARSE = argparse.ArgumentParser.parse_known_args
+
+
+@pytest.fixture
+def trial(tmp_path, monkeypatch):
+    """Make this process that of a trial with these values; return the trial."""
+
+    def begin(**about):
+        made = sweep_trial.ChildTrial(
+            storage="", study="s", number=0, metrics=["loss"], result=str(tmp_path / "result.json"), run_name="run-0",
+            owner="me", **about,
+        )  # fmt: skip
+        monkeypatch.setenv(sweep_trial.VARIABLE, made.as_json())
+        monkeypatch.setattr(sys, "argv", ["script.py", "--kept", "1", *made.words])
+        monkeypatch.setattr(
+            argparse.ArgumentParser,
+            "parse_known_args",
+            lambda parser, args=None, namespace=None: parse_with_trial(PARSE, parser, args, namespace),
+        )
+        return sweep_trial.this_trial()
+
+    yield begin
+    sweep_trial._read.cache_clear()
+
+
+def parser(**options):
+    made = argparse.ArgumentParser()
+    for name, settings in {"kept": {}, **options}.items():
+        made.add_argument(f"--{name.replace('_', '-')}", **settings)
+    return made
+
+
+def test_an_option_with_the_name_of_an_argument_gets_its_value(trial):
+    trial(values={"learning_rate": 0.1})
+    options = parser(learning_rate={"type": float, "default": 1e-3}).parse_args()
+    assert (options.kept, options.learning_rate) == ("1", 0.1)
+
+
+def test_null_flags_and_negative_numbers_reach_options(trial):
+    values = {"depth": None, "fast": True, "slow": False, "compile": False, "shift": -1e-5}
+    trial(options=values, words=["--fast", "True", "--shift=-1e-05"])
+    flag = {"action": "store_true"}
+    options = parser(
+        depth={"type": int, "default": 4}, fast=flag, slow=flag, shift={"type": float},
+        compile={"action": argparse.BooleanOptionalAction, "default": True},
+    ).parse_args()  # fmt: skip
+    assert {name: getattr(options, name) for name in values} == values
+
+
+def test_options_that_a_second_parser_reads(trial, tmp_path):
+    about = trial(options={"width": 3}, words=["--width", "3"])
+    _, rest = parser().parse_known_args()
+    assert about.problem(arguments(tmp_path / "out")).startswith("Nothing in the script has read width")
+    assert parser(width={"type": int}).parse_args(rest).width == 3
+    assert about.problem(arguments(tmp_path / "out")) is None
+
+
+def test_a_field_of_a_subclass_takes_an_option(trial, tmp_path):
+    @dataclass
+    class Own(TrainingArguments):
+        width: int = 8
+
+    about = trial(options={"width": 32})
+    parser().parse_args()
+    args = Own(tmp_path / "out", width=2)
+    assert args.width == 32
+    assert about.problem(args) is None
+
+
+@dataclass
+class Overwriting(TrainingArguments):
+    def __post_init__(self):
+        super().__post_init__()
+        self.weight_decay = 0.5
+
+
+@pytest.mark.parametrize("name", ["learning_rate", "lr_scheduler_type", "warmup_steps"])
+def test_a_value_that_is_overwritten_after_construction_is_named(trial, tmp_path, name):
+    values = {"learning_rate": 0.1, "lr_scheduler_type": "cosine", "warmup_steps": 3}
+    about = trial(values=values)
+    args = arguments(tmp_path / "out")
+    assert about.problem(args) is None
+    setattr(args, name, "other")
+    assert about.problem(args).startswith(f"{name} of the trial is {values[name]}")
+
+
+def test_a_value_that_a_subclass_overwrites_is_named(trial, tmp_path):
+    about = trial(values={"weight_decay": 0.1})
+    assert "weight_decay" in about.problem(Overwriting(tmp_path / "out"))
+
+
+def test_all_arguments_of_a_trial_have_its_folder_and_those_of_another_have_another(trial, tmp_path):
+    trial()
+    first = TrainingArguments(tmp_path / "out")
+    assert first.output_dir == TrainingArguments(tmp_path / "out").output_dir == str(tmp_path / "out" / "run-0")
+    assert TrainingArguments(first.output_dir).output_dir == first.output_dir
+    (tmp_path / "out" / "run-0" / ".owner").write_text("somebody else")
+    assert TrainingArguments(tmp_path / "out").output_dir == str(tmp_path / "out" / "run-0-2")
