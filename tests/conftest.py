@@ -67,6 +67,8 @@ LONGEST = (
     "deepspeed_runs",
     "ddp/test_splitting.py",
     "parity/test_newest.py",
+    "promises/test_user_code.py",
+    "promises/test_walk.py",
     "examples/test_scripts.py",
     "package/test_sweep.py",
     "ddp",
