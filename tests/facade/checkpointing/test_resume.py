@@ -140,6 +140,7 @@ def test_the_batch_read_ahead_is_read_again(tmp_path, name, workers):
     damaged = [*items]
     damaged[12] = {**items[12], "x": items[12]["x"] * float("nan")}
     options = {"data_collator": None, "train_sampling_strategy": "sequential", "dataloader_num_workers": workers}
+    options |= {"max_steps": 6, "eval_strategy": "no"}
     whole = train(tmp_path / "whole", data=REPAIRED[name](items), **options)
     train(tmp_path / "damaged", data=REPAIRED[name](damaged), stop=3, **options)
     resumed = train(
