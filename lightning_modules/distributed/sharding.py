@@ -114,7 +114,7 @@ def fully_sharded(
 
 def resharded(model: nn.Module) -> nn.Module:
     """Free parameters that a forward pass left gathered in a model of `fully_shard`; return the model."""
-    for module in filter(_is_gathered_by_layers, model.modules()):
+    for module in filter(is_fully_sharded, model.modules()):
         sharded: Any = module
         sharded.reshard()
     return model
@@ -140,8 +140,13 @@ def _mean(gradient: torch.Tensor) -> torch.Tensor:
 
 def is_sharded(model: nn.Module) -> bool:
     """Return whether a model is sharded, even if some parameters are gathered at the moment."""
-    others = _is_gathered_by_layers(model) or is_split(model) or deepspeed_engine.shards_weights(model)
+    others = is_fully_sharded(model) or is_split(model) or deepspeed_engine.shards_weights(model)
     return _is_wrapper(model) or others
+
+
+def is_fully_sharded(model: nn.Module) -> bool:
+    """Return whether `fully_shard` was applied to a model."""
+    return any(cls.__name__ == "FSDPModule" for cls in type(model).__mro__)
 
 
 def is_split(model: nn.Module) -> bool:
@@ -153,7 +158,7 @@ def is_split(model: nn.Module) -> bool:
 def unsynchronised(model: nn.Module) -> Iterator[None]:
     """Do not reduce gradients in backward passes of the block, for a wrapped or plain model."""
     wrapper: Any = model
-    if _is_gathered_by_layers(model):
+    if is_fully_sharded(model):
         wrapper.set_requires_gradient_sync(False)
         try:
             yield
@@ -318,10 +323,6 @@ def _library_of(model: nn.Module) -> Any:
 
 def _is_wrapper(model: nn.Module) -> bool:
     return type(model).__name__ == "FullyShardedDataParallel"
-
-
-def _is_gathered_by_layers(model: nn.Module) -> bool:
-    return any(cls.__name__ == "FSDPModule" for cls in type(model).__mro__)
 
 
 def _below(model: nn.Module) -> list[tuple[str, nn.Module]]:

@@ -115,11 +115,16 @@ class BatchMetrics(nn.Module):
         for metric, given in self._arguments(predictions, labels, **further):
             _show_shapes(metric, given)
 
-    def compute(self) -> dict[str, Any]:
-        """Return the values by name, over all batches and processes: each process has to call this."""
+    def compute(self, process_group: Any = None) -> dict[str, Any]:
+        """Return the values by name, over all batches and processes: each process has to call this.
+
+        Args:
+            process_group: processes that saw different samples; by default all, or those that a metric names itself.
+        """
         values: dict[str, Any] = {}
         for name, metric in zip(self.names, self.metrics, strict=True):
-            values |= _named_values(name, metric, metric.compute())
+            with _synchronised_over(metric, process_group):
+                values |= _named_values(name, metric, metric.compute())
         return values
 
     def value_names(self) -> list[str]:
@@ -204,6 +209,19 @@ def _each(metric: Any) -> Iterable[Any]:
     return list(metric.values(copy_state=False)) if isinstance(metric, MetricCollection) else [metric]
 
 
+@contextlib.contextmanager
+def _synchronised_over(metric: Any, process_group: Any) -> Iterator[None]:
+    """Let metrics add up these processes, unless they name others; not longer, as groups cannot be copied."""
+    unset = [one for one in _each(metric) if one.process_group is None]
+    for one in unset:
+        one.process_group = process_group
+    try:
+        yield
+    finally:
+        for one in unset:
+            one.process_group = None
+
+
 def _named_values(name: str, metric: Any, value: Any) -> dict[str, Any]:
     if isinstance(value, Mapping):
         return {f"{name}_{key}" if name else str(key): part for key, part in value.items()}
@@ -268,11 +286,11 @@ class StageMetrics:
             metrics = self._sets[stage][loader]
             (metrics.update if counts else metrics.update_without_counting)(predictions, labels, **further)
 
-    def take(self, stage: str) -> list[dict[str, Any]]:
-        """Return the values by name, for each loader; the metrics are empty then."""
+    def take(self, stage: str, process_group: Any = None) -> list[dict[str, Any]]:
+        """Return the values by name, for each loader, see `BatchMetrics.compute`; the metrics are empty then."""
         values = []
         for metrics in self._sets.get(stage, []):
-            values.append(metrics.compute())
+            values.append(metrics.compute(process_group))
             metrics.reset()
         return values
 

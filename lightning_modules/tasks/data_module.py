@@ -8,7 +8,6 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import torch.distributed as dist
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sampler
 from typing_extensions import Self
 
@@ -22,6 +21,7 @@ from ..data.lengths import column_lengths, is_table, sample_lengths
 from ..data.loaders import build_loader
 from ..internals.lightning_import import BatchSizeFinder, LightningDataModule, callbacks_of
 from ..internals.lightning_internals import made_by_cli, use_distributed_samplers, uses_distributed_samplers
+from .data_share import DataShare, data_share
 from .resuming import ResumingCallback
 
 _KEEP_ALL_COLUMNS = "name those to keep: columns=[...]"
@@ -46,7 +46,8 @@ class DataModule(LightningDataModule):
     """As the datasets and the `dataloader_*` and `*_batch_size` arguments of a Trainer, for `lightning.Trainer`.
 
     The loaders are those of `build_loader`: an order that depends on seed and epoch alone, whole batches shared out to
-    the processes in turn (Lightning's own distributed sampler is switched off for it), and the position in the data in
+    the processes in turn (Lightning's own distributed sampler is switched off for it; processes that hold parts of the
+    same layers get the same batches), and the position in the data in
     every checkpoint, so that `fit(..., ckpt_path=...)` goes on with the very next batch. That works with any
     LightningModule. Loaders of `predict` are torch's own, with Lightning's sampler, which it needs to join predictions.
 
@@ -269,7 +270,7 @@ class DataModule(LightningDataModule):
     def _first_samples(self, stream: IterableDataset) -> list[Any]:
         """Return the samples that `overfit_batches` repeats, as a stream may begin with others each time."""
         wanted: Any = getattr(self.trainer, "overfit_batches", 0)
-        return list(itertools.islice(iter(stream), int(wanted) * self.batch_size * self._place()[1]))
+        return list(itertools.islice(iter(stream), int(wanted) * self.batch_size * self._share().shares))
 
     def _is_running(self) -> bool:
         return self.trainer is not None and self.trainer.state.status == "running"
@@ -285,7 +286,7 @@ class DataModule(LightningDataModule):
         return self._loader(dataset, self._eval_batch_size, sampler)
 
     def _loader(self, dataset: Any, batch_size: int, sampler: Any, **options: Any) -> EpochLoader:
-        rank, world_size = self._place()
+        share = self._share()
         dataset, collate = self._columns(dataset)
         return build_loader(
             dataset,
@@ -293,8 +294,9 @@ class DataModule(LightningDataModule):
             collate_fn=collate,
             sampler=sampler,
             seed=self.seed,
-            rank=rank,
-            world_size=world_size,
+            rank=share.rank,
+            world_size=share.world_size,
+            copies=share.copies,
             **self._workers(),
             **options,
         )
@@ -318,7 +320,7 @@ class DataModule(LightningDataModule):
         if columns is None:
             return dataset, self.collate_fn
         name, advice = type(getattr(module, "model", None)).__name__, _KEEP_ALL_COLUMNS
-        logger, removed = _logger if self.columns is None and self._place()[0] == 0 else None, ()
+        logger, removed = _logger if self.columns is None and self._share().rank == 0 else None, ()
         if is_table(dataset):
             removed = set(dataset.column_names).difference(columns)
             dataset = remove_unused(dataset, columns, name, logger=logger, advice=advice)
@@ -335,12 +337,10 @@ class DataModule(LightningDataModule):
         }
 
     def _seeding_of_workers(self) -> Callable[[int], None]:
-        return functools.partial(seed_worker, num_workers=self.num_workers, rank=self._place()[0])
+        return functools.partial(seed_worker, num_workers=self.num_workers, rank=self._share().share)
 
-    def _place(self) -> tuple[int, int]:
-        if self.trainer is not None:
-            return self.trainer.global_rank, self.trainer.world_size
-        return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+    def _share(self) -> DataShare:
+        return data_share(self.trainer)
 
     def _accumulation(self) -> int:
         return 1 if self.trainer is None else self.trainer.accumulate_grad_batches

@@ -29,6 +29,7 @@ from .batch_inputs import (
     samples_that_count,
     split_labels,
 )
+from .data_share import data_share
 from .model_module import ModelSource
 from .optimizer_module import OptimizerModule
 from .step_window import batches_per_step
@@ -329,7 +330,8 @@ class LossModule(OptimizerModule):
         loaders = self._loaders(stage)
         if isinstance(loaders, (Mapping, list, tuple)):
             loaders = list(loaders.values() if isinstance(loaders, Mapping) else loaders)[index]
-        return samples_that_count(loaders, batch, batch_idx, self.trainer.global_rank, self.trainer.world_size)
+        own = data_share(self.trainer)
+        return samples_that_count(loaders, batch, batch_idx, own.share, own.shares)
 
     def _count(self, stage: str, loader: int, batch: Any, loss: torch.Tensor, outputs: Any, *, counts: bool) -> None:
         if self._counted[stage].metrics is not None:
@@ -358,9 +360,11 @@ class LossModule(OptimizerModule):
     @stop_iteration_surfaces
     def _log_metrics(self, stage: str) -> None:
         loaders = self._loaders(stage) if stage != "train" else None
-        numbers: dict[str, Any] = {}
-        for index, computed in enumerate(self._counted[stage].take(stage)):
+        mesh = self.device_mesh
+        group = None if mesh is None else mesh["data_parallel"].get_group()
+        for index, computed in enumerate(self._counted[stage].take(stage, group)):
             _require_no_loss(computed)
+            numbers: dict[str, Any] = {}
             for name, value in computed.items():
                 full_name = name_in_stage(stage, name, loaders, index)
                 self.metric_values[full_name] = value
@@ -369,7 +373,6 @@ class LossModule(OptimizerModule):
                     self._warn_of_not_logged(full_name, value)
                 for entry_name, entry in entries.items():
                     numbers[name_in_stage(stage, entry_name, loaders, index)] = entry
-        if numbers:
             self.log_dict(numbers, prog_bar=True, sync_dist=True, add_dataloader_idx=False)
 
     def _warn_of_not_logged(self, name: str, value: Any) -> None:

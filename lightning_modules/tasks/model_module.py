@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 from torch import nn
@@ -12,12 +12,16 @@ from typing_extensions import Self
 
 from ..checkpoints import save_weights
 from ..common.class_paths import build_described, is_description, resolve
+from ..common.dtensor import is_part
 from ..common.local_paths import require_local
 from ..internals.lightning_internals import made_by_cli
 from ..models.inspection import base_of_adapter, signature_columns, unwrap_model
 from ..models.neftune import neftune_hook
 from ..optim.module_optimizers import to_plain_setting
 from .module_callback import HookedModule
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 ModelSource = Callable[[], nn.Module] | nn.Module | dict[str, Any] | None
 """A model; a function that makes it; or {"class_path": ..., "init_args": {...}}."""
@@ -116,7 +120,7 @@ class ModelModule(HookedModule):
                 raise TypeError(f"`model` is a function that returned a {type(made).__name__}, not a torch.nn.Module.")
             self.model = made
         if self.device_mesh is not None and self.model is not None:
-            self._shard(self.device_mesh["data_parallel"])
+            self._shard(self.device_mesh)
 
     def begin_fit(self) -> None:
         """Put the model into training mode, in which `from_pretrained` does not leave it, and add NEFTune's noise.
@@ -173,16 +177,32 @@ class ModelModule(HookedModule):
     def _is_first(self) -> bool:
         return not dist.is_initialized() or dist.get_rank() == 0
 
-    def _shard(self, mesh: Any) -> None:
-        from ..common.collectives import broadcast_weights
-        from ..distributed.sharding import fully_sharded, is_sharded, modules_by_class
+    def _shard(self, mesh: DeviceMesh) -> None:
+        """Shard over the data-parallel dimension of a mesh what the user has not; tensor parallelism is the user's."""
+        from ..common.collectives import broadcast_tensors
+        from ..distributed.sharding import fully_sharded, is_fully_sharded, modules_by_class
 
-        if is_sharded(self.model):
+        replicas = _dimension(mesh, "data_parallel")
+        parts = _dimension(mesh, "tensor_parallel")
+        parameters = list(self.model.parameters())
+        is_split = any(_is_over(parameter, "tensor_parallel") for parameter in parameters)
+        if parts.size() > 1 and not is_split:
+            raise ValueError(
+                f"tensor_parallel_size={parts.size()}, but no layer of {type(self.model).__name__} is split: the same "
+                f"model would be trained {parts.size()} times. Pass ModelParallelStrategy(data_parallel_size="
+                f"{mesh.size()}, tensor_parallel_size=1) to shard it over all processes, or override configure_model: "
+                'make self.model, call parallelize_module(self.model, self.device_mesh["tensor_parallel"], plan), then '
+                "super().configure_model()."
+            )
+        if is_fully_sharded(self.model) or all(_is_over(parameter, "data_parallel") for parameter in parameters):
             return
-        if not any(parameter.is_meta for parameter in self.model.parameters()):
-            broadcast_weights(self.model)
-        names = self.shard_layers or getattr(self.model, "_no_split_modules", None) or []
-        fully_sharded(self.model, mesh, layers=modules_by_class(self.model, set(names)))
+
+        whole = [tensor for tensor in (*parameters, *self.model.buffers()) if not is_part(tensor)]
+        if not any(tensor.is_meta for tensor in whole):
+            broadcast_tensors(whole)
+        if replicas.size() > 1 or not is_split:
+            names = self.shard_layers or getattr(self.model, "_no_split_modules", None) or []
+            fully_sharded(self.model, replicas, layers=modules_by_class(self.model, set(names)))
 
     def _end_fit(self) -> None:
         noise, self._noise = self._noise, None
@@ -191,6 +211,23 @@ class ModelModule(HookedModule):
         config, self._cached = self._cached, None
         if config is not None:
             config.use_cache = True
+
+
+def _dimension(mesh: DeviceMesh, name: str) -> DeviceMesh:
+    """Return one dimension of the mesh of a strategy."""
+    names = mesh.mesh_dim_names or ()
+    if set(names) != {"data_parallel", "tensor_parallel"}:
+        raise ValueError(
+            f"The device mesh of the strategy has the dimensions {names}, but the module shards its model over "
+            '"data_parallel", after a split over "tensor_parallel", as ModelParallelStrategy names them. Override '
+            "configure_model, and shard the model there."
+        )
+    return mesh[name]
+
+
+def _is_over(tensor: Any, name: str) -> bool:
+    """Return whether a tensor is a DTensor on a mesh with this dimension."""
+    return is_part(tensor) and name in (tensor.device_mesh.mesh_dim_names or ())
 
 
 def _require_own_way(module: ModelModule, given: Any) -> None:

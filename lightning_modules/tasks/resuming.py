@@ -194,7 +194,8 @@ class ResumableModule(LightningModule):
         """Give weights the names that this module has for them, for strategies that load them by themselves."""
         super().on_load_checkpoint(checkpoint)
         checkpoint.setdefault("callbacks", {})  # without it Lightning calls no callback
-        checkpoint["state_dict"] = self._under_own_names(checkpoint["state_dict"])
+        if "state_dict" in checkpoint:  # not if the strategy has loaded the weights itself
+            checkpoint["state_dict"] = self._under_own_names(checkpoint["state_dict"])
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """As that of `nn.Module`, but compiled models load weights of models that are not compiled, and the reverse."""
