@@ -7,7 +7,7 @@ import functools
 import logging
 import signal
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
@@ -126,6 +126,30 @@ def evaluate_inside_fit(trainer: Trainer, loader: Any) -> None:
         epoch_loop.val_loop = usual_loop
         trainer.limit_val_batches = usual_limit
         connector._first_loop_iter = first_iteration
+
+
+def log_of_loader(module: Any, index: int, numbers: Mapping[str, Any], **options: Any) -> None:
+    """Log values as those of one loader when an evaluation ends; Lightning would add them to the results of all.
+
+    Args:
+        module: in a hook `on_validation_epoch_end` or `on_test_epoch_end`.
+        index: of the loader.
+        numbers: the values by name.
+        options: of `log_dict`.
+    """
+    trainer: Trainer = module.trainer
+    loops: dict[Any, Any] = {TrainerFn.VALIDATING: trainer.validate_loop, TrainerFn.TESTING: trainer.test_loop}
+    loop = loops.get(trainer.state.fn, trainer.fit_loop.epoch_loop.val_loop)
+    results: Any = trainer._results
+    of_loaders = loop._logged_outputs
+    if len(of_loaders) == 1 or len(of_loaders) != loop.num_dataloaders:  # fewer where a loader has no batch
+        module.log_dict(numbers, **options)
+        return
+
+    results.dataloader_idx = index
+    module.log_dict(numbers, **options)
+    of_loaders[index].update(trainer._logger_connector.update_eval_epoch_metrics())
+    results.dataloader_idx = None
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from ..common.class_paths import build_described, is_description
 from ..common.nested import find_batch_size
 from ..common.stop_iteration import stop_iteration_surfaces
 from ..evaluation.metrics import StageMetrics, as_batch_metrics, as_numbers, name_in_stage
+from ..internals.lightning_internals import log_of_loader
 from ..models.inspection import accepts_loss_kwargs, base_of_adapter, predicts_next_token
 from ..models.outputs import CACHES, predictions_in, read_loss
 from ..optim.module_optimizers import OptimizerSetting, ScheduleSetting, to_stored_setting
@@ -373,7 +374,14 @@ class LossModule(OptimizerModule):
                     self._warn_of_not_logged(full_name, value)
                 for entry_name, entry in entries.items():
                     numbers[name_in_stage(stage, entry_name, loaders, index)] = entry
-            self.log_dict(numbers, prog_bar=True, sync_dist=True, add_dataloader_idx=False)
+            self._log_numbers(stage, index, numbers)
+
+    def _log_numbers(self, stage: str, index: int, numbers: dict[str, Any]) -> None:
+        options: dict[str, Any] = {"prog_bar": True, "sync_dist": True, "add_dataloader_idx": False}
+        if stage == "train":
+            self.log_dict(numbers, **options)
+        else:
+            log_of_loader(self, index, numbers, **options)
 
     def _warn_of_not_logged(self, name: str, value: Any) -> None:
         if name in self._not_logged:

@@ -4,6 +4,7 @@ import contextlib
 import functools
 
 import module_world
+import plain_fit
 import pytest
 import torch
 from lightning.pytorch import Callback
@@ -258,3 +259,23 @@ def test_failed_evaluation_lets_go_of_its_data():
 
     module.at_end_of_step = evaluate
     fit(trainer, module)
+
+
+class OfLoaders(plain_fit.Model):
+    """Logs a number for each loader when an evaluation ends."""
+
+    def test_step(self, batch, batch_idx, dataloader_idx=0):
+        self.log("seen", dataloader_idx)
+
+    def on_test_epoch_end(self):
+        for index in range(2):
+            lightning_internals.log_of_loader(self, index, {f"end_{index}": 10.0 + index}, add_dataloader_idx=False)
+
+
+def test_values_of_one_loader():
+    trainer, data = plain_fit.make_trainer(), plain_fit.Loader()
+    results = trainer.test(OfLoaders(), [data, data], verbose=False)
+    expected = [{f"seen/dataloader_idx_{index}": index, f"end_{index}": 10 + index} for index in range(2)]
+    assert results == expected
+    assert trainer.callback_metrics == expected[0] | expected[1]
+    assert plain_fit.make_trainer().test(OfLoaders(), data, verbose=False) == [{"seen": 0, "end_0": 10, "end_1": 11}]

@@ -1,12 +1,14 @@
 """`LossModule` under a plain `lightning.Trainer`; `tests/parity/test_plain_lightning.py` compares its numbers."""
 
 import types
+from pathlib import Path
 
 import pytest
 import torch
+from lightning.pytorch.loggers import CSVLogger
 from module_world import Net, Seen, make_trainer, points, seeded
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 from torchmetrics import MetricCollection
 from torchmetrics.classification import MulticlassAccuracy, MulticlassConfusionMatrix, MulticlassF1Score
 
@@ -110,12 +112,50 @@ def test_vectors_are_logged_entry_by_entry_and_matrices_are_named(caplog):
     metrics = {"count": per_class, "confusion": MulticlassConfusionMatrix(3)}
     module, labels = make_module(metrics=metrics), torch.stack([item["labels"] for item in points(10)])
     loaders = [loader(10), loader(10)]
-    logged = make_trainer().validate(module, loaders, verbose=False)[0]
+    logged = make_trainer().validate(module, loaders, verbose=False)[1]
     found = [logged[f"val_count_{index}/dataloader_idx_1"] for index in range(3)]
     assert found == torch.bincount(labels, minlength=3).tolist()
     warnings = [record.getMessage() for record in caplog.records if "confusion" in record.getMessage()]
     assert len(warnings) == 2, "one for each loader"
     assert "(3, 3)" in warnings[0]
+
+
+class Stream(IterableDataset):
+    """Samples without a length."""
+
+    def __init__(self, samples):
+        self.samples = samples
+
+    def __iter__(self):
+        return iter(self.samples)
+
+
+@pytest.mark.parametrize("verb", ["validate", "test", "fit"])
+@pytest.mark.parametrize("kind", ["dict", "list", "without length"])
+def test_each_of_several_sets_has_its_own_results(verb, kind, tmp_path):
+    """Lightning would add what is logged at the end of the epoch to the results of every set."""
+    stage = "test" if verb == "test" else "val"
+    sets = [points(10), points(7, seed=4)]
+    wrapped = [Stream(samples) if kind == "without length" else samples for samples in sets]
+    loaders = [DataLoader(samples, batch_size=4) for samples in wrapped]
+    names = [f"{stage}_right/dataloader_idx_{index}" for index in range(2)]
+    if kind == "dict":
+        loaders = dict(zip(("near", "far"), loaders, strict=True))
+        names = [f"{stage}_near_right", f"{stage}_far_right"]
+
+    module, logger = make_module(metrics={"right": MICRO}), CSVLogger(tmp_path)
+    trainer = make_trainer(logger=logger, num_sanity_val_steps=1, max_epochs=1)
+    if verb == "fit":
+        trainer.fit(module, loader(), loaders)
+    else:
+        results = getattr(trainer, verb)(module, loaders, verbose=False)
+        assert [[name for name in names if name in result] for result in results] == [[name] for name in names]
+        assert [len(result) for result in results] == [2, 2], "loss and metric"
+
+    logged = (Path(logger.log_dir) / "metrics.csv").read_text()
+    assert all(name in logged for name in names)
+    for name, samples in zip(names, sets, strict=True):
+        assert float(trainer.callback_metrics[name]) == accuracy(module.model, samples)
 
 
 @pytest.mark.parametrize(
