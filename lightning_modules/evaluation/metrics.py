@@ -239,7 +239,7 @@ def _as_metric(name: str, value: Any) -> Any:
 
 def _require_metrics(named: Mapping[str, Any]) -> None:
     wrong = [
-        f"{name!r}: {type(metric).__name__}" if name else type(metric).__name__
+        f"{name!r}: {_kind_of(metric)}" if name else _kind_of(metric)
         for name, metric in named.items()
         if not isinstance(metric, (Metric, MetricCollection))
     ]
@@ -248,6 +248,10 @@ def _require_metrics(named: Mapping[str, Any]) -> None:
             f"metrics is {', '.join(wrong) or 'empty'}: expected is a torchmetrics Metric, a MetricCollection (also of "
             "a list), or a dict of them and of functions, {'accuracy': function}."
         )
+
+
+def _kind_of(value: Any) -> str:
+    return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
 
 
 def _further_parameters(prepare: Callable[..., Any] | None) -> list[str]:

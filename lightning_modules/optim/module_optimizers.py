@@ -27,6 +27,9 @@ OptimizerSetting = OptimizerConfig | dict[str, Any] | Callable[[Any], Optimizer]
 """A function is called with parameter groups."""
 ScheduleSetting = ScheduleConfig | dict[str, Any] | Callable[[Optimizer], LRScheduler] | None
 
+_FIELDS_OF_TORCH = {"lr": "'learning_rate'", "eps": "'epsilon'", "betas": "'beta1' and 'beta2'"}
+"""What torch calls fields of `OptimizerConfig`."""
+
 Config = TypeVar("Config", OptimizerConfig, ScheduleConfig)
 
 
@@ -163,13 +166,21 @@ def _as_setting(given: Any, config: type[Config], argument: str) -> Any:
         known = [field.name for field in dataclasses.fields(config)]
         unknown = [name for name in given if name not in known]
         if unknown:
+            near = _FIELDS_OF_TORCH.get(unknown[0])
+            advice = did_you_mean(unknown[0], known) if near is None else f" Use {near}."
             raise ValueError(
-                f"`{argument}` has no {unknown[0]!r}.{did_you_mean(unknown[0], known)} A dict has the fields of "
+                f"`{argument}` has no {unknown[0]!r}.{advice} A dict has the fields of "
                 f"{config.__name__} ({', '.join(known)}), or 'class_path' and 'init_args'."
             )
         return config(**given)
     if callable(given):
         return given
+    if isinstance(given, (Optimizer, LRScheduler)):
+        name, of = type(given).__name__, "groups" if argument == "optimizer" else "optimizer"
+        raise TypeError(
+            f"`{argument}` is a {name} object, but the model may still be moved or sharded. Pass a function that makes "
+            f"it: {argument}=lambda {of}: {name}({of}, ...), or {{'class_path': ..., 'init_args': {{...}}}}."
+        )
     raise TypeError(
         f"`{argument}` is a {type(given).__name__}, but expected is a {config.__name__}, a dict of its fields, a dict "
         "with 'class_path' and 'init_args', or a function."

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sampler
+from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, Sampler
 from typing_extensions import Self
 
 from ..common.class_paths import build_described, is_description
@@ -54,7 +54,8 @@ class DataModule(LightningDataModule):
     Args:
         train_dataset: map-style (also of the library `datasets`) or iterable; or a function without arguments that
             makes it, called once in every process, in `setup`. Subclasses may set the attributes in `setup` too.
-        val_dataset: the same, or a dict of them: each is then evaluated by itself, under its name.
+        val_dataset: the same, or a dict of them: each is then evaluated by itself, under its name. Or a list of
+            `Dataset` objects, which Lightning numbers.
         test_dataset: as `val_dataset`.
         predict_dataset: as `train_dataset`.
         collate_fn: list of samples -> batch. By default `default_data_collator` for samples with columns, and torch's
@@ -195,6 +196,7 @@ class DataModule(LightningDataModule):
         dataset = self.train_dataset
         if dataset is None:
             raise ValueError(f"{type(self).__name__} has no train_dataset: pass it, or set it in setup.")
+        _require_dataset(dataset, "train_dataset")
         again_and_again = self.trainer is not None and getattr(self.trainer, "overfit_batches", 0) > 0
         stream = isinstance(dataset, IterableDataset)
         if stream and again_and_again:
@@ -217,17 +219,18 @@ class DataModule(LightningDataModule):
         return loader
 
     def val_dataloader(self) -> Any:
-        """Return batches to validate on: a loader, or a dict of them."""
-        return self._evaluation_loaders(self.val_dataset)
+        """Return batches to validate on: a loader, or a dict or a list of them."""
+        return self._evaluation_loaders(self.val_dataset, "val_dataset")
 
     def test_dataloader(self) -> Any:
-        """Return batches to test on: a loader, or a dict of them."""
-        return self._evaluation_loaders(self.test_dataset)
+        """Return batches to test on: a loader, or a dict or a list of them."""
+        return self._evaluation_loaders(self.test_dataset, "test_dataset")
 
     def predict_dataloader(self) -> Any:
         """Return batches to predict, in the order of the samples."""
         if self.predict_dataset is None:
             return []
+        _require_dataset(self.predict_dataset, "predict_dataset")
         dataset, collate = self._columns(self.predict_dataset)
         return DataLoader(dataset, batch_size=self._eval_batch_size, collate_fn=collate, **self._workers())
 
@@ -275,11 +278,14 @@ class DataModule(LightningDataModule):
     def _is_running(self) -> bool:
         return self.trainer is not None and self.trainer.state.status == "running"
 
-    def _evaluation_loaders(self, dataset: Any) -> Any:
+    def _evaluation_loaders(self, dataset: Any, argument: str) -> Any:
         if dataset is None:
             return []
         if isinstance(dataset, Mapping):
-            return {name: self._evaluation_loaders(one) for name, one in dataset.items()}
+            return {name: self._evaluation_loaders(one, f"{argument}[{name!r}]") for name, one in dataset.items()}
+        if _is_list_of_datasets(dataset):
+            return [self._evaluation_loaders(one, f"{argument}[{index}]") for index, one in enumerate(dataset)]
+        _require_dataset(dataset, argument)
         sampler = None
         if self.group_by_length and not isinstance(dataset, IterableDataset):
             sampler = self._order(dataset, self._eval_batch_size, training=False)
@@ -303,6 +309,12 @@ class DataModule(LightningDataModule):
 
     def _order(self, dataset: Any, batch_size: int, *, training: bool) -> Any:
         if training and self.sampler is not None:
+            if not callable(self.sampler):
+                kind = type(self.sampler).__name__
+                raise TypeError(
+                    f"`sampler` is a {kind}. Pass a function that makes it of the training data: "
+                    f"sampler=lambda data: {kind}(...)."
+                )
             return self.sampler(dataset)
         if self.group_by_length:
             lengths = _measured_lengths(dataset, self.length_column, self.input_column)
@@ -356,6 +368,44 @@ def _measured_lengths(dataset: Any, length_column: str, input_column: str) -> An
     """Return each sample's length: from a column of lengths if there is one, else of the column that is measured."""
     given = column_lengths(dataset, length_column)
     return sample_lengths(dataset, input_column, length_argument="length_column") if given is None else given
+
+
+def _is_list_of_datasets(value: Any) -> bool:
+    """Return whether a list or tuple holds datasets, and not samples."""
+    return isinstance(value, (list, tuple)) and bool(value) and all(_is_dataset_object(one) for one in value)
+
+
+def _is_dataset_object(value: Any) -> bool:
+    return isinstance(value, (Dataset, DataLoader)) or is_table(value)
+
+
+def _require_dataset(dataset: Any, argument: str) -> None:
+    """Refuse what is not a dataset; the errors of torch name no argument.
+
+    Raises:
+        TypeError: it is a loader, several datasets, or has no samples that can be read.
+    """
+    kind = type(dataset).__name__
+    if isinstance(dataset, DataLoader):
+        raise TypeError(
+            f"`{argument}` is a {kind}, but DataModule makes the loaders. Pass the data, {argument}=loader.dataset, or "
+            "pass the loaders to the Trainer: trainer.fit(module, train_loader, val_loader)."
+        )
+    if isinstance(dataset, Mapping) or _is_list_of_datasets(dataset):
+        raise TypeError(
+            f"`{argument}` is a {kind} of datasets, but one dataset is expected. Join them with "
+            "torch.utils.data.ConcatDataset, or write that dataloader method in a subclass."
+        )
+    if isinstance(dataset, IterableDataset):
+        return
+    is_text = isinstance(dataset, (str, bytes))
+    if is_text or isinstance(dataset, type) or not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
+        name = dataset.__name__ if isinstance(dataset, type) else kind
+        raise TypeError(
+            f"`{argument}` is {'the class' if isinstance(dataset, type) else 'of the type'} {name}, which is not a "
+            "dataset. Pass one with `__len__` and `__getitem__`, such as a list of samples, an IterableDataset, or a "
+            "function without arguments that makes one."
+        )
 
 
 def _made(dataset: Any, name: str) -> Any:

@@ -223,9 +223,10 @@ class LossModule(OptimizerModule):
             further: keyword arguments beside it.
         """
         if isinstance(batch, Mapping):
-            inputs = {name: value for name, value in self.model_inputs(batch).items() if name not in without}
-            return self.model(**{**inputs, **further})
-        arguments, named = self.positional_inputs(batch, labels=not without)
+            arguments: tuple[Any, ...] = ()
+            named = {name: value for name, value in self.model_inputs(batch).items() if name not in without}
+        else:
+            arguments, named = self.positional_inputs(batch, labels=not without)
         keywords = {**named, **further}
         try:
             return self.model(*arguments, **keywords)
@@ -461,10 +462,11 @@ def _require_parameters(
     try:
         signature.bind(*arguments, **keywords)
     except TypeError:
+        labels = "the last part are the labels" if arguments else "the batch has labels that the model does not take"
         raise TypeError(
-            f"{type(model).__name__}.forward{signature} does not take ({describe_batch(arguments)}): {error}. "
-            "If the last part are the labels, pass a `loss_fn`, such as nn.CrossEntropyLoss(): the model is then given "
-            "the others only."
+            f"{type(model).__name__}.forward{signature} does not take ({describe_batch(arguments or keywords)}): "
+            f"{error}. If {labels}, pass a `loss_fn`, such as nn.CrossEntropyLoss(): the model is then given the "
+            "others only."
         ) from error
 
 

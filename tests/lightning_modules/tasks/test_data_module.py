@@ -256,3 +256,41 @@ def test_columns_that_the_model_does_not_take(caplog):
     assert "`Net.forward` has no such parameter: extra" in said
     with pytest.raises(KeyError, match=r"`Net.forward`.*: extra\. .*columns=\["):
         validate(collate_fn=asking)
+
+
+LOADER = DataLoader(Noisy(), batch_size=4)
+WRONG_DATA = {
+    "train_dataset": [LOADER, {"a": Noisy()}, [Noisy(), Noisy()], "data.csv", 5, Noisy, (row for row in range(3))],
+    "val_dataset": [LOADER, {"a": LOADER}, [Noisy(), LOADER], "data.csv", {"a": 5}, iter([])],
+    "test_dataset": [LOADER, {"a": {"b": Noisy}}],
+    "predict_dataset": [LOADER, [Noisy(), Noisy()], {"a": Noisy()}, 5],
+}
+VERBS = {"train_dataset": "fit", "val_dataset": "validate", "test_dataset": "test", "predict_dataset": "predict"}
+
+
+@pytest.mark.parametrize(("argument", "value"), [(name, one) for name, wrong in WRONG_DATA.items() for one in wrong])
+def test_what_is_not_a_dataset_is_refused_by_name(argument, value):
+    with pytest.raises(TypeError, match=f"^`{argument}") as raised:
+        getattr(make_trainer(), VERBS[argument])(LossModule(seeded(Net)), DataModule(**{argument: value}))
+    said = str(raised.value)
+    assert "Pass " in said or "ConcatDataset" in said
+    if "DataLoader" in said:
+        assert ".dataset, or pass the loaders to the Trainer" in said
+
+
+@pytest.mark.parametrize("verb", ["validate", "test"])
+def test_a_list_of_sets_is_evaluated_one_by_one(verb):
+    """A list of samples is one set."""
+    stage = "val" if verb == "validate" else "test"
+    given = {f"{stage}_dataset": [Noisy(), Noisy()]}
+    results = getattr(make_trainer(), verb)(LossModule(seeded(Net)), DataModule(None, **given), verbose=False)
+    assert [list(result) for result in results] == [[f"{stage}_loss/dataloader_idx_{index}"] for index in range(2)]
+    given = {f"{stage}_dataset": points(10)}
+    (result,) = getattr(make_trainer(), verb)(LossModule(seeded(Net)), DataModule(None, **given), verbose=False)
+    assert list(result) == [f"{stage}_loss"]
+
+
+def test_a_sampler_object_is_refused():
+    data = DataModule(points(), sampler=torch.utils.data.SequentialSampler(points()))
+    with pytest.raises(TypeError, match=r"sampler=lambda data: SequentialSampler"):
+        make_trainer().fit(LossModule(seeded(Net)), data)

@@ -180,3 +180,43 @@ def test_metrics_in_a_fit():
     assert "val_confusion" not in logged, "which is no number, and cannot be logged"
     assert module.metric_values["val_confusion"].sum() == 6
     assert {name.partition(".")[0] for name in module.state_dict()} == {"model"}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"optimizer": {"lr": 0.1}}, "`optimizer` has no 'lr'. Use 'learning_rate'."),
+        ({"optimizer": {"eps": 1e-6}}, "`optimizer` has no 'eps'. Use 'epsilon'."),
+        ({"optimizer": {"betas": (0.9, 0.99)}}, "Use 'beta1' and 'beta2'."),
+        ({"optimizer": {"learning_rates": 0.1}}, "Did you mean 'learning_rate'?"),
+        ({"schedule": {"warmup": 3}}, "Did you mean 'warmup_steps'?"),
+    ],
+)
+def test_unknown_fields_are_named(wrong, said):
+    with pytest.raises(ValueError, match=" has no ") as raised:
+        make_module(**wrong)
+    assert said in str(raised.value)
+
+
+def test_objects_that_a_function_has_to_make_are_refused():
+    model = seeded(Net)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(TypeError, match=r"optimizer=lambda groups: SGD\(groups, \.\.\.\)"):
+        LossModule(model, optimizer=optimizer)
+    with pytest.raises(TypeError, match=r"schedule=lambda optimizer: StepLR\(optimizer, \.\.\.\)"):
+        LossModule(model, schedule=torch.optim.lr_scheduler.StepLR(optimizer, 1))
+
+
+class LogitsOnly(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+@pytest.mark.parametrize("verb", ["fit", "validate"])
+def test_a_forgotten_loss_function_is_named_for_batches_with_names(verb):
+    with pytest.raises(TypeError, match=r"does not take \(x, labels\).*pass a `loss_fn`"):
+        getattr(make_trainer(), verb)(LossModule(LogitsOnly()), loader())
