@@ -11,12 +11,12 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from ...lightning_modules.common.parameter_rules import settings_by_name
 from ...lightning_modules.common.suggestions import MUON
 from ...lightning_modules.models.inspection import unwrap_model
 from ...lightning_modules.optim import (
     LayerwiseOptimizer,
     build_optimizer,
+    freeze_parameters,
     let_backward_step,
     parameter_groups,
     steps_in_backward,
@@ -66,16 +66,9 @@ def describe_groups(trainer: Any) -> Iterator[tuple[str, str, str]]:
 
 
 def freeze_by_rules(trainer: Any) -> None:
-    """Set `requires_grad` of the parameters for which rules say whether they are frozen; it stays so.
-
-    Raises:
-        ValueError: a rule does not fit the model.
-    """
+    """Freeze parameters of the model by the rules of the arguments, see `freeze_parameters`."""
     if rules := trainer.args.parameter_rules:
-        named = dict(trainer.model.named_parameters())
-        for name, settings in settings_by_name(rules, named).items():
-            if "frozen" in settings:
-                named[name].requires_grad_(not settings["frozen"])
+        freeze_parameters(trainer.model, rules)
 
 
 def check_rules(args: TrainingArguments, optimizer: Any) -> None:

@@ -14,7 +14,7 @@ from .build import (
     steps_in_backward,
 )
 from .demands import OptimizerDemands, optimizer_demands
-from .groups import decay_parameter_names, parameter_groups
+from .groups import decay_parameter_names, freeze_parameters, parameter_groups
 from .layerwise import LayerwiseOptimizer, LayerwiseSchedule
 from .libraries import MissingLibraryError
 from .request import parse_optimizer_args
@@ -30,6 +30,7 @@ __all__ = [
     "OptimizerDemands",
     "build_optimizer",
     "decay_parameter_names",
+    "freeze_parameters",
     "get_adafactor_schedule",
     "let_backward_step",
     "optimizer_class_and_kwargs",

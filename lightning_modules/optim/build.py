@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -164,16 +164,22 @@ class OptimizerConfig(OptimizerDescription):
     In a LightningModule: `configure_optimizers` returns `config.build(self)`.
     """
 
-    def build(self, model: nn.Module, decay_names: Collection[str] | None = None) -> Optimizer:
+    def build(
+        self,
+        model: nn.Module,
+        decay_names: Collection[str] | None = None,
+        rules: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> Optimizer:
         """Return the optimizer over the trainable parameters of a model.
 
         Args:
             model: its parameters with `requires_grad` are trained.
             decay_names: parameters that decay, by default `decay_parameter_names(model)`.
+            rules: settings by patterns of names, as `TrainingArguments(parameter_rules=)`.
 
         Raises:
             MissingLibraryError: an ImportError; the optimizer is one of a library that is not installed.
         """
         optimizer_class, kwargs = optimizer_class_and_kwargs(self, model)
-        groups = parameter_groups(model, self.weight_decay, decay_names)
+        groups = parameter_groups(model, self.weight_decay, decay_names, rules=rules, lr=self.learning_rate)
         return build_optimizer(optimizer_class, kwargs, model, groups)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from torch import nn
@@ -44,13 +44,18 @@ def _collect_names(module: nn.Module, prefix: str, names: list[str]) -> None:
 
 
 def parameter_groups(
-    model: nn.Module, weight_decay: float, decay_names: Collection[str] | None = None, rules: Any = None, lr: float = 0
+    model: nn.Module,
+    weight_decay: float | None,
+    decay_names: Collection[str] | None = None,
+    rules: Any = None,
+    lr: float = 0,
 ) -> list[dict[str, Any]]:
     """Return the parameter groups of `Trainer.create_optimizer`: with weight decay, without, then those of rules.
 
     Args:
         model: its parameters with `requires_grad` are listed, in the order of `named_parameters`.
-        weight_decay: decay of the first group.
+        weight_decay: decay of the first group, and of rules without another; None for the optimizer's own, which its
+            default arguments set.
         decay_names: names of the parameters in the first group, by default `decay_parameter_names(model)`.
         rules: settings by patterns of names, see `settings_by_name`.
         lr: the learning rate that rules change.
@@ -60,7 +65,7 @@ def parameter_groups(
         in "rules", and "lr".
     """
     decaying = frozenset(decay_parameter_names(model) if decay_names is None else decay_names)
-    groups = [{"params": [], "weight_decay": weight_decay}, {"params": [], "weight_decay": 0.0}]
+    groups: list[dict[str, Any]] = [{"params": [], "weight_decay": weight_decay}, {"params": [], "weight_decay": 0.0}]
     ruled = settings_by_name(rules, [name for name, _ in model.named_parameters()]) if rules else {}
     others: dict[Any, dict[str, Any]] = {}
     for name, parameter in model.named_parameters():
@@ -73,7 +78,27 @@ def parameter_groups(
             group = others.setdefault(tuple(own.items()), {"params": [], **own})
         if parameter.requires_grad:
             group["params"].append(parameter)
-    return groups + [group for group in others.values() if group["params"]]
+    groups += [group for group in others.values() if group["params"]]
+    for group in groups:
+        if group["weight_decay"] is None:
+            del group["weight_decay"]
+    return groups
+
+
+def freeze_parameters(model: nn.Module, rules: Mapping[str, Mapping[str, Any]]) -> None:
+    """Set `requires_grad` of the parameters for which rules say whether they are frozen; it stays so.
+
+    Args:
+        model: the model.
+        rules: settings by patterns of names, see `settings_by_name`.
+
+    Raises:
+        ValueError: a rule does not fit the model.
+    """
+    named = dict(model.named_parameters())
+    for name, settings in settings_by_name(rules, named).items():
+        if "frozen" in settings:
+            named[name].requires_grad_(not settings["frozen"])
 
 
 _KEY = "state"

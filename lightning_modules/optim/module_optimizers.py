@@ -30,6 +30,9 @@ ScheduleSetting = ScheduleConfig | dict[str, Any] | Callable[[Optimizer], LRSche
 _FIELDS_OF_TORCH = {"lr": "'learning_rate'", "eps": "'epsilon'", "betas": "'beta1' and 'beta2'"}
 """What torch calls fields of `OptimizerConfig`."""
 
+ParameterRules = Mapping[str, Mapping[str, Any]]
+"""Settings by patterns of names of parameters, as `TrainingArguments(parameter_rules=)`."""
+
 Config = TypeVar("Config", OptimizerConfig, ScheduleConfig)
 
 
@@ -54,7 +57,7 @@ def as_schedule_setting(given: Any) -> Any:
     return None if given is None else _as_setting(given, ScheduleConfig, "schedule")
 
 
-def build_module_optimizer(setting: Any, model: nn.Module) -> Optimizer:
+def build_module_optimizer(setting: Any, model: nn.Module, rules: ParameterRules | None = None) -> Optimizer:
     """Build the optimizer over a model's trainable parameters, without weight decay on biases and normalisation layers.
 
     Groups that a callback adds later have the configured decay too, all of them.
@@ -62,16 +65,45 @@ def build_module_optimizer(setting: Any, model: nn.Module) -> Optimizer:
     Args:
         setting: what `as_optimizer_setting` returned.
         model: the model.
+        rules: settings by patterns of names, see `settings_by_name`.
+
+    Raises:
+        ValueError: rules need a learning rate that is not known, or the optimizer groups parameters itself.
     """
     if isinstance(setting, OptimizerConfig):
-        optimizer = setting.build(model)
+        optimizer = setting.build(model, rules=rules)
         optimizer.defaults["weight_decay"] = setting.weight_decay
-        return optimizer
-    groups = parameter_groups(model, 0.0)
-    del groups[0]["weight_decay"]  # that of the optimizer itself applies
-    if is_description(setting):
-        return build_described(setting, Optimizer, "optimizer", groups)
-    return setting(groups)
+    else:
+        groups = parameter_groups(model, None, rules=rules, lr=_rate_for_rules(setting, rules))
+        if is_description(setting):
+            optimizer = build_described(setting, Optimizer, "optimizer", groups)
+        else:
+            optimizer = setting(groups)
+    if _makes_groups(rules) and not any("rules" in group for group in optimizer.param_groups):
+        raise ValueError(
+            f"parameter_rules={rules} would have no effect: {type(optimizer).__name__} groups parameters itself, or "
+            "the function that makes it does not use the groups that it is given."
+        )
+    return optimizer
+
+
+def _makes_groups(rules: ParameterRules | None) -> bool:
+    """Return whether rules do more than freeze parameters."""
+    return any(settings.keys() - {"frozen"} for settings in (rules or {}).values())
+
+
+def _rate_for_rules(setting: Any, rules: ParameterRules | None) -> float:
+    """Return the learning rate that rules change; 0 where none depends on it."""
+    rate = learning_rate_of(setting)
+    if rate is not None:
+        return rate
+    for pattern, settings in (rules or {}).items():
+        if settings.keys() - {"frozen"} and "lr" not in settings:
+            raise ValueError(
+                f"parameter_rules: {pattern!r} changes the learning rate of the optimizer, which is not known here. "
+                "Give the rule its 'lr', or pass optimizer={'class_path': ..., 'init_args': {'lr': ...}}."
+            )
+    return 0.0
 
 
 def build_module_schedule(
@@ -166,7 +198,7 @@ def _as_setting(given: Any, config: type[Config], argument: str) -> Any:
         known = [field.name for field in dataclasses.fields(config)]
         unknown = [name for name in given if name not in known]
         if unknown:
-            near = _FIELDS_OF_TORCH.get(unknown[0])
+            near = _FIELDS_OF_TORCH.get(unknown[0]) if config is OptimizerConfig else None
             advice = did_you_mean(unknown[0], known) if near is None else f" Use {near}."
             raise ValueError(
                 f"`{argument}` has no {unknown[0]!r}.{advice} A dict has the fields of "

@@ -79,6 +79,9 @@ class LossModule(OptimizerModule):
         schedule: learning rate over the steps; constant by default. A `ScheduleConfig`, or one of the other forms. Its
             `total_steps` may be left out: the length of the training is taken. Schedules of other libraries are stepped
             after each epoch, or as `schedule_interval` says; plateau schedules with `monitor`.
+        parameter_rules: learning rate, decay by layer, weight decay and freezing by patterns of names of parameters, as
+            `TrainingArguments(parameter_rules=)`: `{"head.*": {"lr_factor": 10}}`. The model is changed where it
+            freezes.
         metrics: torchmetrics objects, a dict of them and of functions of predictions and labels, or `BatchMetrics`, as
             in `Trainer(compute_metrics=...)`: updated with what the model returns beside the loss, and the labels, of
             which functions are given those of all batches together. Lightning's sampler for several processes repeats
@@ -109,6 +112,7 @@ class LossModule(OptimizerModule):
         loss_fn: LossFunction = None,
         optimizer: OptimizerSetting = None,
         schedule: ScheduleSetting = None,
+        parameter_rules: dict[str, dict[str, Any]] | None = None,
         metrics: Any = None,
         train_metrics: Any = None,
         label_names: Sequence[str] = ("labels",),
@@ -122,6 +126,7 @@ class LossModule(OptimizerModule):
             model,
             optimizer=optimizer,
             schedule=schedule,
+            parameter_rules=parameter_rules,
             monitor=monitor,
             schedule_interval=schedule_interval,
             label_names=label_names,
@@ -142,6 +147,7 @@ class LossModule(OptimizerModule):
         self.keep_hyperparameters(
             optimizer=to_stored_setting(self.optimizer_config),
             schedule=to_stored_setting(self.schedule_config),
+            parameter_rules=parameter_rules,
             label_names=self.label_names,
             label_smoothing=label_smoothing,
             neftune_noise_alpha=neftune_noise_alpha,

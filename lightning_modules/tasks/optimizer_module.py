@@ -10,11 +10,13 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
+from ..common.parameter_rules import rule_faults
 from ..internals.lightning_import import MixedPrecision, Precision
-from ..optim import steps_in_backward
+from ..optim import freeze_parameters, steps_in_backward
 from ..optim.gradient_norms import clip_gradients
 from ..optim.module_optimizers import (
     OptimizerSetting,
+    ParameterRules,
     ScheduleSetting,
     as_optimizer_setting,
     as_schedule_setting,
@@ -35,6 +37,7 @@ class OptimizerModule(ModelModule):
         model: see `LossModule`, as all others.
         optimizer: see there.
         schedule: see there.
+        parameter_rules: see there.
         monitor: see there.
         schedule_interval: see there.
         kwargs: see `ModelModule`.
@@ -46,11 +49,16 @@ class OptimizerModule(ModelModule):
         *,
         optimizer: OptimizerSetting,
         schedule: ScheduleSetting,
+        parameter_rules: ParameterRules | None,
         monitor: str,
         schedule_interval: str | None,
         **kwargs: Any,
     ) -> None:
         super().__init__(model, **kwargs)
+        faults = list(rule_faults(parameter_rules or {}))
+        if faults:
+            raise ValueError(" ".join(faults))
+        self.parameter_rules = parameter_rules
         self.optimizer_config: Any = as_optimizer_setting(optimizer)
         self.schedule_config: Any = as_schedule_setting(schedule)
         self.monitor = monitor
@@ -78,9 +86,15 @@ class OptimizerModule(ModelModule):
         if isinstance(self.hparams.get("optimizer"), dict):
             self.hparams["optimizer"] = to_stored_setting(self.optimizer_config)
 
+    def configure_model(self) -> None:
+        """Make the model, freeze parameters by `parameter_rules`, and shard it, see `ModelModule`."""
+        super().configure_model()
+        if self.model is not None and self.parameter_rules:
+            freeze_parameters(self.model, self.parameter_rules)
+
     def configure_optimizers(self) -> Any:
         """Return the optimizer, and the schedule, stepped after each optimizer step."""
-        optimizer = build_module_optimizer(self.optimizer_config, self._require_model())
+        optimizer = build_module_optimizer(self.optimizer_config, self._require_model(), self.parameter_rules)
         self._in_backward = optimizer if steps_in_backward(optimizer) else None
         trainer = self.attached_trainer
         if self._in_backward is not None and trainer is not None and batches_per_step(trainer) > 1:
