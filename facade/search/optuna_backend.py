@@ -7,6 +7,7 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from ...lightning_modules.common.suggestions import did_you_mean
@@ -65,12 +66,12 @@ class OptunaBackend:
                 search.pruner = study.pruner
             if self._jobs != 1:
                 optimize_in_workers(search, study, self._jobs, OptunaObjective, options)
-                found, origins = _best_and_origins(study)
+                found, folders = _best_and_folders(study)
             else:
                 objective = OptunaObjective(search, study, channel)
-                options |= {"channel": channel, "result": _best_and_origins, "completed": search.completed}
-                found, origins = optimize_together(study, objective, **options)
-            search.origins.update(origins)
+                options |= {"channel": channel, "result": _best_and_folders, "completed": search.completed}
+                found, folders = optimize_together(study, objective, **options)
+            search.places.update(folders)
             return found
         finally:
             channel.close()
@@ -127,7 +128,7 @@ def make_study(directions: list[str], given: dict[str, Any], metrics: Sequence[s
     try:
         study = optuna.create_study(**keywords)
     except optuna.exceptions.StorageInternalError as error:
-        raise StorageError(f"storage={where}: {error}") from error
+        raise StorageError(f"storage={where}: {error.__cause__ or error}") from error
     named = study.metric_names
     if metrics and named and [short_name(name) for name in named] != [short_name(name) for name in metrics]:
         has = f"The study {study.study_name!r} in {where} has values of {', '.join(named)}"
@@ -156,9 +157,9 @@ class OptunaObjective:
 
     def __call__(self, trial: Any) -> float | list[float]:
         """Train once."""
-        continued = self.channel.run_on_first(lambda: self._continuation(trial))
+        start = self.channel.run_on_first(lambda: self._start(trial))
         try:
-            value = self.search.run(trial, continued)
+            value = self.search.run(trial, start)
             problem = why_unusable(value, self.search.options.directions)
             if problem is not None:
                 self._note_failure(trial, problem)
@@ -179,14 +180,20 @@ class OptunaObjective:
         if self.study is not None:
             getattr(trial, "in_study", trial).set_user_attr(retries.FAILURE, why)
 
-    def _continuation(self, trial: Any) -> retries.Continuation | None:
-        retries.note_worker(self.study, getattr(trial, "in_study", trial))
+    def _start(self, trial: Any) -> retries.Start:
+        """Claim the trial for this process, which is the first one, and find what it begins with."""
+        search = self.search
+        in_study = getattr(trial, "in_study", trial)
+        retries.note_worker(self.study, in_study)
         origin = retries.origin_of(self.study, trial)
-        if origin == trial.number or not self.search.options.resume_trials:
-            return None
-        self.search.origins[trial.number] = origin
-        folder = self.search.run_dir(trial)
-        return retries.continuation(self.study, trial, folder, origin, self.search.options.pruning_unit)
+        resumes = origin != trial.number and search.options.resume_trials
+        if not resumes:
+            return retries.Start(trial.number, retries.owner_of(in_study, renew=True))
+        start = retries.Start(origin, retries.owner_of(in_study))
+        search.starts[trial.number] = start
+        folder = search.run_dir(trial)
+        checkpoint, reports = retries.newest_checkpoint(self.study, trial, folder, search.options.pruning_unit)
+        return start._replace(checkpoint=checkpoint, reports=reports)
 
 
 def best_runs(study: Any) -> BestRun | list[BestRun]:
@@ -204,8 +211,11 @@ def best_runs(study: Any) -> BestRun | list[BestRun]:
     return BestRun(str(best.number), best.value, dict(best.params))
 
 
-def _best_and_origins(study: Any) -> tuple[BestRun | list[BestRun], dict[int, int]]:
-    return best_runs(study), retries.origins_of(study)
+def _best_and_folders(study: Any) -> tuple[BestRun | list[BestRun], dict[int, Path]]:
+    """Return the best runs, and the folders of all trials by their numbers."""
+    attributes = {trial.number: trial.user_attrs for trial in study.get_trials(deepcopy=False)}
+    folders = {number: Path(known[retries.FOLDER]) for number, known in attributes.items() if retries.FOLDER in known}
+    return best_runs(study), folders
 
 
 def _none_completed(trials: list[Any]) -> str:

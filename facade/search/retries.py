@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,7 +14,7 @@ from ...lightning_modules.search.channel import FAILURE
 from .storages import MAX_RETRY, retry_callback, without_experimental_warnings
 
 if TYPE_CHECKING:
-    from optuna import Study
+    from optuna import Study, Trial
     from optuna.trial import FrozenTrial
 
 logger = logging.getLogger(__name__)
@@ -24,15 +25,19 @@ FOLDER, LOG = "lightrainer:folder", "lightrainer:log"
 """Attributes of a trial: where its files are; a retry shares them with the trial that it goes on with."""
 COMMAND = "lightrainer:command"
 """Attribute of a trial of a sweep: the command that trains it once more."""
+_OWNER = "lightrainer:owner"
+"""Attribute of a trial: the owner of its folder, see `claim_folder`."""
 _REPEATS = "lightrainer:repeats"
 """Attribute of a trial: the number of the failed trial whose values it has."""
 
 
-class Continuation(NamedTuple):
-    """The interrupted trial that a retry goes on with."""
+class Start(NamedTuple):
+    """What a trial begins with."""
 
     origin: int
-    """The number of the first one, which names the folder."""
+    """Its number; that of the first trial for a retry that resumes in its folder."""
+    owner: str
+    """The owner of its folder, see `claim_folder`."""
     checkpoint: str | None = None
     reports: dict[int, float] = {}
     """Values reported up to the checkpoint, by step."""
@@ -57,10 +62,16 @@ def origin_of(study: Any, trial: Any) -> int:
     return origin if type(origin) is int else trial.number  # names a folder, and a storage can hold anything
 
 
-def origins_of(study: Any) -> dict[int, int]:
-    """Return the number of each retry with that of the trial that it is a retry of."""
-    trials = study.get_trials(deepcopy=False)
-    return {one.number: one.system_attrs["failed_trial"] for one in trials if "failed_trial" in one.system_attrs}
+def owner_of(trial: Trial, *, renew: bool = False) -> str:
+    """Return the owner of a trial's folder, which a retry has from the trial that it retries.
+
+    Args:
+        trial: the trial, in its study.
+        renew: make a new owner, for a folder of its own.
+    """
+    if renew or not isinstance(trial.user_attrs.get(_OWNER), str):
+        trial.set_user_attr(_OWNER, uuid.uuid4().hex)
+    return trial.user_attrs[_OWNER]
 
 
 def interrupted(trials: Any) -> set[int]:
@@ -101,23 +112,27 @@ def repeat_failed(study: Any) -> list[int]:
     return numbers
 
 
-def queue_again(study: Study, number: int, max_retry: int = MAX_RETRY) -> bool:
-    """Queue a trial that failed, or is about to; return False if it was retried `max_retry` times."""
-    trial = _frozen(study, number)
-    retry_callback(max_retry)(study, trial)
-    return len(trial.system_attrs.get("retry_history", [])) < max_retry
+def may_retry(study: Study, number: int, max_retry: int = MAX_RETRY) -> bool:
+    """Return whether a trial was retried less than `max_retry` times."""
+    return len(_frozen(study, number).system_attrs.get("retry_history", [])) < max_retry
 
 
-def give_up(study: Study, number: int, max_retry: int = MAX_RETRY) -> bool:
-    """Mark a running trial as failed, and queue it again; return whether it is queued."""
+def queue_again(study: Study, number: int, max_retry: int = MAX_RETRY) -> None:
+    """Queue a trial that failed, or is about to, unless it was retried `max_retry` times."""
+    retry_callback(max_retry)(study, _frozen(study, number))
+
+
+def give_up(study: Study, number: int, max_retry: int = MAX_RETRY) -> None:
+    """Mark a running trial as failed, and queue it again, unless another process has done both."""
     from optuna.exceptions import UpdateFinishedTrialError
     from optuna.trial import TrialState
 
     try:
         study.tell(number, state=TrialState.FAIL)
-    except (ValueError, UpdateFinishedTrialError):  # another process has given it up
-        return True
-    return number in interrupted(study.get_trials(deepcopy=False)) or queue_again(study, number, max_retry)
+    except (ValueError, UpdateFinishedTrialError):
+        return
+    if number not in interrupted(study.get_trials(deepcopy=False)):
+        queue_again(study, number, max_retry)
 
 
 def give_up_dead(study: Study, max_retry: int = MAX_RETRY) -> list[int]:
@@ -165,28 +180,27 @@ def _owner_state(trial: FrozenTrial) -> str | None:
     return process_state(claim[-1])
 
 
-def continuation(study: Any, trial: Any, folder: Path, number: int, unit: str = "steps") -> Continuation:
-    """Find the checkpoint that a retry resumes from.
+def newest_checkpoint(study: Study, trial: Trial, folder: Path, unit: str) -> tuple[str | None, dict[int, float]]:
+    """Return the checkpoint that a retry resumes from, and the values that were reported up to it, by step.
 
     Args:
         study: its study.
         trial: the retry.
-        folder: the folder of the trial that was interrupted.
-        number: the number of that trial.
+        folder: of the trial that was interrupted.
         unit: unit of its reports, `steps` or `epochs`.
     """
     checkpoint = last_intact_checkpoint(folder) if folder.is_dir() else None
     if checkpoint is None:
-        return Continuation(number)
+        return None, {}
     reached = float(Path(checkpoint).name.rpartition("-")[2])
     if unit == "epochs":
         reached = TrainerState.load_from_json(Path(checkpoint) / "trainer_state.json").epoch or 0.0
-    history = _frozen(study, trial.number).system_attrs.get("retry_history", [number])
     reports: dict[int, float] = {}
-    for earlier in history:
-        reports |= {at: value for at, value in _frozen(study, earlier).intermediate_values.items() if at <= reached}
-    logger.info("Trial %s goes on from %s.", trial.number, checkpoint)
-    return Continuation(number, checkpoint, reports)
+    for earlier in _frozen(study, trial.number).system_attrs.get("retry_history", []):
+        values = _frozen(study, earlier).intermediate_values
+        reports.update((step, value) for step, value in values.items() if step <= reached)
+    logger.info("Trial %s resumes from %s.", trial.number, checkpoint)
+    return checkpoint, reports
 
 
 def _frozen(study: Any, number: int) -> Any:

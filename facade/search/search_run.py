@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import logging
-import os
+import shutil
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ...callbacks import TrainerState
 from ...lightning_modules.checkpoints import last_intact_checkpoint
+from ...lightning_modules.common.claimed_folder import claim_folder, is_claimed
+from ...lightning_modules.common.local_paths import is_address
 from ..arguments.enums import HPSearchBackend
 from .hyperparameters import BestRun, default_compute_objective
 from .metric_objective import listed_metrics, objective_value, why_unusable
-from .retries import FOLDER, Continuation
-from .trial_folders import RunFolders, files_below, remove_all_but, without_checkpoints
+from .retries import FOLDER, Start
+from .trial_folders import RunFolders
 
 if TYPE_CHECKING:
     from .. import Trainer
@@ -102,11 +104,12 @@ class SearchRun:
         self.given = GivenArguments(trainer)
         self.folders = RunFolders(trainer.hp_name)
         self.best = BestModel(options.directions[0], options.final_model == "best" and not options.several)
-        self.origins: dict[int, int] = {}
-        """The number of a retry -> that of the trial whose folder it has."""
+        self.starts: dict[int, Start] = {}
+        """What trials of this process began with, by number."""
+        self.places: dict[int, Path] = {}
+        """The folders of trials by number."""
         self.reported: set[int] = set()
         self.metrics: dict[str, float] = {}
-        self._before: dict[Path, frozenset[str] | None] = {}  # content of the folders of trials before; None: no folder
         self._warned: set[str] = set()
         self._ended: tuple[int, Any] = (-1, None)
         self.folder: str | None = None
@@ -116,12 +119,12 @@ class SearchRun:
         self.is_over = False
         """True while the best run is trained once more: nothing is reported then."""
 
-    def run(self, trial: Any, continued: Continuation | None = None) -> float | list[float]:
+    def run(self, trial: Any, start: Start) -> float | list[float]:
         """Train once with the values of a trial.
 
         Args:
             trial: the trial.
-            continued: the interrupted trial that it goes on with, if it is a retry.
+            start: what it begins with.
 
         Returns:
             The objective of the last evaluation, which is made at the end where there was none.
@@ -130,9 +133,9 @@ class SearchRun:
             optuna.TrialPruned: the pruner ended it.
         """
         trainer = self.trainer
-        self._begin(trial, continued)
+        self._begin(trial, start)
         try:
-            trainer.train(resume_from_checkpoint=continued and continued.checkpoint, trial=trial)
+            trainer.train(resume_from_checkpoint=start.checkpoint, trial=trial)
             if trainer.objective is None:
                 self.judge(trainer.evaluate())
             value: Any = trainer.objective
@@ -181,13 +184,19 @@ class SearchRun:
             logger.warning(said, " and ".join(sizes), type(self.pruner).__name__)
 
     def run_dir(self, trial: Any) -> Path:
-        """Return the folder of a trial."""
+        """Return the folder of a trial. One of optuna claims it: folders of other searches are left alone."""
+        output_dir = str(self.trainer.args.output_dir)
         number: Any = getattr(trial, "number", None)
-        name = self.folder or self.folders.name(trial, self.origins.get(number, number))
-        folder = Path(str(self.trainer.args.output_dir)) / name
-        if self.options.remove_pruned and folder not in self._before:
-            self._before[folder] = files_below(folder) if os.path.lexists(folder) else None
-        return folder
+        if self.folder is not None:
+            return Path(output_dir) / self.folder
+        if number not in self.places:
+            start = self.starts.get(number)
+            name = self.folders.name(trial, number if start is None else start.origin)
+            place = Path(output_dir) / name
+            if start is not None and not is_address(output_dir):
+                place = claim_folder(output_dir, name, start.owner)
+            self.places[number] = place
+        return self.places[number]
 
     def drop_model(self) -> None:
         """Free the model before the next one is made, so that two are never alive."""
@@ -221,7 +230,7 @@ class SearchRun:
             said = "Number of best runs: %s. The Trainer holds the model of the last trial; for another set the values "
             logger.warning(f"{said}of a run on trainer.args, and call train().", len(found))
         elif wanted == "retrain":
-            self._retrain(self._trial_of(found))
+            self._retrain(found)
         elif not self.best.hand_over(self.trainer, found.run_id) and not self._load(found):
             said = "The best run, trial %s, was not trained by this process and has no checkpoint here, so the Trainer "
             said += "holds another model. Pass final_model='retrain', or set these on trainer.args and train(): %s"
@@ -246,9 +255,16 @@ class SearchRun:
 
         return FixedTrial(found.hyperparameters, number=int(found.run_id))
 
-    def _retrain(self, trial: Any) -> None:
-        """Train once more with the values of the best run, in the folder `best`."""
-        self.folder, self.is_over = "best", True
+    def _retrain(self, found: BestRun) -> None:
+        """Train again with the values of the best run, in the folder `best`."""
+        output_dir = str(self.trainer.args.output_dir)
+        trial = self._trial_of(found)
+        self.folder = "best"
+        if not is_address(output_dir):
+            # Processes that train together have the same owner.
+            owner = f"best: {sorted(found.hyperparameters.items(), key=str)}"
+            self.folder = claim_folder(output_dir, self.folder, owner).name
+        self.is_over = True
         self._require_model(trial)
         try:
             self.trainer.train(trial=trial)
@@ -261,6 +277,8 @@ class SearchRun:
         host, trial = self.trainer, self._trial_of(found)
         if isinstance(trial, dict):
             self.folder = self.folders.name_of_ray(found.run_id, trial)
+        elif trial.number not in self.places:
+            return False
         folder = self.run_dir(trial)
         newest = last_intact_checkpoint(folder) if folder.is_dir() else None
         if newest is None:
@@ -276,22 +294,16 @@ class SearchRun:
         logger.info("The Trainer holds the model of %s.", chosen)
         return True
 
-    def _begin(self, trial: Any, continued: Continuation | None) -> None:
+    def _begin(self, trial: Any, start: Start) -> None:
         self.trainer.objective = None
         self.metrics = {}
         self.given.restore()
         self.best.make_room()
         self._require_model(trial)
-        self.reported = set()
-        if continued is None:
-            return
-        self.origins[trial.number] = continued.origin
-        folder = self.run_dir(trial)
-        if self._before.get(folder):  # checkpoints that the interrupted trial left count as this one's
-            self._before[folder] = without_checkpoints(self._before[folder] or ()) or None
-        for step, value in continued.reports.items():
+        self.starts[trial.number] = start
+        for step, value in start.reports.items():
             trial.report(value, step)
-        self.reported = set(continued.reports)
+        self.reported = set(start.reports)
 
     def _require_model(self, trial: Any) -> None:
         """Make a model if `model_init` failed in the trial before: `train` inspects one before it makes its own."""
@@ -299,10 +311,11 @@ class SearchRun:
             install(self.trainer, self.trainer.call_model_init(trial))
 
     def _remove_pruned(self, trial: Any) -> None:
-        if self.options.remove_pruned and self.trainer.args.should_save:
-            folder = self.run_dir(trial)
-            before = self._before[folder]
-            remove_all_but(folder, before or (), made=before is None)
+        """Remove the folder of a pruned trial, which nothing else writes to."""
+        folder = self.run_dir(trial)
+        owner = self.starts[trial.number].owner
+        if self.options.remove_pruned and self.trainer.args.should_save and is_claimed(folder, owner):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 class GivenArguments:

@@ -1,15 +1,10 @@
-"""Folders of trials: their names, and the removal of files that a pruned trial wrote."""
+"""The names of the folders of trials."""
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
-from collections.abc import Callable, Collection
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
-
-_CHECKPOINT = re.compile(r"checkpoint-\d+(/|$)")
 
 
 class TrialShortNamer:
@@ -135,37 +130,3 @@ def _short_word(word: str, taken: dict[str, str]) -> str:
         lengths = range(1, len(word) + 1)
         taken[word] = next((word[:n] for n in lengths if word[:n] not in taken.values()), word + "#")
     return taken[word]
-
-
-def files_below(folder: Path) -> frozenset[str]:
-    """Return the paths below a folder, which may not exist, relative to it; links are not followed."""
-    found = set()
-    for root, folders, files in os.walk(folder):
-        found.update(Path(root, name).relative_to(folder).as_posix() for name in (*folders, *files))
-    return frozenset(found)
-
-
-def without_checkpoints(paths: Collection[str]) -> frozenset[str]:
-    """Return the paths without those of checkpoints, which an interrupted trial leaves for its retry."""
-    return frozenset(path for path in paths if not _CHECKPOINT.match(path))
-
-
-def remove_all_but(folder: Path, kept: Collection[str], *, made: bool) -> None:
-    """Remove the files that a pruned trial wrote.
-
-    Args:
-        folder: its folder.
-        kept: its content before the trial, see `files_below`.
-        made: True if the folder did not exist before.
-    """
-    kept = set(kept)
-    for root, folders, files in os.walk(folder, topdown=False):
-        for name in (*files, *folders):
-            path = Path(root, name)
-            if path.relative_to(folder).as_posix() in kept:
-                continue
-            with contextlib.suppress(OSError):  # a folder that is not empty, or a file that is gone
-                path.unlink() if path.is_symlink() or not path.is_dir() else path.rmdir()
-    if made and not folder.is_symlink():
-        with contextlib.suppress(OSError):
-            folder.rmdir()

@@ -90,8 +90,10 @@ def same(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
 
 
 def files(folder: Path) -> list[str]:
-    """All files below a folder, which need not exist."""
-    return sorted(str(path.relative_to(folder)) for path in Path(folder).rglob("*") if path.is_file())
+    """All files below a folder, which need not exist, but for those that name the owner of a folder."""
+    return sorted(
+        str(path.relative_to(folder)) for path in Path(folder).rglob("*") if path.is_file() and path.name != ".owner"
+    )
 
 
 def losses(of: Any) -> list[float]:

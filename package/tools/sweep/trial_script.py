@@ -10,7 +10,6 @@ import re
 import shlex
 import shutil
 import threading
-import uuid
 from typing import TYPE_CHECKING, Any
 
 from optuna import TrialPruned
@@ -32,8 +31,6 @@ if TYPE_CHECKING:
 _SECONDS_BETWEEN_LOOKS = 5.0
 """Interval in which a running trial is looked up in the study."""
 
-_OWNER = "lightrainer:owner"
-"""Attribute of a trial: the owner of its folders, see `claim_folder`."""
 _RATES = "lightrainer:rates"
 """Attribute of a trial: see `TrialResult.rates`."""
 
@@ -143,12 +140,6 @@ class ScriptRun:
         words = ["lightrainer", "sweep", *self.plan.again, *options, "--", *self.plan.passed_on]
         return shlex.join(map(shown_word, words))
 
-    def _owner(self) -> str:
-        """Return the unique name of this trial and its retries, which get the attributes of the first one."""
-        if _OWNER not in self.trial.user_attrs:
-            self.trial.set_user_attr(_OWNER, uuid.uuid4().hex)
-        return self.trial.user_attrs[_OWNER]
-
     def _child(self) -> ChildTrial:
         return ChildTrial(
             storage=self.plan.storage,
@@ -157,7 +148,7 @@ class ScriptRun:
             metrics=self.plan.metric,
             result=str(self.result),
             run_name=self.name,
-            owner=self._owner(),
+            owner=retries.owner_of(self.trial),
             script=os.path.abspath(self.plan.script),
             pruner=self.plan.pruner,
             unit=self.plan.pruning_unit,
@@ -174,9 +165,10 @@ class ScriptRun:
 
         is_stopped = self.stopping.is_set() and status != 0
         if is_stopped or was_killed(status):
-            if retries.give_up(self.study, self.trial.number, self.plan.max_retry):
-                raise Ended(f"{self.name} was stopped." if is_stopped else f"{self.name} was killed, and is retried.")
-            raise ScriptFailed(f"its process was killed {self.plan.max_retry + 1} times")
+            if not retries.may_retry(self.study, self.trial.number, self.plan.max_retry):
+                raise ScriptFailed(f"its process was killed {self.plan.max_retry + 1} times")
+            retries.give_up(self.study, self.trial.number, self.plan.max_retry)
+            raise Ended(f"{self.name} was stopped." if is_stopped else f"{self.name} was killed, and is retried.")
         if result.refused is not None:
             raise SweepError(result.refused)
         self._require_effect(result.rates)

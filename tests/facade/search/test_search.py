@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import json
 import pickle
 import weakref
 from functools import partial
@@ -57,8 +58,20 @@ def test_a_trial_runs_with_its_own_seed_so_that_it_can_be_made_again(tmp_path):
     assert made.evaluate()["eval_loss"] == found[1]
 
 
+def test_two_searches_in_one_folder_leave_each_others_trials_alone(tmp_path):
+    for folders in ({"run-0", "best"}, {"run-0", "run-0-2", "best", "best-2"}):
+        made = searcher(tmp_path, save_strategy="steps", save_steps=4)
+        made.hyperparameter_search(space, n_trials=1, final_model="retrain")
+        assert {path.name for path in tmp_path.iterdir()} == folders
+    rates = [
+        json.loads(file.read_text())["trial_params"] for file in tmp_path.glob("run-*/checkpoint-4/trainer_state.json")
+    ]
+    assert len(rates) == 2
+    assert rates[0] != rates[1]
+
+
 def test_what_lay_in_the_folder_of_a_pruned_trial_stays(tmp_path):
-    """Only the files of the trial go."""
+    """The trial has another one, which is removed."""
     for file in ("run-1/notes.txt", "run-1/checkpoint-9"):
         (tmp_path / file).mkdir(parents=True)
         (tmp_path / file / "mine.txt").touch()

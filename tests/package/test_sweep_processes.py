@@ -1,0 +1,211 @@
+"""The processes of a sweep: which signals end them, what is retried, and what is left."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import optuna
+import psutil
+import pytest
+
+from lightrainer.__main__ import main
+from lightrainer.facade.search import retries
+from lightrainer.facade.search.storages import open_storage
+from lightrainer.tools.sweep import keeper
+
+SECONDS = 120
+
+
+@pytest.fixture(autouse=True)
+def _quiet():
+    before = optuna.logging.get_verbosity()
+    yield
+    optuna.logging.set_verbosity(before)
+
+
+def until(condition):
+    end = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def kept(folder, code):
+    """Start a shell under a keeper; it may write to `pids`."""
+    words = [sys.executable, "-I", "-S", keeper.__file__, "bash", "-c", textwrap.dedent(code)]
+    return subprocess.Popen(words, cwd=folder, stdin=subprocess.PIPE, start_new_session=True)
+
+
+def lives(pid):
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+TREE = """
+    setsid sleep 600 & echo $! >> pids
+    (sleep 600 & echo $! >> pids; wait) &
+    echo done >> pids
+    wait
+"""
+
+
+@pytest.mark.parametrize("end", ["pipe", "SIGTERM"])
+def test_keeper_ends_all_that_a_script_started(tmp_path, end):
+    """The pipe is closed when the sweep is killed; SIGTERM is passed on by a sweep that is stopped."""
+    process = kept(tmp_path, TREE)
+    pids = tmp_path / "pids"
+    until(lambda: pids.exists() and "done" in pids.read_text() and len(pids.read_text().split()) == 3)
+    started = [int(word) for word in pids.read_text().split() if word != "done"]
+    process.stdin.close() if end == "pipe" else process.terminate()
+    assert process.wait(SECONDS) == 128 + (signal.SIGKILL if end == "pipe" else signal.SIGTERM)
+    assert not any(lives(pid) for pid in started)
+    process.stdin.close()
+
+
+SAVES = """
+import signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: [open("saved", "w"), sys.exit()])
+open("on", "w")
+time.sleep(600)
+"""
+
+
+def test_keeper_lets_the_script_behind_a_launcher_save(tmp_path):
+    """The shell dies of SIGTERM at once; the script that it waited for gets the signal too."""
+    (tmp_path / "saves.py").write_text(SAVES)
+    process = kept(tmp_path, f"{sys.executable} -S saves.py; true")
+    until((tmp_path / "on").exists)
+    process.terminate()
+    process.wait(SECONDS)
+    assert (tmp_path / "saved").exists()
+    process.stdin.close()
+
+
+@pytest.mark.parametrize(("code", "status"), [("exit 3", 3), ("kill -SEGV $$", 128 + signal.SIGSEGV), ("true", 0)])
+def test_keeper_exits_as_the_script(tmp_path, code, status):
+    process = kept(tmp_path, code)
+    assert process.wait(SECONDS) == status
+    process.stdin.close()
+
+
+def sweep(folder, monkeypatch, script, *words):
+    monkeypatch.chdir(folder)
+    (folder / "script.py").write_text(script)
+    (folder / "space.yaml").write_text("width: {low: 1, high: 1000000000}")
+    return main(["sweep", "script.py", "--space", "space.yaml", "--metric", "loss", *words])
+
+
+def study_of(folder):
+    return optuna.load_study(study_name="script", storage=f"sqlite:///{folder}/sweeps/script/study.db")
+
+
+@pytest.mark.parametrize(
+    ("number", "starts", "said"),
+    [(signal.SIGSEGV, 2, "SIGSEGV"), (signal.SIGKILL, 4, "its process was killed 2 times")],
+)
+def test_a_script_that_crashes_is_not_retried_and_one_that_is_killed_is(
+    tmp_path, monkeypatch, capsys, number, starts, said
+):
+    """Both are failures in the end, of which two are allowed."""
+    script = f"import os; open('starts', 'a').write('x'); os.kill(os.getpid(), {int(number)})"
+    words = ["--max-failures", "2", "--max-retry", "1", "--n-trials", "9"]
+    assert sweep(tmp_path, monkeypatch, script, *words) == 1
+    assert len((tmp_path / "starts").read_text()) == starts
+    assert f"2 trials failed, and none was completed: is it the script? See --max-failures. The last: {said}" in (
+        capsys.readouterr().err
+    )
+
+
+EVALUATES = """
+import json, os, sys, time
+trial = json.loads(os.environ["LIGHTRAINER_TRIAL"])
+open(f"begun-{trial['number']}", "w").close()
+while trial["number"] == 0 and not os.path.exists("go"):
+    time.sleep(0.02)
+open(trial["result"], "w").write(json.dumps({"values": [[1, [0.5], 1]], "seen": ["loss"]}))
+"""
+
+
+def test_a_sweep_that_was_suspended_continues_without_the_trial_that_another_one_has(tmp_path, monkeypatch, capsys):
+    """Another process gives its trial up, as it would after twice the heartbeat; the retry is run here, by chance."""
+    from lightrainer.tools.sweep import trial_script
+
+    monkeypatch.setattr(trial_script, "_SECONDS_BETWEEN_LOOKS", 0.1)
+    wait = trial_script.ScriptProcess.wait
+
+    def given_up_meanwhile(process, seconds=None):
+        if (tmp_path / "begun-0").exists() and study_of(tmp_path).trials[0].state.name == "RUNNING":
+            retries.give_up(study_of(tmp_path), 0)
+        return wait(process, seconds)
+
+    monkeypatch.setattr(trial_script.ScriptProcess, "wait", given_up_meanwhile)
+    assert sweep(tmp_path, monkeypatch, EVALUATES, "--n-trials", "1") == 0
+    assert "run-0 was given to another process" in capsys.readouterr().err
+    assert [trial.state.name for trial in study_of(tmp_path).trials] == ["FAIL", "COMPLETE"]
+
+
+HANGUP = "import os, signal; os.kill(os.getppid(), 0); os.kill(int(os.environ['SWEEP']), signal.SIGHUP)\n"
+
+
+@pytest.mark.parametrize("is_ignored", [False, True])
+def test_a_hangup_interrupts_a_sweep_unless_nohup_ignores_it(tmp_path, monkeypatch, is_ignored):
+    monkeypatch.setenv("SWEEP", str(os.getpid()))
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN if is_ignored else signal.SIG_DFL)
+    try:
+        script = HANGUP + EVALUATES.replace('trial["number"] == 0', "False" if is_ignored else "True")
+        assert sweep(tmp_path, monkeypatch, script, "--n-trials", "1") == (0 if is_ignored else 130)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.filterwarnings("ignore:Heartbeat of storage is supposed to be used")
+@pytest.mark.parametrize("name", ["study.db", "study.log"])
+def test_a_trial_of_another_machine_is_given_up_without_a_heartbeat_only(tmp_path, monkeypatch, name):
+    """Two containers have one host name: the processes of the other one cannot be seen."""
+    scheme = "journal://" if name.endswith(".log") else "sqlite:///"
+    storage = open_storage(f"{scheme}{tmp_path / name}", heartbeat=1)
+    study = optuna.create_study(storage=storage, study_name="s")
+    trials = [study.ask(), study.ask()]
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr("lightrainer.lightning_modules.common.process_identity._machine", lambda: "elsewhere")
+        for trial in trials:
+            storage.record_heartbeat(trial._trial_id)
+            retries.note_worker(study, trial)
+    assert retries.give_up_dead(study) == []
+    assert retries.unseen(study) == {0: True, 1: True}
+
+    def stale():
+        storage.record_heartbeat(trials[1]._trial_id)
+        return retries.give_up_dead(study)
+
+    until(lambda: stale() == [0])
+    assert [trial.state.name for trial in study.trials] == ["FAIL", "RUNNING", "WAITING"]
+
+
+def test_a_trial_that_a_killed_process_gave_up_and_did_not_queue_is_queued(tmp_path, monkeypatch):
+    study = optuna.create_study(storage=open_storage(str(tmp_path / "study.log")), study_name="s")
+
+    def killed(trial):
+        ended = subprocess.run([sys.executable, "-S", "-c", "import os; print(os.getpid())"], stdout=subprocess.PIPE)
+        with monkeypatch.context() as of_another:
+            of_another.setattr(os, "getpid", lambda: int(ended.stdout))
+            retries.note_worker(study, trial)
+        raise ArithmeticError
+
+    study.optimize(killed, n_trials=1, catch=ArithmeticError)
+    assert retries.give_up_dead(study) == [0]
+    assert retries.give_up_dead(study) == []
+    assert [trial.state.name for trial in study.trials] == ["FAIL", "WAITING"]
+
+
+def test_two_studies_have_folders_of_their_own(tmp_path, monkeypatch):
+    script = (
+        EVALUATES.replace('trial["number"] == 0', "False")
+        + "\nfrom lightrainer import TrainingArguments\nTrainingArguments('out')\n"
+    )
+    for name in ("a", "b"):
+        assert sweep(tmp_path, monkeypatch, script, "--n-trials", "1", "--study-name", name) == 0
+    assert sorted(path.name for path in Path("out").iterdir()) == ["run-0", "run-0-2"]
