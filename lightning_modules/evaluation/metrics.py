@@ -299,7 +299,7 @@ class StageMetrics:
         return values
 
 
-def name_in_stage(stage: str, name: str, loaders: Any, index: int) -> str:
+def name_in_stage(stage: str, name: str, loaders: Any, index: int, separator: str = "_") -> str:
     """Name a value: `val_loss`, `val_<loader>_loss` in a dict of loaders, with Lightning's suffix in a list.
 
     Args:
@@ -307,11 +307,12 @@ def name_in_stage(stage: str, name: str, loaders: Any, index: int) -> str:
         name: of the value.
         loaders: what the trainer has for this stage.
         index: which of them.
+        separator: after the stage; "/" gives `val/loss` and `val/<loader>_loss`.
     """
     if isinstance(loaders, Mapping):
-        return f"{stage}_{list(loaders)[index]}_{name}"
+        return f"{stage}{separator}{list(loaders)[index]}_{name}"
     several = isinstance(loaders, (list, tuple)) and len(loaders) > 1
-    return f"{stage}_{name}/dataloader_idx_{index}" if several else f"{stage}_{name}"
+    return f"{stage}{separator}{name}/dataloader_idx_{index}" if several else f"{stage}{separator}{name}"
 
 
 def as_numbers(name: str, value: Any) -> dict[str, Any]:

@@ -91,11 +91,13 @@ class LossModule(OptimizerModule):
         label_names: where the labels are in a batch that is a mapping; several are handed to `loss_fn` as a tuple.
         label_smoothing: as `label_smoothing_factor`: the loss is computed from the logits, see `LabelSmoother`.
         neftune_noise_alpha: strength of the noise on the input embeddings while training.
-        monitor: what a plateau schedule watches.
+        monitor: what a plateau schedule watches; by default the loss of the validation.
         schedule_interval: "step" or "epoch", after which the schedule is stepped. A plateau schedule that is stepped
             after each step watches what is logged then, such as "train_loss".
         shard_layers: names of the classes of layers that `ModelParallelStrategy` gathers one by one; by default those
             that the model itself names (`_no_split_modules`).
+        log_separator: between the stage and the rest of a name in logs: "/" gives `train/loss` and `val/accuracy`.
+        train_loss_on_epoch: log the mean over an epoch as well, as `train_loss_epoch`, each sample counting the same.
 
     Attributes:
         learning_rate: the full learning rate, for Lightning's `Tuner.lr_find`.
@@ -118,16 +120,18 @@ class LossModule(OptimizerModule):
         label_names: Sequence[str] = ("labels",),
         label_smoothing: float = 0.0,
         neftune_noise_alpha: float | None = None,
-        monitor: str = "val_loss",
+        monitor: str | None = None,
         schedule_interval: str | None = None,
         shard_layers: Sequence[str] = (),
+        log_separator: str = "_",
+        train_loss_on_epoch: bool = False,
     ) -> None:
         super().__init__(
             model,
             optimizer=optimizer,
             schedule=schedule,
             parameter_rules=parameter_rules,
-            monitor=monitor,
+            monitor=f"val{log_separator}loss" if monitor is None else monitor,
             schedule_interval=schedule_interval,
             label_names=label_names,
             neftune_noise_alpha=neftune_noise_alpha,
@@ -138,6 +142,8 @@ class LossModule(OptimizerModule):
         if loss_fn is not None and label_smoothing:
             raise ValueError(f"{label_smoothing=} has no effect on `loss_fn`: leave it out, and smooth labels there.")
         self.label_smoothing = label_smoothing
+        self.log_separator = log_separator
+        self.train_loss_on_epoch = train_loss_on_epoch
         self.loss_fn: Any = _as_function(loss_fn)
         self.metric_values: dict[str, Any] = {}
         self._asked = (0, False)
@@ -154,6 +160,8 @@ class LossModule(OptimizerModule):
             monitor=monitor,
             schedule_interval=schedule_interval,
             shard_layers=self.shard_layers,
+            log_separator=log_separator,
+            train_loss_on_epoch=train_loss_on_epoch,
             **({"loss_fn": loss_fn} if is_description(loss_fn) else {}),
         )
 
@@ -319,19 +327,29 @@ class LossModule(OptimizerModule):
         if self.attached_trainer is None:
             return
         loss_so_far = self._add_to_step(batch, loss, items, outputs)
-        self.log("train_loss", loss_so_far, prog_bar=True, batch_size=find_batch_size(batch))
+        name = self._name_in_logs("train", "loss")
+        self.log(name, loss_so_far, prog_bar=True, batch_size=find_batch_size(batch))
+        if self.train_loss_on_epoch:
+            size = self._size_in_all(find_batch_size(batch))
+            self.log(f"{name}_epoch", loss, on_step=False, on_epoch=True, sync_dist=True, batch_size=size)
         self._count("train", 0, batch, loss, outputs, counts=True)
 
     @_not_compiled
     def _note_evaluated(
         self, stage: str, batch: Any, loader: int, loss: torch.Tensor, outputs: Any, counting: int | None
     ) -> None:
-        name = name_in_stage(stage, "loss", self._loaders(stage), loader)
-        size = find_batch_size(batch) if counting is None else counting
-        if size is not None:  # Lightning rounds the mean of these over the processes
-            size *= self.trainer.world_size
+        name = self._name_in_logs(stage, "loss", loader)
+        size = self._size_in_all(find_batch_size(batch) if counting is None else counting)
         self.log(name, loss, prog_bar=True, batch_size=size, sync_dist=True, add_dataloader_idx=False)
         self._count(stage, loader, batch, loss, outputs, counts=counting != 0)
+
+    def _name_in_logs(self, stage: str, name: str, loader: int = 0) -> str:
+        loaders = self._loaders(stage) if stage != "train" else None
+        return name_in_stage(stage, name, loaders, loader, self.log_separator)
+
+    def _size_in_all(self, size: int | None) -> int | None:
+        """Return the size of a batch times the processes, as Lightning rounds the mean of these sizes over them."""
+        return None if size is None else size * self.trainer.world_size
 
     def _counting(self, stage: str, batch: Any, batch_idx: int, index: int) -> int | None:
         """Return the number of samples of a batch that are not repeated, if some are."""
@@ -367,21 +385,25 @@ class LossModule(OptimizerModule):
 
     @stop_iteration_surfaces
     def _log_metrics(self, stage: str) -> None:
-        loaders = self._loaders(stage) if stage != "train" else None
-        mesh = self.device_mesh
-        group = None if mesh is None else mesh["data_parallel"].get_group()
-        for index, computed in enumerate(self._counted[stage].take(stage, group)):
+        for index, computed in enumerate(self._counted[stage].take(stage, self._processes_with_other_data())):
             _require_no_loss(computed)
             numbers: dict[str, Any] = {}
             for name, value in computed.items():
-                full_name = name_in_stage(stage, name, loaders, index)
+                full_name = self._name_in_logs(stage, name, index)
                 self.metric_values[full_name] = value
                 entries = as_numbers(name, value)
                 if not entries:
                     self._warn_of_not_logged(full_name, value)
                 for entry_name, entry in entries.items():
-                    numbers[name_in_stage(stage, entry_name, loaders, index)] = entry
+                    numbers[self._name_in_logs(stage, entry_name, index)] = entry
             self._log_numbers(stage, index, numbers)
+
+    def _processes_with_other_data(self) -> Any:
+        """Return the process group over which metrics are added up; None for all."""
+        mesh = self.device_mesh
+        if mesh is None or "data_parallel" not in (mesh.mesh_dim_names or ()):
+            return None
+        return mesh["data_parallel"].get_group()
 
     def _log_numbers(self, stage: str, index: int, numbers: dict[str, Any]) -> None:
         options: dict[str, Any] = {"prog_bar": True, "sync_dist": True, "add_dataloader_idx": False}

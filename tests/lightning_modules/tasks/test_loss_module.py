@@ -220,3 +220,31 @@ class LogitsOnly(nn.Module):
 def test_a_forgotten_loss_function_is_named_for_batches_with_names(verb):
     with pytest.raises(TypeError, match=r"does not take \(x, labels\).*pass a `loss_fn`"):
         getattr(make_trainer(), verb)(LossModule(LogitsOnly()), loader())
+
+
+def test_names_in_logs_with_another_separator(tmp_path):
+    """What watches the validation loss by itself follows; the names are in checkpoints."""
+    plateau = ScheduleConfig(name="reduce_lr_on_plateau")
+    options = {"metrics": {"right": MICRO}, "train_metrics": True, "log_separator": "/", "schedule": plateau}
+    module, trainer = make_module(**options), make_trainer()
+    trainer.fit(module, loader(), loader(6))
+    assert set(trainer.callback_metrics) == {"train/loss", "train/right", "val/loss", "val/right"}
+    assert set(module.metric_values) == {"train/right", "val/right"}
+    assert trainer.lr_scheduler_configs[0].monitor == "val/loss"
+    results = trainer.test(module, {"near": loader(6), "far": loader(6, seed=4)}, verbose=False)
+    assert [set(result) for result in results] == [{f"test/{s}_loss", f"test/{s}_right"} for s in ("near", "far")]
+    trainer.save_checkpoint(tmp_path / "module.ckpt")
+    again = LossModule.load_from_checkpoint(tmp_path / "module.ckpt", model=Net(), weights_only=True)
+    assert (again.log_separator, again.monitor) == ("/", "val/loss")
+
+
+@pytest.mark.parametrize("accumulated", [1, 2])
+def test_the_loss_of_an_epoch_is_a_mean_over_its_samples(accumulated):
+    """The last batch has two samples; without a step of the optimizer the mean is the loss of all."""
+    module = make_module(train_loss_on_epoch=True, optimizer={"learning_rate": 0.0})
+    trainer = make_trainer(max_epochs=1, accumulate_grad_batches=accumulated)
+    trainer.fit(module, loader(10))
+    batch = torch.utils.data.default_collate(points(10))
+    expected = module.model(**batch)["loss"].item()
+    assert float(trainer.callback_metrics["train_loss_epoch"]) == pytest.approx(expected, rel=1e-5)
+    assert float(trainer.callback_metrics["train_loss"]) != pytest.approx(expected, rel=1e-3)
