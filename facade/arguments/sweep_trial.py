@@ -150,7 +150,10 @@ def apply_trial(args: Any) -> None:
         own_fields = {item.name for item in dataclasses.fields(args)}
         values.update((name, value) for name, value in trial.options.items() if name in own_fields)
     for name, value in values.items():
-        setattr(args, name, cast(name, value, declared.get(name), getattr(args, name)))
+        held = cast(name, value, declared.get(name), getattr(args, name))
+        if isinstance(value, float) and isinstance(held, int) and held != value:
+            raise ValueError(f"{name} is a whole number, and the space has {value}: give a low and high without '.'.")
+        setattr(args, name, held)
         trial.applied[name] = None
     if trial.asks:
         _answer_by(trial, args.metric_for_best_model, args.greater_is_better)

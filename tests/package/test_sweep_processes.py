@@ -207,5 +207,13 @@ def test_two_studies_have_folders_of_their_own(tmp_path, monkeypatch):
         + "\nfrom lightrainer import TrainingArguments\nTrainingArguments('out')\n"
     )
     for name in ("a", "b"):
-        assert sweep(tmp_path, monkeypatch, script, "--n-trials", "1", "--study-name", name) == 0
+        words = ["--study-name", name, "--folder", "logs"]
+        assert sweep(tmp_path, monkeypatch, script, "--n-trials", "1", *words) == 0
     assert sorted(path.name for path in Path("out").iterdir()) == ["run-0", "run-0-2"]
+    assert sorted(path.name for path in Path("logs").glob("*.log")) == ["run-0-2.log", "run-0.log"]
+
+
+def test_trials_that_all_have_the_same_value_are_warned_of(tmp_path, monkeypatch, capsys):
+    script = EVALUATES.replace('trial["number"] == 0', "False")
+    assert sweep(tmp_path, monkeypatch, script, "--n-trials", "2") == 0
+    assert "All trials have the same value. Does the script read width?" in capsys.readouterr().err

@@ -329,17 +329,22 @@ def _options_of_one(plan: SweepPlan) -> list[str]:
 
 def _warn(plan: SweepPlan) -> None:
     """Warn of names that may be misspelt, and of batch sizes that make steps incomparable."""
+    from optuna.distributions import IntDistribution
+
     from ...facade import Seq2SeqTrainingArguments
     from ...facade.search.search_run import BATCH_SIZES
     from ...lightning_modules.common.suggestions import did_you_mean
 
     if plan.values_as == "arguments":
         known = {item.name for item in fields(Seq2SeqTrainingArguments)}
-        for name in (parameter.name for parameter in plan.space.parameters if parameter.name not in known):
-            print(
-                f"{name} is no training argument.{did_you_mean(name, known)} The script gets it as --{name}.",
-                file=sys.stderr,
-            )
+        for parameter in plan.space.parameters:
+            name = parameter.name
+            if name not in known:
+                kind = ", a whole number" if isinstance(parameter.distribution, IntDistribution) else ""
+                print(
+                    f"{name} is no training argument.{did_you_mean(name, known)} The script gets it as --{name}{kind}.",
+                    file=sys.stderr,
+                )
     sizes = [name for name in plan.space.varied() if name in BATCH_SIZES]
     if sizes and plan.pruner != "none" and plan.pruning_unit == "steps":
         print(

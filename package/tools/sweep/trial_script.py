@@ -4,12 +4,15 @@
 # The folders beside this one are mapped to subpackages only when the package is built.
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import os
 import re
 import shlex
 import shutil
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from optuna import TrialPruned
@@ -72,8 +75,8 @@ class ScriptRun:
         self.process: ScriptProcess | None = None
         self.origin = retries.origin_of(study, trial)
         self.name = f"run-{self.origin}"
-        self.log = plan.folder / f"{self.name}.log"
-        self.result = plan.folder / f"{self.name}.json"
+        self.log = self._log_file()
+        self.result = self.log.with_suffix(".json")
 
     def run(self) -> float | list[float]:
         """Return the value of the trial.
@@ -87,8 +90,6 @@ class ScriptRun:
         try:
             retries.note_worker(self.study, self.trial)
             self.trial.set_user_attr(retries.LOG, str(self.log))
-            if self.origin == self.trial.number:
-                self.result.unlink(missing_ok=True)
             values = self.plan.space.suggest(self.trial)
             self.trial.set_user_attr(retries.COMMAND, self._command(values))
             status = self._run_script(values)
@@ -100,6 +101,17 @@ class ScriptRun:
         """Let the script write its checkpoint, and end."""
         if self.process is not None:
             self.process.stop()
+
+    def _log_file(self) -> Path:
+        """Return a new file for the output of the script, or that of the trial that this one retries."""
+        if self.origin != self.trial.number and retries.LOG in self.trial.user_attrs:
+            return Path(self.trial.user_attrs[retries.LOG])
+        for number in itertools.count(1):
+            log = self.plan.folder / (f"{self.name}.log" if number == 1 else f"{self.name}-{number}.log")
+            with contextlib.suppress(FileExistsError):  # another study has the same folder
+                log.touch(exist_ok=False)
+                return log
+        raise AssertionError("there is a free name")
 
     def _run_script(self, values: dict[str, Value]) -> int:
         with self.log.open("ab") as stream:

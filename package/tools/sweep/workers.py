@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -328,6 +329,7 @@ class Sweep:
         failed = retries.failures(trials)
         if failed:
             print(f"failed trials ({len(failed)}; --retry-failed runs them again):{retries.listed(failed)}")
+        self._warn_of_equal_values(trials)
         places = places_of(self.study)
         for run in best if isinstance(best, list) else [best]:
             trial = trials[int(run.run_id)]
@@ -339,6 +341,15 @@ class Sweep:
             print(f"  once more: {trial.user_attrs.get(retries.COMMAND, 'unknown')}")
         print(f"report: {page}")
         return 0
+
+    def _warn_of_equal_values(self, trials: Sequence[FrozenTrial]) -> None:
+        """Warn if trials with other parameters have the same value: a script that reads none of them does that."""
+        complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
+        values = {tuple(trial.values) for trial in complete}
+        parameters = {str(sorted(trial.params.items())) for trial in complete}
+        if len(values) == 1 and len(parameters) > 1:
+            names = ", ".join(complete[0].params)
+            print(f"All trials have the same value. Does the script read {names}?", file=sys.stderr)
 
 
 def _name_of(trial: FrozenTrial) -> str:

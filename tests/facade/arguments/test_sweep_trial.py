@@ -80,6 +80,16 @@ def test_a_field_of_a_subclass_takes_an_option(trial, tmp_path):
     assert about.problem(args) is None
 
 
+def test_a_fraction_for_a_whole_number_of_a_subclass_is_refused(trial, tmp_path):
+    @dataclass
+    class Own(TrainingArguments):
+        width: int = 8
+
+    trial(options={"width": 2.7})
+    with pytest.raises(ValueError, match=r"width is a whole number, and the space has 2\.7"):
+        Own(tmp_path / "out")
+
+
 @dataclass
 class Overwriting(TrainingArguments):
     def __post_init__(self):
