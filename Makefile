@@ -56,9 +56,11 @@ OTHER_EXTRAS := apollo bitsandbytes galore grokadamw liger lomo ray schedulefree
 OTHERS_NEED := msgpack tensorboardX
 # The lowest version of the package that an extra adds, the last one in its line: $(call lowest,ray).
 lowest = $(shell sed -nE 's/^$(1) = .*"([^">]+)>=([^,]+),.*/\1==\2/p' pyproject.toml)
+PRETENDED_TESTS := $(addprefix tests/,gpu facade/trainer facade/evaluation facade/checkpointing callbacks parity) \
+	tests/lightning_modules/tasks
 PYTEST := -m pytest -n auto --maxprocesses=8 --dist loadfile
 
-.PHONY: help demo test follow test-newest test-libraries test-nodes test-promises soak test-oldest test-newest-packages test-private-names
+.PHONY: help demo test follow test-newest test-libraries test-nodes test-promises test-pretended soak test-oldest test-newest-packages test-private-names
 .PHONY: test-oldest-extras test-tf tf-figures lint bench gpu dist docs docs-serve clean
 # Two pip processes must not write into one environment.
 .NOTPARALLEL:
@@ -93,6 +95,10 @@ test-nodes: $(VENV)/.test  ## train on several machines, which are made on this 
 # Losses and gradients of 596 classes; `make test` compares one of each kind.
 test-promises: $(VENV)/.test  ## compare accumulation with one big batch for every class of transformers (15 minutes)
 	OMP_NUM_THREADS=1 $(BIN)/python $(PYTEST) --dist worksteal -m "promises or not promises" tests/promises $(PYTEST_ARGS)
+
+# Programs that tests start have no pretended device, so these are the tests that train in their own process.
+test-pretended: $(VENV)/.test  ## train on a CUDA device that is only pretended (10 minutes)
+	OMP_NUM_THREADS=1 $(BIN)/python $(PYTEST) --pretended $(PRETENDED_TESTS) $(PYTEST_ARGS)
 
 MINUTES ?= 10
 SEED ?= 0

@@ -1,5 +1,6 @@
 """What all tests share: each finds the package's logger, and Ctrl-C, as a fresh process in the foreground has them."""
 
+import contextlib
 import functools
 import gc
 import logging
@@ -11,6 +12,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+import torch
 
 # A shell has its background jobs ignore Ctrl-C, and so would every process that a test starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -25,6 +27,8 @@ def pytest_configure(config):
 
     And a folder for temporary files, as killed processes, torchrun and others leave theirs behind.
     """
+    if config.getoption("--pretended"):
+        _pretend(config)
     if SERVERS in os.environ:
         return
     usual, folder = tempfile.gettempdir(), tempfile.mkdtemp(prefix="tests-")
@@ -37,9 +41,34 @@ def pytest_configure(config):
     config.add_cleanup(lambda: (changes.undo(), shutil.rmtree(folder, ignore_errors=True)))
 
 
+def _pretend(config):
+    """Pretend a CUDA device for the whole run; programs that tests start have none."""
+    from pretended_cuda import pretended_device
+
+    stack = contextlib.ExitStack()
+    stack.enter_context(pretended_device())
+    config.add_cleanup(stack.close)
+
+
 def pytest_addoption(parser):
-    """`--soak 500`: so many kills in tests/faults, where it is some eighty otherwise."""
+    """`--soak 500`: so many kills in tests/faults, where it is some eighty otherwise; `--pretended`: see `_pretend`."""
     parser.addoption("--soak", type=int, default=0, metavar="KILLS", help="kill trainings so often (tests/faults)")
+    parser.addoption("--pretended", action="store_true", help="train on a CUDA device that is only pretended")
+
+
+@pytest.fixture(autouse=True)
+def _device_for_gpu_tests(request):
+    """A test marked `gpu` has a real device, or else a pretended one, if that has what the mark names."""
+    mark = request.node.get_closest_marker("gpu")
+    if mark is None or torch.cuda.is_available():
+        yield
+        return
+    if "needs" in mark.kwargs:
+        pytest.skip(f"a pretended device has no {mark.kwargs['needs']}")
+    from pretended_cuda import pretended_device
+
+    with pretended_device():
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -38,7 +38,8 @@ def readme_row() -> str:
     results = published()
     if not results:
         return (
-            "| CUDA (`make gpu`: [the stages](docs/develop/gpu.md)), real clusters, several TPU chips | not run | |\n"
+            "| CUDA ([pretended in CI](docs/develop/gpu.md); `make gpu` on hardware: not run), real clusters, "
+            "several TPU chips | not run | |\n"
         )
     counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(results.counts().items()))
     return f"| CUDA, one device: {counts} | {results.machine['gpu']} | [On a GPU](docs/develop/gpu.md) |\n"

@@ -160,7 +160,11 @@ def running(trainer: Trainer, lightning_trainer: LightningTrainer, module: Evalu
     accelerator = trainer.accelerator
     accelerator.bind(_backward(lightning_trainer, module), lambda: trainer.optimizer, strategy)
     try:
-        with lightning_internals.interruptible(), casts:
+        with (
+            lightning_internals.interruptible(),
+            lightning_internals.optimizers_in_place(lightning_trainer.strategy),
+            casts,
+        ):
             yield
     finally:
         accelerator.bind(None)

@@ -185,6 +185,30 @@ def quiet(active: bool = True) -> Iterator[None]:
             logger.setLevel(level)
 
 
+@contextlib.contextmanager
+def optimizers_in_place(strategy: Any) -> Iterator[None]:
+    """Leave the states of optimizers on their device at the end of a run; Lightning would move them to the CPU.
+
+    Args:
+        strategy: of a Trainer whose module stays on the device, too, so that a script can go on with both.
+    """
+    tear_down = strategy.teardown
+
+    def tear_down_without_optimizers() -> None:
+        optimizers = strategy.optimizers
+        strategy.optimizers = []
+        try:
+            tear_down()
+        finally:
+            strategy.optimizers = optimizers
+
+    strategy.teardown = tear_down_without_optimizers
+    try:
+        yield
+    finally:
+        del strategy.teardown  # it was of the class
+
+
 def release(trainer: Trainer) -> None:
     """Empty a trainer after its run: it is in a cycle, which would keep module, optimizers and data alive."""
     if trainer.lightning_module is not None:

@@ -124,8 +124,7 @@ def test_peaks_are_found_by_the_names_that_drivers_give():
     assert peak_flops("NVIDIA A100-SXM4-80GB", "float32", tf32=False) == 19.5e12
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU of NVIDIA")
+@pytest.mark.gpu(needs="memory of its own, and a peak that is known")
 def test_on_a_gpu_the_peak_is_known_and_not_passed(tmp_path):
     callbacks = [ThroughputCallback(), MemoryCallback()]
     for entry in training_logs(trained(tmp_path, callbacks, use_cpu=False, bf16=True)):

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pretended_cuda import is_pretended
 from torch import nn
 from torch.nn import functional
 
@@ -16,10 +17,10 @@ def split(text: str) -> list[str]:
     return text.split()
 
 
-# Nothing on the screen, nothing to a tracker, no GPU, one log a step.
+# Nothing on the screen, nothing to a tracker, no GPU but a pretended one, one log a step.
 ARGUMENTS: dict[str, Any] = {"per_device_train_batch_size": 4, "per_device_eval_batch_size": 4, "num_train_epochs": 1}
 ARGUMENTS |= {"learning_rate": 1e-2, "logging_steps": 1, "save_strategy": "no", "report_to": "none"}
-ARGUMENTS |= {"disable_tqdm": True, "use_cpu": True, "dataloader_pin_memory": False}
+ARGUMENTS |= {"disable_tqdm": True, "use_cpu": not is_pretended(), "dataloader_pin_memory": False}
 
 
 class Tiny(nn.Module):
@@ -81,7 +82,7 @@ def trainer(folder: Path, cls: type[Trainer] = Trainer, **changes: Any) -> Any:
 
 
 def weights(model: nn.Module) -> dict[str, torch.Tensor]:
-    return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+    return {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()}
 
 
 def same(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:

@@ -28,7 +28,7 @@ def trainer(folder, device, model=None, callbacks=None, **changes):
 
 
 def weights(made):
-    return [parameter.detach().cpu() for parameter in made.model.parameters()]
+    return [parameter.detach().cpu().clone() for parameter in made.model.parameters()]
 
 
 def test_a_training_is_on_the_device(tmp_path, device):
@@ -37,11 +37,35 @@ def test_a_training_is_on_the_device(tmp_path, device):
     assert {parameter.device.type for parameter in made.model.parameters()} == {device}
 
 
-def test_a_profile_has_the_allocations_of_the_device(tmp_path, device):
-    trainer(tmp_path, device, callbacks=[ProfilerCallback(wait=1, warmup=1, active=2)], save_strategy="no").train()
-    file = tmp_path / "profile" / "memory.pickle"
-    assert file.exists() == (device != "cpu")
-    assert device == "cpu" or b"segments" in file.read_bytes()
+@pytest.mark.parametrize("optimizer", ["adamw_torch", "adamw_torch_fused"])
+def test_script_goes_on_by_hand_after_a_training(tmp_path, device, optimizer):
+    """Lightning moves the states of optimizers to the CPU at the end of a run."""
+    made = trainer(tmp_path, device, save_strategy="no", optim=optimizer)
+    made.train()
+    before = weights(made)
+    assert {state["exp_avg"].device.type for state in made.optimizer.state.values()} == {device}
+
+    batch = {name: values.to(made.args.device) for name, values in default_collate(points(4)).items()}
+    for group in made.optimizer.param_groups:
+        group["lr"] = 0.1
+    made.model(**batch)["loss"].backward()
+    made.optimizer.step()
+    assert not same(before, weights(made))
+
+
+def profiled(folder, device):
+    """Return the file of the allocations in a profiled training."""
+    trainer(folder, device, callbacks=[ProfilerCallback(wait=1, warmup=1, active=2)], save_strategy="no").train()
+    return folder / "profile" / "memory.pickle"
+
+
+@pytest.mark.gpu(needs="history of allocations")
+def test_profile_has_the_allocations_of_a_gpu(tmp_path):
+    assert b"segments" in profiled(tmp_path, "cuda").read_bytes()
+
+
+def test_profile_has_no_allocations_of_the_cpu(tmp_path):
+    assert not profiled(tmp_path, "cpu").exists()
 
 
 @pytest.mark.parametrize("precision", [{}, {"bf16": True}])

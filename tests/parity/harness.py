@@ -11,11 +11,17 @@ from typing import Any
 import numpy as np
 import torch
 from comparison import differences, without_clock
+from pretended_cuda import is_pretended
 from repairs import trainer_class
 from torch import nn
 
-# No accelerator here, nothing to download, nothing on the screen. Pinned memory would only warn on the CPU.
-DEFAULTS: dict[str, Any] = {"report_to": "none", "disable_tqdm": True, "use_cpu": True, "dataloader_pin_memory": False}
+# No accelerator but a pretended one, nothing to download, nothing on the screen. Pinned memory would only warn.
+DEFAULTS: dict[str, Any] = {
+    "report_to": "none",
+    "disable_tqdm": True,
+    "use_cpu": not is_pretended(),
+    "dataloader_pin_memory": False,
+}
 DEFAULTS |= {"per_device_train_batch_size": 4, "per_device_eval_batch_size": 4, "num_train_epochs": 2}
 DEFAULTS |= {"learning_rate": 1e-2, "logging_steps": 1, "save_strategy": "no"}
 

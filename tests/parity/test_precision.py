@@ -192,7 +192,6 @@ def test_scales_are_exchanged_with_the_reference(reference, ours, tmp_path, name
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU of NVIDIA")
 @pytest.mark.parametrize("optimizer", ["adamw_torch", "adamw_torch_fused"])
 @pytest.mark.parametrize("model", [Classifier, Steep, Shared])
 def test_float16_on_a_gpu(reference, ours, tmp_path, model, optimizer):

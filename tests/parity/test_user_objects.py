@@ -15,6 +15,7 @@ import pytest
 import torch
 from datasets_for_parity import points
 from models import Classifier
+from pretended_cuda import is_pretended
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import Dataset, Sampler
@@ -191,7 +192,7 @@ def trainer_of(api, calls, folder, dataset):
         include_num_input_tokens_seen="all",
         report_to="none",
         disable_tqdm=True,
-        use_cpu=True,
+        use_cpu=not is_pretended(),
         dataloader_pin_memory=False,
     )
     trainer = WithSampler(
@@ -386,7 +387,7 @@ def modes_of(api, model, folder, callbacks=()):
         learning_rate=0.1,
         report_to="none",
         disable_tqdm=True,
-        use_cpu=True,
+        use_cpu=not is_pretended(),
     )
     trainer = api.Trainer(
         model, arguments, train_dataset=points(12), eval_dataset=points(6, seed=3), callbacks=list(callbacks)
@@ -545,7 +546,7 @@ def resumed(api, folder, model, own=lambda model: {}, **parts):
             learning_rate=0.05,
             report_to="none",
             disable_tqdm=True,
-            use_cpu=True,
+            use_cpu=not is_pretended(),
         )
         data = {"train_dataset": points(12), "eval_dataset": points(6, seed=3)}
         trainer = api.Trainer(made, arguments, **{**data, **parts, **own(made)})

@@ -6,11 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pretended_cuda import is_pretended
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import IterableDataset
 
-QUIET: dict[str, Any] = {"report_to": "none", "disable_tqdm": True, "use_cpu": True, "dataloader_pin_memory": False}
+QUIET: dict[str, Any] = {
+    "report_to": "none",
+    "disable_tqdm": True,
+    "use_cpu": not is_pretended(),
+    "dataloader_pin_memory": False,
+}
 
 
 class Classifier(nn.Module):

@@ -23,18 +23,18 @@ def test_the_cache_of_a_device_is_emptied_every_few_steps(tmp_path, monkeypatch,
     assert len(cleared) == 3  # torch.mps alone has it
 
 
-ON_A_GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU of NVIDIA")]
-
-
 class TestOnAGpu:
-    pytestmark = ON_A_GPU
-
+    @pytest.mark.gpu
     def test_the_cache_is_emptied(self, tmp_path, monkeypatch):
-        emptied, empty = [], torch.cuda.empty_cache
-        monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append(empty()))
-        trainer(tmp_path, use_cpu=False, torch_empty_cache_steps=2).train()
-        assert len(emptied) == 2
+        """Lightning empties it, too, before the first step and after the last one."""
+        emptied = []
+        monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append(made.state.global_step))
+        made = trainer(tmp_path, use_cpu=False, torch_empty_cache_steps=2)
+        made.train()
+        assert emptied.count(0) > 1, "a step, and Lightning"
+        assert [step for step in emptied if 0 < step < 4] == [2]
 
+    @pytest.mark.gpu(needs="units for tf32")
     def test_tf32_rounds_products(self, tmp_path):
         """On and off; switched off they are float32's."""
         torch.manual_seed(1)
@@ -46,6 +46,7 @@ class TestOnAGpu:
             errors[tf32] = (product - exact).abs().max().item()
         assert errors[True] > 10 * errors[False]
 
+    @pytest.mark.gpu(needs="memory of its own")
     def test_memory_of_the_gpu_is_reported(self, tmp_path):
         made = trainer(tmp_path, use_cpu=False, skip_memory_metrics=False)
         assert made.train().metrics["train_mem_gpu_peaked_delta"] >= 0

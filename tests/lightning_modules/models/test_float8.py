@@ -46,7 +46,7 @@ def test_a_device_without_it_is_refused(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.gpu
+@pytest.mark.gpu(needs="units for 8-bit numbers")
 def test_losses_on_a_device_are_near_those_without_it(tmp_path):
     pytest.importorskip("torchao.float8")
     if reason := float8._missing(torch.device("cuda")):

@@ -1,0 +1,117 @@
+"""The pretended device notices what a real one would not forgive, and leaves nothing behind."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from pretended_cuda import DEVICE, pretended_device
+from torch import nn
+
+
+@pytest.fixture
+def device():
+    with pretended_device() as device:
+        yield device
+
+
+def test_tensors_of_two_devices_are_not_mixed(device):
+    there = torch.ones(2, device="cuda")
+    with pytest.raises(RuntimeError, match="on the same device"):
+        there + torch.ones(2)
+    with pytest.raises(RuntimeError, match="indices should be on the same device"):
+        torch.ones(2)[there.long()]
+    assert (there + torch.tensor(1.0)).device == DEVICE, "a number may be of the CPU"
+    assert there[torch.tensor([1])].device == DEVICE, "and so may indices"
+
+
+def test_tensor_does_not_become_an_array(device):
+    with pytest.raises(TypeError, match="can't convert cuda:0"):
+        np.asarray(torch.ones(2, device="cuda"))
+    assert torch.ones(2, device="cuda").cpu().numpy().sum() == 2
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda tensor: tensor.sum().item(),
+        lambda tensor: bool(tensor[0] > 0),
+        lambda tensor: tensor.cpu(),
+        lambda tensor: tensor.to("cpu"),
+        lambda tensor: tensor.tolist(),
+        lambda tensor: tensor[tensor > 0],
+        lambda tensor: torch.nonzero(tensor),
+        lambda tensor: torch.equal(tensor, tensor),
+        lambda tensor: torch.zeros(2).copy_(tensor),
+        lambda tensor: torch.cuda.synchronize(),
+        lambda tensor: pickle.dumps(tensor),
+    ],
+)
+def test_each_wait_is_counted_with_its_line(device, read):
+    tensor = torch.ones(2, device="cuda")
+    assert device.num_waits() == 0
+    read(tensor)
+    [(_, line)] = device.waits
+    assert device.num_waits() == 1
+    assert line.startswith("test_pretended_cuda.py:")
+
+
+def test_computations_do_not_wait(device):
+    tensor = torch.ones(2, device="cuda", requires_grad=True)
+    loss = (tensor * 2).sum() / torch.tensor(3.0)
+    loss.backward()
+    tensor.to("cpu", non_blocking=True)
+    assert tensor.grad is not None
+    assert device.num_waits() == 0
+
+
+def test_copies_to_the_device_are_counted_by_whether_they_wait(device):
+    on_host = torch.ones(2)
+    on_host.to("cuda")
+    on_host.to("cuda", non_blocking=True)
+    on_host.pin_memory().to("cuda")
+    assert device.uploads == {False: 3}
+    on_host.pin_memory().to("cuda", non_blocking=True)
+    assert device.uploads == {False: 3, True: 1}
+
+
+def test_random_numbers_are_of_a_generator_of_its_own(device):
+    torch.manual_seed(3)
+    drawn = torch.rand(2, device="cuda"), torch.rand(2)
+    torch.manual_seed(3)
+    assert torch.equal(torch.rand(2), drawn[1]), "what is drawn on the device changes nothing on the CPU"
+    assert torch.equal(torch.rand(2, device="cuda"), drawn[0])
+    assert not torch.equal(torch.rand(2, device="cuda"), drawn[0])
+
+
+def test_model_moves_with_its_optimizer_and_comes_back(device):
+    model = nn.Linear(2, 1)
+    weight = model.weight
+    expected = weight.detach().clone()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    model.to("cuda")
+    assert model.weight is weight
+    assert weight.device == DEVICE
+
+    model(torch.ones(1, 2, device="cuda")).sum().backward()
+    optimizer.step()
+    assert copy.deepcopy(model).weight.device == DEVICE
+    assert torch.equal(model.cpu().weight, expected - 0.5)
+
+
+def test_gradient_comes_back_from_the_cpu(device):
+    tensor = torch.ones(2, device="cuda", requires_grad=True)
+    (tensor.cpu() * 3).sum().backward()
+    assert tensor.grad.device == DEVICE
+    assert tensor.grad.tolist() == [3, 3]
+
+
+def test_nothing_is_left_behind():
+    before = torch.cuda.is_available(), torch.accelerator.is_available(), torch.load
+    with pretended_device():
+        assert torch.cuda.is_available()
+    assert before == (torch.cuda.is_available(), torch.accelerator.is_available(), torch.load)
+    assert before[0] or torch.ones(2).device.type == "cpu"
+    with pytest.raises((AssertionError, RuntimeError), match="CUDA"):
+        torch.ones(2, device="cuda")
