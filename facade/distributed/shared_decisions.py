@@ -11,7 +11,7 @@ from ...callbacks.switch_setters import SwitchSetters
 from ...lightning_modules.internals.torch_names import default_store
 
 if TYPE_CHECKING:
-    from torch.distributed import Store
+    from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]  # it is in the docs of torch
 
 logger = logging.getLogger(__name__)
 
