@@ -30,8 +30,10 @@ def check_jobs(jobs: int, trainer: Any) -> None:
     if trainer.args.world_size > 1:
         raise ValueError(f"n_jobs={jobs}: several processes train each trial together already. Pass n_jobs=1.")
     if trainer.args.device.type != "cpu" or not hasattr(os, "fork"):
-        said = f"n_jobs={jobs}: on {trainer.args.device.type} this process cannot be forked into workers"
-        raise ValueError(f"{said}. Start `python -m lightrainer sweep script.py --workers N` instead.")
+        raise ValueError(
+            f"n_jobs={jobs}: on {trainer.args.device.type} this process cannot be forked into workers. Start "
+            "`python -m lightrainer sweep script.py --workers N` instead."
+        )
 
 
 def optimize_in_workers(search: SearchRun, study: Any, jobs: int, objective: Any, options: dict[str, Any]) -> None:
@@ -71,7 +73,11 @@ class _Pool:
 
     def __init__(self, search: SearchRun, study: Any, jobs: int, objective: Any, options: dict[str, Any]) -> None:
         self.context: Any = multiprocessing.get_context("fork")
-        self.search, self.study, self.jobs, self.objective, self.options = search, study, jobs, objective, options
+        self.search = search
+        self.study = study
+        self.jobs = jobs
+        self.objective = objective
+        self.options = options
         self.left: Any = self.context.Value("l", -1 if options["n_trials"] is None else options["n_trials"])
         self.failures: Any = self.context.SimpleQueue()
 
@@ -90,8 +96,8 @@ class _Pool:
                 if worker.is_alive():
                     worker.terminate()
         if not self.failures.empty():
-            error, said = self.failures.get()
-            raise error or RuntimeError(said)
+            error, message = self.failures.get()
+            raise error or RuntimeError(message)
         killed = [worker.exitcode for worker in workers if worker.exitcode != 0]
         if killed:
             raise RuntimeError(f"{len(killed)} of {self.jobs} workers ended with exit code {killed[0]}.")

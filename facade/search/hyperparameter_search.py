@@ -50,20 +50,24 @@ class HyperparameterSearch:
     trainer = WeakAttribute["Trainer"]()
 
     def __init__(self, trainer: Trainer, transport: Transport) -> None:
-        self.trainer, self.transport = trainer, transport
+        self.trainer = trainer
+        self.transport = transport
         self.current: SearchRun | None = None
 
     def run(
         self, hp_space: Any, compute_objective: Any, number: Any, direction: Any, backend: Any, hp_name: Any, more: Any
     ) -> BestRun | list[BestRun]:
         """Search; the parameters are those of `Trainer.hyperparameter_search`."""
-        trainer, chosen = self.trainer, make_backend(backend)
+        trainer = self.trainer
+        chosen = make_backend(backend)
         objective = objective_from(compute_objective)
         options = read_options(number, direction, more, metric_names(compute_objective))
         chosen.check(trainer, options)
         _require_evaluation(trainer)
         trainer.hp_space = chosen.default_hp_space if hp_space is None else hp_space
-        trainer.compute_objective, trainer.hp_name, trainer.hp_search_backend = objective, hp_name, chosen.name
+        trainer.compute_objective = objective
+        trainer.hp_name = hp_name
+        trainer.hp_search_backend = chosen.name
         self.current = search = SearchRun(trainer, options, self.transport)
         logger.info("Search: %s.", options.goal)
         try:
@@ -137,7 +141,8 @@ class HyperparameterSearch:
             optuna.TrialPruned: it is to be pruned; `on_train_end` was called, so that trackers close their runs.
             SystemExit: it is to be pruned, and is a trial of a sweep.
         """
-        trainer, search = self.trainer, self.current
+        trainer = self.trainer
+        search = self.current
         if _in_sweep():
             sweep_reports.report(trainer, step, metrics)
         if trainer.hp_search_backend is None or trial is None:
@@ -147,7 +152,8 @@ class HyperparameterSearch:
             assert trainer.compute_objective is not None
             value = trainer.objective = objective_value(trainer.compute_objective, metrics, objectives)
         else:
-            objectives, value = len(search.options.directions), search.judge(metrics)
+            objectives = len(search.options.directions)
+            value = search.judge(metrics)
             if search.is_over:
                 return
         if trainer.hp_search_backend == HPSearchBackend.RAY:
@@ -160,7 +166,8 @@ class HyperparameterSearch:
     def _report_to_optuna(self, trial: Any, step: int, value: Any) -> None:
         import optuna
 
-        trainer, search = self.trainer, self.current
+        trainer = self.trainer
+        search = self.current
         reported, unit = (set(), "steps") if search is None else (search.reported, search.options.pruning_unit)
         position = report_position(trainer.state, step, unit)
         if position is None:

@@ -71,7 +71,7 @@ def look_up(metrics: Mapping[str, float], name: str) -> float:
     """Return a metric by its name, with or without `eval_`.
 
     Raises:
-        MissingMetricError: there is none; names those that there are.
+        MissingMetricError: it does not exist; names the metrics that do.
     """
     for known in (name, f"eval_{name}"):
         if known in metrics:
@@ -103,8 +103,10 @@ def objective_value(compute: Compute, metrics: Mapping[str, float], objectives: 
     several = isinstance(found, (list, tuple))
     numbers = [_number(one, metrics) for one in (found if several else [found])]
     if len(numbers) != objectives:
-        said = f"compute_objective gives {len(numbers)} values, but direction has {objectives}"
-        raise ValueError(f"{said}. Return a list, and pass a direction for each: ['minimize', 'maximize'].")
+        raise ValueError(
+            f"compute_objective gives {len(numbers)} values, but direction has {objectives}. Return a list, and pass a "
+            "direction for each: ['minimize', 'maximize']."
+        )
     return numbers if several and objectives > 1 else numbers[0]
 
 
@@ -151,10 +153,14 @@ def _number(value: Any, metrics: Mapping[str, float]) -> float:
     value = value.item() if hasattr(value, "item") and getattr(value, "size", 1) in (1, ()) else value
     if isinstance(value, (int, float)):
         return value
-    said = f"compute_objective returned {value!r:.60}, which is no number"
-    raise ValueError(f"{said}. The metrics of the evaluation are: {listed_metrics(metrics)}.")
+    raise ValueError(
+        f"compute_objective returned {value!r:.60}, which is not a number. The metrics of the evaluation are: "
+        f"{listed_metrics(metrics)}."
+    )
 
 
 def _missing(name: str, metrics: Mapping[str, float]) -> MissingMetricError:
-    said = f"The objective uses the metric {name!r}, which the evaluation does not have.{did_you_mean(name, metrics)}"
-    return MissingMetricError(f"{said} It has: {', '.join(metrics) or 'none'}.")
+    return MissingMetricError(
+        f"The objective uses the metric {name!r}, which the evaluation does not have.{did_you_mean(name, metrics)} "
+        f"It has: {', '.join(metrics) or 'none'}."
+    )

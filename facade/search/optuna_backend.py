@@ -19,7 +19,7 @@ from .forked_workers import check_jobs, optimize_in_workers
 from .hyperparameters import BestRun, default_hp_space_optuna
 from .metric_objective import why_unusable
 from .search_run import OPTIONS, SearchOptions, SearchRun, enqueue
-from .storages import StorageError, open_storage, shown, without_experimental_warnings
+from .storages import StorageError, open_storage, shown, until_unlocked, without_experimental_warnings
 
 logger = logging.getLogger(__name__)
 
@@ -44,8 +44,10 @@ class OptunaBackend:
         for name, value in options.backend.items():
             if name not in of_study | of_optimization:
                 known = sorted({*of_study, *of_optimization, *OPTIONS})
-                said = f"hyperparameter_search does not know {name}={value!r:.60}.{did_you_mean(name, known)}"
-                raise TypeError(f"{said} Further ones are: {', '.join(known)}.")
+                raise TypeError(
+                    f"hyperparameter_search does not know {name}={value!r:.60}.{did_you_mean(name, known)} "
+                    f"Further keywords are: {', '.join(known)}."
+                )
         self._of_study = {name: value for name, value in options.backend.items() if name in of_study}
         self._of_optimization = {name: value for name, value in options.backend.items() if name in of_optimization}
         self._jobs = self._of_optimization.pop("n_jobs", 1)
@@ -112,7 +114,7 @@ def make_study(directions: list[str], given: dict[str, Any], metrics: Sequence[s
 
     Raises:
         StorageError: the storage cannot be reached.
-        TypeError: the sampler or the pruner is none of optuna.
+        TypeError: the sampler or the pruner is not one of optuna.
         ValueError: the study in the storage has other metrics or directions.
         optuna.exceptions.DuplicatedStudyError: it is there already.
     """
@@ -126,7 +128,7 @@ def make_study(directions: list[str], given: dict[str, Any], metrics: Sequence[s
     keywords["storage"] = open_storage(address)
     where = shown(str(address)) if isinstance(address, str) else "the storage"
     try:
-        study = optuna.create_study(**keywords)
+        study = until_unlocked(lambda: optuna.create_study(**keywords))
     except optuna.exceptions.StorageInternalError as error:
         raise StorageError(f"storage={where}: {error.__cause__ or error}") from error
     named = study.metric_names
@@ -153,7 +155,9 @@ class OptunaObjective:
     """
 
     def __init__(self, search: SearchRun, study: Any, channel: Channel) -> None:
-        self.search, self.study, self.channel = search, study, channel
+        self.search = search
+        self.study = study
+        self.channel = channel
 
     def __call__(self, trial: Any) -> float | list[float]:
         """Train once."""
@@ -223,6 +227,6 @@ def _none_completed(trials: list[Any]) -> str:
         return "No trial was completed, as the timeout was up before one began."
     retried = retries.interrupted(trials)
     states = Counter(retries.state_of(trial, retried).lower() for trial in trials)
-    said = ", ".join(f"{number} {state}" for state, number in states.items())
+    counts = ", ".join(f"{number} {state}" for state, number in states.items())
     why = retries.listed(retries.failures(trials)) or " Let the pruner prune less, e.g. with n_warmup_steps."
-    return f"No trial was completed, so there is no best one: {said}.{why}"
+    return f"No trial was completed, so there is no best one: {counts}.{why}"

@@ -27,29 +27,31 @@ class RayBackend:
         Raises:
             ValueError: says what to do instead.
         """
-        said = []
+        problems = []
         if trainer.args.world_size > 1:
-            said.append("Ray starts processes by itself: do not start this script with torchrun.")
+            problems.append("Ray starts processes by itself: do not start this script with torchrun.")
         if options.several:
-            said.append("Ray has one objective: pass one direction, or backend='optuna'.")
+            problems.append("Ray has one objective: pass one direction, or backend='optuna'.")
         if options.report:
-            said.append("report is made of a study of optuna; Ray writes reports of its own, see storage_path.")
+            problems.append("report is made of a study of optuna; Ray writes reports of its own, see storage_path.")
         if options.enqueue or options.begin_with is not None:
-            said.append("enqueue and begin_with belong to optuna. Ray's search_alg takes points_to_evaluate.")
+            problems.append("enqueue and begin_with belong to optuna. Ray's search_alg takes points_to_evaluate.")
         if options.backend.get("scheduler") is not None and trainer.args.eval_strategy == "no":
-            said.append("scheduler compares evaluations in the middle of a trial: set eval_strategy.")
-        if said:
-            raise ValueError("\n".join(said))
+            problems.append("scheduler compares evaluations in the middle of a trial: set eval_strategy.")
+        if problems:
+            raise ValueError("\n".join(problems))
 
     def run(self, trainer: Any, search: SearchRun) -> BestRun:
         """Run all trials; `run_summary` of the result is that of `ray.tune.run`."""
         tune = import_module("ray.tune")
         keywords = dict(search.options.backend)
-        direction, scope = search.options.directions[0], keywords.pop("scope", "last")
+        direction = search.options.directions[0]
+        scope = keywords.pop("scope", "last")
         keywords.setdefault("resources_per_trial", {"cpu": 1, **({"gpu": 1} if trainer.args.n_gpu > 0 else {})})
         keywords.setdefault("progress_reporter", tune.CLIReporter(metric_columns=["objective"]))
         assert search.transport is not None
-        sent, revive = search.transport.portable(trainer), search.transport.revive
+        sent = search.transport.portable(trainer)
+        revive = search.transport.revive
         trial = tune.with_parameters(_train_once, portable=sent, revive=revive, options=search.options)
         analysis = tune.run(trial, config=trainer.hp_space(None), num_samples=search.options.n_trials or -1, **keywords)
         best = analysis.get_best_trial(metric="objective", mode=direction[:3], scope=scope)
@@ -85,10 +87,13 @@ def report(host: Trainer, metrics: dict[str, float], value: Any) -> None:
         tune.report(reported)
         return
     with tempfile.TemporaryDirectory() as folder:
-        output, host.args.output_dir = host.args.output_dir, folder
-        backend, host.hp_search_backend = host.hp_search_backend, None  # a checkpoint outside of any trial
+        output = host.args.output_dir
+        host.args.output_dir = folder
+        backend = host.hp_search_backend
+        host.hp_search_backend = None  # a checkpoint outside of any trial
         try:
             host._save_checkpoint(host.model, None)
         finally:
-            host.args.output_dir, host.hp_search_backend = output, backend
+            host.args.output_dir = output
+            host.hp_search_backend = backend
         tune.report(reported, checkpoint=tune.Checkpoint.from_directory(folder))

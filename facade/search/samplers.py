@@ -38,7 +38,7 @@ def make_pruner(written: str) -> Any:
     """Make a pruner such as `median`, or `median:n_startup_trials=3,n_warmup_steps=100`.
 
     Raises:
-        ValueError: there is none of that name, or it does not take these settings.
+        ValueError: the name is unknown, or it does not take these settings.
     """
     import optuna
 
@@ -54,7 +54,7 @@ def make_sampler(written: str, seed: int | None = None) -> Any:
         seed: of its random numbers.
 
     Raises:
-        ValueError: there is none of that name, or it does not take these settings.
+        ValueError: the name is unknown, or it does not take these settings.
         ImportError: its package is not installed.
     """
     import optuna
@@ -130,8 +130,10 @@ def require_cma_state(state: str, number: int) -> None:
     try:
         _Unpickler(io.BytesIO(bytes.fromhex(state))).load()
     except _ForeignNameError as error:
-        said = f"the study's trial {number} holds a state of the sampler that refers to {error}"
-        raise ValueError(f"{said}: reading it could run any program. Take another study or sampler.") from error
+        raise ValueError(
+            f"the study's trial {number} holds a state of the sampler that refers to {error}: reading it could run any "
+            "program. Take another study or sampler."
+        ) from error
     except Exception as error:  # an unpickler may raise anything
         raise ValueError(f"the study's trial {number} holds a damaged state of the sampler: {error}") from error
 

@@ -51,7 +51,7 @@ class SearchOptions:
     remove_pruned: bool = False
     """Remove the folders of pruned trials."""
     resume_trials: bool = True
-    """Let the retry of an interrupted trial go on from its newest checkpoint."""
+    """Let the retry of an interrupted trial resume from its newest checkpoint."""
     pruning_unit: Literal["steps", "epochs"] = "steps"
     """Unit in which evaluations are reported to the pruner: optimizer steps, or completed epochs."""
     report: bool | str = False
@@ -100,7 +100,9 @@ class SearchRun:
     """
 
     def __init__(self, trainer: Trainer, options: SearchOptions, transport: Transport | None = None) -> None:
-        self.trainer, self.options, self.transport = trainer, options, transport
+        self.trainer = trainer
+        self.options = options
+        self.transport = transport
         self.given = GivenArguments(trainer)
         self.folders = RunFolders(trainer.hp_name)
         self.best = BestModel(options.directions[0], options.final_model == "best" and not options.several)
@@ -177,11 +179,12 @@ class SearchRun:
             return
         self._warned.add("sizes")
         if self.trainer.args.eval_strategy != "no" and not self.options.several:
-            said = (
+            logger.warning(
                 "The search varies %s, and %s compares trials at the same optimizer step, after different amounts of "
+                "data. Pass pruning_unit='epochs', or pruner=optuna.pruners.NopPruner() to prune none.",
+                " and ".join(sizes),
+                type(self.pruner).__name__,
             )
-            said += "data. Pass pruning_unit='epochs', or pruner=optuna.pruners.NopPruner() to prune none."
-            logger.warning(said, " and ".join(sizes), type(self.pruner).__name__)
 
     def run_dir(self, trial: Any) -> Path:
         """Return the folder of a trial. One of optuna claims it: folders of other searches are left alone."""
@@ -227,14 +230,20 @@ class SearchRun:
         if wanted == "last":
             return
         if isinstance(found, list):
-            said = "Number of best runs: %s. The Trainer holds the model of the last trial; for another set the values "
-            logger.warning(f"{said}of a run on trainer.args, and call train().", len(found))
+            logger.warning(
+                "Number of best runs: %s. The Trainer holds the model of the last trial; for another set the values of "
+                "a run on trainer.args, and call train().",
+                len(found),
+            )
         elif wanted == "retrain":
             self._retrain(found)
         elif not self.best.hand_over(self.trainer, found.run_id) and not self._load(found):
-            said = "The best run, trial %s, was not trained by this process and has no checkpoint here, so the Trainer "
-            said += "holds another model. Pass final_model='retrain', or set these on trainer.args and train(): %s"
-            logger.warning(said, found.run_id, found.hyperparameters)
+            logger.warning(
+                "The best run, trial %s, was not trained by this process and has no checkpoint here, so the Trainer "
+                "holds another model. Pass final_model='retrain', or set these on trainer.args and train(): %s",
+                found.run_id,
+                found.hyperparameters,
+            )
 
     def _warn_of_minimized_metrics(self) -> None:
         """Warn, once, if the sum of metrics is minimized by default, as in the reference."""
@@ -244,8 +253,10 @@ class SearchRun:
         self._warned.add("minimized")
         names = [name for name in self.metrics if default_compute_objective({name: 1.0}) and name != "eval_loss"]
         if names:
-            said = "The search MINIMIZES %s. Pass direction='maximize' if more is better, or compute_objective='loss'."
-            logger.warning(said, " + ".join(names))
+            logger.warning(
+                "The search MINIMIZES %s. Pass direction='maximize' if more is better, or compute_objective='loss'.",
+                " + ".join(names),
+            )
 
     def _trial_of(self, found: BestRun) -> Any:
         """Return a trial that suggests the values of a run."""
@@ -274,7 +285,8 @@ class SearchRun:
 
     def _load(self, found: BestRun) -> bool:
         """Load the best model from the checkpoint of its trial, unless that is of an older search."""
-        host, trial = self.trainer, self._trial_of(found)
+        host = self.trainer
+        trial = self._trial_of(found)
         if isinstance(trial, dict):
             self.folder = self.folders.name_of_ray(found.run_id, trial)
         elif trial.number not in self.places:
@@ -376,8 +388,10 @@ class BestModel:
         if not self._wanted or why_unusable(value, [self._direction]) or trainer.plan.strategy.distributes:
             return
         if self._value is None or self._sign * value > self._sign * self._value:
-            self.number, self._value = number, value
-            self.model, self._state = trainer.model, trainer.state
+            self.number = number
+            self._value = value
+            self.model = trainer.model
+            self._state = trainer.state
 
     def make_room(self) -> None:
         """Move the model to main memory before the next trial."""
@@ -391,7 +405,8 @@ class BestModel:
         """Give the Trainer the model, if it is that of the trial with this number."""
         if self.model is None or str(self.number) != run_id:
             return False
-        model, self.model = self.model, None
+        model = self.model
+        self.model = None
         install(trainer, model)
         trainer.state = self._state
         return True

@@ -10,11 +10,13 @@ import random
 import re
 import time
 import warnings
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from optuna.storages import JournalStorage
+
+Made = TypeVar("Made")
 
 HEARTBEAT_SECONDS = 60
 """Interval of a worker's heartbeat; a worker without one for twice as long counts as killed."""
@@ -65,7 +67,7 @@ def open_storage(storage: Any, *, heartbeat: float = HEARTBEAT_SECONDS, max_retr
     is_journal = address.startswith("journal://") or ("://" not in address and address.endswith(_JOURNAL))
     if not is_journal and "://" not in address:
         known = "sqlite:///study.db, postgresql://user@host/name, or the path of a journal file (study.log)"
-        raise ValueError(f"storage={address!r} is no address of a storage. Pass e.g. {known}.")
+        raise ValueError(f"storage={address!r} is not a storage URL. Pass e.g. {known}.")
     with _explained(address), without_experimental_warnings():
         if is_journal:
             return _journal(address.removeprefix("journal://"), heartbeat, max_retry)
@@ -99,19 +101,33 @@ def shown(address: str) -> str:
 
 def _database(address: str, heartbeat: float, max_retry: int) -> Any:
     from optuna.storages import RDBStorage
-    from sqlalchemy.exc import DBAPIError
 
     accepted = inspect.signature(RDBStorage.__init__).parameters
     name = "heartbeat_stale_trial_callback" if "heartbeat_stale_trial_callback" in accepted else "failed_trial_callback"
     retry: Any = {name: retry_callback(max_retry)}
     # Workers that write to one file wait for each other.
     engine = {"connect_args": {"timeout": 60}} if address.startswith("sqlite") else {"pool_pre_ping": True}
+    return until_unlocked(
+        lambda: RDBStorage(address, engine_kwargs=engine, heartbeat_interval=max(int(heartbeat), 1), **retry)
+    )
+
+
+def until_unlocked(make: Callable[[], Made]) -> Made:
+    """Return the result of a function that creates tables or a study, while other processes may do so, too.
+
+    optuna creates missing tables without a lock against others; and SQLite refuses to wait where two processes wait for
+    each other.
+    """
+    from optuna.exceptions import StorageInternalError
+    from sqlalchemy.exc import DBAPIError
+
     deadline = time.monotonic() + _SECONDS_TO_CREATE
     while True:
         try:
-            return RDBStorage(address, engine_kwargs=engine, heartbeat_interval=max(int(heartbeat), 1), **retry)
-        except DBAPIError as error:  # optuna creates missing tables without a lock against other processes
-            if time.monotonic() > deadline or not _CREATED_MEANWHILE.search(str(error.orig)):
+            return make()
+        except (DBAPIError, StorageInternalError) as error:
+            reason = str(getattr(error, "orig", None) or error.__cause__)
+            if time.monotonic() > deadline or not _CREATED_MEANWHILE.search(reason):
                 raise
             time.sleep(random.uniform(0.01, 0.1))
 
@@ -169,7 +185,7 @@ def _require_journal(path: str) -> None:
     except (ValueError, TypeError, RecursionError):
         is_entry = False
     if not is_entry:
-        raise StorageError(f"storage={path!r} is no journal of optuna. Pass the path of one, or of a new file.")
+        raise StorageError(f"storage={path!r} is not a journal of optuna. Pass the path of one, or of a new file.")
 
 
 @contextlib.contextmanager
@@ -180,6 +196,7 @@ def _explained(address: str) -> Iterator[None]:
         raise
     except Exception as error:
         reason = str(getattr(error, "orig", None) or error).partition("\n")[0]
-        said = f"storage={shown(address)!r} cannot be reached: {reason or type(error).__name__}"
-        needed = "A folder of sqlite:/// has to exist, a server to run, its driver to be installed"
-        raise StorageError(f"{said}. {needed}. Nothing was begun.") from error
+        raise StorageError(
+            f"storage={shown(address)!r} cannot be reached: {reason or type(error).__name__}. A folder of sqlite:/// "
+            "has to exist, a server to run, its driver to be installed. Nothing was begun."
+        ) from error

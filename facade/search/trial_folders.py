@@ -26,7 +26,8 @@ class TrialShortNamer:
     @classmethod
     def set_defaults(cls, prefix: str, defaults: dict[str, Any]) -> None:
         """Set what names begin with, and the values that are left out of them."""
-        cls.PREFIX, cls.DEFAULTS = prefix, defaults
+        cls.PREFIX = prefix
+        cls.DEFAULTS = defaults
 
     @classmethod
     def short_names(cls) -> dict[str, str]:
@@ -46,7 +47,8 @@ class TrialShortNamer:
         Raises:
             KeyError: a name has no default.
         """
-        short, found = cls.short_names(), [cls.PREFIX]
+        short = cls.short_names()
+        found = [cls.PREFIX]
         for name, value in params.items():
             if value != cls.DEFAULTS[name]:
                 number = isinstance(value, (bool, int, float))
@@ -62,7 +64,8 @@ class TrialShortNamer:
             ValueError: it is not a name that `shortname` returns.
         """
         long = {short: name for name, short in cls.short_names().items()}
-        rest, values = repr.removeprefix(cls.PREFIX).lstrip("_"), {}
+        rest = repr.removeprefix(cls.PREFIX).lstrip("_")
+        values = {}
         forms = "|".join(sorted(map(re.escape, long), key=len, reverse=True)) or "(?!)"
         number = r"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
         while rest:

@@ -26,7 +26,7 @@ class Outcome(NamedTuple):
     """`done`, `pruned` or `failed`."""
     caught: bool = False
     """True if the search continues after this failure."""
-    said: str = ""
+    message: str = ""
     """The error."""
 
 
@@ -43,7 +43,8 @@ class Channel:
     def __init__(self, seconds: float = 1800, seconds_to_fail: float = 60) -> None:
         self.alone = not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1
         self.is_first = self.alone or dist.get_rank() == 0
-        self._timeout, self._timeout_to_fail = timedelta(seconds=seconds), timedelta(seconds=seconds_to_fail)
+        self._timeout = timedelta(seconds=seconds)
+        self._timeout_to_fail = timedelta(seconds=seconds_to_fail)
         self._trials = 0
         self._group: Any = None if self.alone else dist.new_group(backend="gloo", timeout=self._timeout)
         if not self.alone:
@@ -75,9 +76,9 @@ class Channel:
         if self.alone:
             return make()
         if not self.is_first:
-            result, said = self.broadcast()
-            if said is not None:
-                raise OtherProcessError(f"In process 0: {said}")
+            result, message = self.broadcast()
+            if message is not None:
+                raise OtherProcessError(f"In process 0: {message}")
             return result
         try:
             made = make()
@@ -104,5 +105,5 @@ class Channel:
         except RuntimeError as error:
             if own.kind != "failed":
                 raise
-            raise RuntimeError(f"The trial failed in process {dist.get_rank()} alone: {own.said}.") from error
+            raise RuntimeError(f"The trial failed in process {dist.get_rank()} alone: {own.message}.") from error
         return [Outcome(*json.loads(self._store.get(key))) for key in keys]

@@ -105,7 +105,8 @@ def optimize_together(
         Exception: the error of a trial; in processes without one, an `OtherProcessError`.
     """
     caught = tuple(catch) if isinstance(catch, Iterable) else (catch,)
-    own, channel = channel is None, channel or Channel()
+    own = channel is None
+    channel = channel or Channel()
     trials = _SharedTrials(objective, channel, caught, completed or (lambda: None))
     try:
         if channel.is_first:
@@ -147,7 +148,10 @@ class _SharedTrials:
     def __init__(
         self, objective: Objective, channel: Channel, caught: tuple[type[Exception], ...], completed: Callable[[], None]
     ) -> None:
-        self.objective, self.channel, self.caught, self.completed = objective, channel, caught, completed
+        self.objective = objective
+        self.channel = channel
+        self.caught = caught
+        self.completed = completed
         self.error: Exception | None = None
 
     def run_alone(self, trial: Any) -> Any:
@@ -167,9 +171,9 @@ class _SharedTrials:
             raise self.error
         failed = [one for one in outcomes if one.kind == "failed"]
         if failed:
-            trial.set_user_attr(FAILURE, failed[0].said)
+            trial.set_user_attr(FAILURE, failed[0].message)
             kind = _CaughtElsewhereError if all(one.caught for one in failed) else OtherProcessError
-            raise kind(f"The trial failed in another process: {failed[0].said}")
+            raise kind(f"The trial failed in another process: {failed[0].message}")
         if any(one.kind == "pruned" for one in outcomes):
             raise optuna.TrialPruned()
         self.completed()
@@ -224,7 +228,8 @@ class OptunaPruningCallback(Callback):
         if unit not in _UNITS:
             near = did_you_mean(unit, _UNITS)
             raise ValueError(f"unit={unit!r} is not known.{near} Choose from: {', '.join(_UNITS)}.")
-        self.unit, self.monitor = unit, monitor
+        self.unit = unit
+        self.monitor = monitor
         self._trial = trial.in_study if isinstance(trial, SharedTrial) else trial  # Lightning broadcasts the answer
         self._reported = -1
 

@@ -91,7 +91,9 @@ class Parameter:
         distribution = self.distribution
         if isinstance(distribution, CategoricalDistribution):
             return distribution.choices
-        low, high, step = distribution.low, distribution.high, distribution.step
+        low = distribution.low
+        high = distribution.high
+        step = distribution.step
         if distribution.log or step is None:
             raise ValueError(f"--sampler grid: {self.name} has no step. Give it one, or a list of choices.")
         return [low + step * index for index in range(round((high - low) / step) + 1)]

@@ -1,4 +1,4 @@
-"""Workers of a sweep: take trials from one study, and run the script for each in a process of its own."""
+"""Workers of a sweep: take trials from one study, and run the script for each in a separate process."""
 
 # pyright: reportMissingImports=false
 # The folders beside this one are mapped to subpackages only when the package is built.
@@ -154,18 +154,17 @@ class Sweep:
         return self._conclude()
 
     def _open(self, index: int) -> Study:
-        """Open the study, with a connection and a sampler of its own for each worker."""
+        """Open the study, with a separate connection and sampler for each worker."""
         plan = self.plan
-        study = make_study(
-            plan.direction,
-            {
-                "storage": open_storage(plan.storage, heartbeat=plan.heartbeat, max_retry=plan.max_retry),
-                "study_name": plan.study_name,
-                "load_if_exists": True,
-                "pruner": make_pruner(plan.pruner),
-            },
-            plan.metric,
-        )
+        options: dict[str, Any] = {
+            "storage": open_storage(plan.storage, heartbeat=plan.heartbeat, max_retry=plan.max_retry),
+            "study_name": plan.study_name,
+            "pruner": make_pruner(plan.pruner),
+        }
+        if index == 0:
+            study = make_study(plan.direction, {**options, "load_if_exists": True}, plan.metric)
+        else:
+            study = optuna.load_study(**options)
         seed = plan.seed
         if seed is not None:
             # A sweep that continues a study must not draw the same values again.
