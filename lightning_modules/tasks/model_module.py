@@ -119,8 +119,18 @@ class ModelModule(HookedModule):
             if not isinstance(made, nn.Module):
                 raise TypeError(f"`model` is a function that returned a {type(made).__name__}, not a torch.nn.Module.")
             self.model = made
-        if self.device_mesh is not None and self.model is not None:
+        if self.model is None:
+            return
+        self.prepare_model(self.model)
+        if self.device_mesh is not None:
             self._shard(self.device_mesh)
+
+    def prepare_model(self, model: nn.Module) -> None:
+        """Change the model before it is sharded; may be called again.
+
+        Args:
+            model: the model.
+        """
 
     def begin_fit(self) -> None:
         """Put the model into training mode, in which `from_pretrained` does not leave it, and add NEFTune's noise.

@@ -86,11 +86,11 @@ class OptimizerModule(ModelModule):
         if isinstance(self.hparams.get("optimizer"), dict):
             self.hparams["optimizer"] = to_stored_setting(self.optimizer_config)
 
-    def configure_model(self) -> None:
-        """Make the model, freeze parameters by `parameter_rules`, and shard it, see `ModelModule`."""
-        super().configure_model()
-        if self.model is not None and self.parameter_rules:
-            freeze_parameters(self.model, self.parameter_rules)
+    def prepare_model(self, model: nn.Module) -> None:
+        """Freeze parameters by `parameter_rules`."""
+        super().prepare_model(model)
+        if self.parameter_rules:
+            freeze_parameters(model, self.parameter_rules)
 
     def configure_optimizers(self) -> Any:
         """Return the optimizer, and the schedule, stepped after each optimizer step."""
