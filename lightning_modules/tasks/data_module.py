@@ -394,7 +394,7 @@ def _require_dataset(dataset: Any, argument: str) -> None:
     if isinstance(dataset, Mapping) or _is_list_of_datasets(dataset):
         raise TypeError(
             f"`{argument}` is a {kind} of datasets, but one dataset is expected. Join them with "
-            "torch.utils.data.ConcatDataset, or write that dataloader method in a subclass."
+            "torch.utils.data.ConcatDataset, or return several loaders from that method of a subclass."
         )
     if isinstance(dataset, IterableDataset):
         return

@@ -59,6 +59,9 @@ class LossModule(OptimizerModule):
     with several batches a step every item counts the same, in a shorter last step too, see `step_window`: each label
     that counts, or each row where the labels are no class numbers.
 
+    Several training loaders, in a dict or a list, make one step of a batch of each, as one larger batch; each logs
+    `train_<loader>_loss`.
+
     Logs `train_loss` at each step (over all its batches so far), `val_loss` and `test_loss` over an epoch, each sample
     counting the same, and metrics over an epoch as `val_<name>`, `test_<name>` and `train_<name>`. Where there is a
     dict of validation or test loaders, each has its own: `val_<loader>_loss`.
@@ -171,11 +174,17 @@ class LossModule(OptimizerModule):
 
     @stop_iteration_surfaces
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
-        """Compute the loss of a batch."""
-        items = self._items(batch)
-        loss, outputs = self.compute_loss(batch, items)
-        self._note_trained(batch, items, loss, outputs)
-        return loss
+        """Compute the loss of a batch; of batches of several loaders each item counts the same."""
+        losses: list[torch.Tensor] = []
+        numbers: list[Any] = []
+        for index, part in self._parts(batch):
+            if part is None:  # in the mode "max_size", after the end of a loader
+                continue
+            items = self._items(part)
+            loss, outputs = self.compute_loss(part, items)
+            losses.append(loss)
+            numbers.append(self._note_trained(part, items, loss, outputs, index))
+        return losses[0] if len(losses) == 1 else _weighted_mean(losses, numbers)
 
     def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> torch.Tensor:
         """Compute the loss of a batch."""
@@ -279,15 +288,14 @@ class LossModule(OptimizerModule):
         is_own = not self.window.has_current
         if is_own and self.automatic_optimization:
             mean = loss * self.trainer.accumulate_grad_batches  # by which Lightning has divided it
-            self._add_to_step(self._batch, mean, items=None, outputs=None)
+            counted = self._items_of_loss(self._batch, None, None) if self._is_part_of_step() else None
+            self._add_to_step(mean, counted)
         super().backward(loss, *args, **kwargs)
 
     def begin_epoch(self, stage: str) -> None:
         """Empty metrics."""
         super().begin_epoch(stage)
-        loaders = self._loaders(stage) if stage != "train" else None
-        several = len(loaders) if isinstance(loaders, (Mapping, list, tuple)) else 1
-        self._counted[stage].begin(stage, several, self.device)
+        self._counted[stage].begin(stage, self._several(stage) or 1, self.device)
 
     def end_epoch(self, stage: str) -> None:
         """Log the metrics."""
@@ -323,16 +331,34 @@ class LossModule(OptimizerModule):
     # Lightning's `log` cannot be compiled.
 
     @_not_compiled
-    def _note_trained(self, batch: Any, items: torch.Tensor | None, loss: torch.Tensor, outputs: Any) -> None:
+    def _note_trained(
+        self, batch: Any, items: torch.Tensor | None, loss: torch.Tensor, outputs: Any, loader: int | None
+    ) -> torch.Tensor | None:
+        """Count and log a batch; return the number of its items, where there are others in this step.
+
+        Args:
+            batch: of one loader, as are the rest.
+            items: the number that the model was given.
+            loss: its loss.
+            outputs: of the model.
+            loader: index of the loader; None if it is one of several, and not known.
+        """
         if self.attached_trainer is None:
-            return
-        loss_so_far = self._add_to_step(batch, loss, items, outputs)
-        name = self._name_in_logs("train", "loss")
+            return None
+        counted = self._items_of_loss(batch, items, outputs) if self._is_part_of_step() else None
+        loss_so_far = self._add_to_step(loss, counted)
+        name = f"train{self.log_separator}loss"
         self.log(name, loss_so_far, prog_bar=True, batch_size=find_batch_size(batch))
         if self.train_loss_on_epoch:
             size = self._size_in_all(find_batch_size(batch))
             self.log(f"{name}_epoch", loss, on_step=False, on_epoch=True, sync_dist=True, batch_size=size)
-        self._count("train", 0, batch, loss, outputs, counts=True)
+        if loader is None:
+            return counted
+        if self._several("train"):
+            own_name = self._name_in_logs("train", "loss", loader)
+            self.log(own_name, loss, batch_size=find_batch_size(batch), add_dataloader_idx=False)
+        self._count("train", loader, batch, loss, outputs, counts=True)
+        return counted
 
     @_not_compiled
     def _note_evaluated(
@@ -344,8 +370,7 @@ class LossModule(OptimizerModule):
         self._count(stage, loader, batch, loss, outputs, counts=counting != 0)
 
     def _name_in_logs(self, stage: str, name: str, loader: int = 0) -> str:
-        loaders = self._loaders(stage) if stage != "train" else None
-        return name_in_stage(stage, name, loaders, loader, self.log_separator)
+        return name_in_stage(stage, name, self._loaders(stage), loader, self.log_separator)
 
     def _size_in_all(self, size: int | None) -> int | None:
         """Return the size of a batch times the processes, as Lightning rounds the mean of these sizes over them."""
@@ -381,7 +406,25 @@ class LossModule(OptimizerModule):
         return self.loss_fn is not None
 
     def _loaders(self, stage: str) -> Any:
-        return getattr(self.trainer, f"{stage}_dataloaders")
+        return self.trainer.train_dataloader if stage == "train" else getattr(self.trainer, f"{stage}_dataloaders")
+
+    def _several(self, stage: str) -> int:
+        """Return the number of loaders in a collection; 0 for a loader alone."""
+        loaders = self._loaders(stage)
+        return len(loaders) if isinstance(loaders, (Mapping, list, tuple)) else 0
+
+    def _parts(self, batch: Any) -> list[tuple[int | None, Any]]:
+        """Return the batches of the training loaders, which Lightning combines, with the index of each loader.
+
+        A mapping with other names than the loaders have is a batch of one of them, which an override passes on.
+        """
+        loaders = None if self.attached_trainer is None else self._loaders("train")
+        if isinstance(loaders, (list, tuple)):
+            return list(enumerate(batch))
+        if not isinstance(loaders, Mapping):
+            return [(0, batch)]
+        is_combined = isinstance(batch, Mapping) and loaders.keys() == batch.keys()
+        return list(enumerate(batch.values())) if is_combined else [(None, batch)]
 
     @stop_iteration_surfaces
     def _log_metrics(self, stage: str) -> None:
@@ -457,17 +500,16 @@ class LossModule(OptimizerModule):
         trainer = self.attached_trainer
         if trainer is None or not trainer.training:
             return False
-        return trainer.world_size * batches_per_step(trainer) > 1
+        return trainer.world_size * batches_per_step(trainer) * (self._several("train") or 1) > 1
 
     def _wants_items(self) -> bool:
         if self._asked[0] != id(self.model):  # cached, as every step needs it
             self._asked = (id(self.model), accepts_loss_kwargs(base_of_adapter(self.model)))
         return self._asked[1]
 
-    def _add_to_step(self, batch: Any, loss: torch.Tensor, items: torch.Tensor | None, outputs: Any) -> torch.Tensor:
+    def _add_to_step(self, loss: torch.Tensor, counted: torch.Tensor | None) -> torch.Tensor:
         """Add the loss of a batch to its step, see `_items_of_loss`; return the mean loss of the step so far."""
         processes = self.trainer.world_size
-        counted = self._items_of_loss(batch, items, outputs) if self._is_part_of_step() else None
         if counted is None or processes == 1:
             return self.window.add(loss, counted)
         together: Any = self.trainer.strategy.reduce(counted.clone(), reduce_op="sum")
@@ -480,6 +522,16 @@ class LossModule(OptimizerModule):
         problem = getattr(getattr(self.model, "config", None), "problem_type", None)
         if problem == "multi_label_classification":
             raise ValueError(f"label_smoothing={self.label_smoothing} cannot smooth several labels: {problem=}.")
+
+
+def _weighted_mean(losses: list[torch.Tensor], numbers: list[Any]) -> torch.Tensor:
+    """Return the mean of losses by their numbers of items; each counts the same where one is not known."""
+    if any(number is None for number in numbers):
+        return torch.stack(losses).mean()
+    weights = torch.stack(numbers).to(losses[0].dtype)
+    stacked = torch.stack(losses)
+    stacked = torch.where(weights > 0, stacked, torch.zeros_like(stacked))  # the mean over no items is NaN
+    return (stacked * weights).sum() / weights.sum().clamp(min=1)
 
 
 def _require_parameters(
