@@ -233,6 +233,8 @@ def check_trains(optimizer: Any, model: nn.Module, called: nn.Module) -> list[nn
     trained = dict([*_trained(called), *_trained(unwrap_model(model))])  # the names of the model take precedence
     named = {one: name for name, one in trained.items()}
     left_out = {one: name for one, name in named.items() if one not in held}
+    if not left_out:
+        _warn_of_others(held.difference(named), optimizer)
     if not held or not left_out:
         return []
     kind, names = type(optimizer).__name__, list(left_out.values())
@@ -244,6 +246,24 @@ def check_trains(optimizer: Any, model: nn.Module, called: nn.Module) -> list[nn
     said = "%s of %s trainable parameters are in no group of %s and will not change: %s. %s"
     logger.warning(said, len(left_out), len(named), kind, listed, remedy)
     return list(left_out)
+
+
+def _warn_of_others(held: set[torch.Tensor], optimizer: Any) -> None:
+    """Warn of trained parameters that are not of the model, such as those of a loss that is a module.
+
+    Args:
+        held: what the optimizer steps beside all trainable parameters of the model.
+        optimizer: at the beginning of the training.
+    """
+    others = [parameter for parameter in held if parameter.requires_grad]
+    if others:
+        logger.warning(
+            "%s trains %s parameters (%s values) that are not of the model: no checkpoint holds them, "
+            "and a resumed training does not go on with their values. Make their module an attribute of the model.",
+            type(optimizer).__name__,
+            len(others),
+            sum(parameter.numel() for parameter in others),
+        )
 
 
 def _held(optimizer: Any) -> set[torch.Tensor]:
