@@ -18,6 +18,7 @@ from lightrainer.facade.search.storages import open_storage
 from lightrainer.tools.sweep import keeper
 
 SECONDS = 120
+SPACE = "width: {low: 1, high: 1000000000}"
 
 
 @pytest.fixture(autouse=True)
@@ -94,7 +95,7 @@ def test_keeper_exits_as_the_script(tmp_path, code, status):
 def sweep(folder, monkeypatch, script, *words):
     monkeypatch.chdir(folder)
     (folder / "script.py").write_text(script)
-    (folder / "space.yaml").write_text("width: {low: 1, high: 1000000000}")
+    (folder / "space.yaml").write_text(SPACE)
     return main(["sweep", "script.py", "--space", "space.yaml", "--metric", "loss", *words])
 
 
@@ -211,6 +212,21 @@ def test_two_studies_have_folders_of_their_own(tmp_path, monkeypatch):
         assert sweep(tmp_path, monkeypatch, script, "--n-trials", "1", *words) == 0
     assert sorted(path.name for path in Path("out").iterdir()) == ["run-0", "run-0-2"]
     assert sorted(path.name for path in Path("logs").glob("*.log")) == ["run-0-2.log", "run-0.log"]
+
+
+RATES = """
+result = json.loads(open(trial["result"]).read())
+open(trial["result"], "w").write(json.dumps({**result, "rates": {"learning_rate": [RATE]}}))
+"""
+
+
+@pytest.mark.parametrize(("rate", "code"), [('trial["values"]["learning_rate"]', 0), ("0.001", 1)])
+def test_an_optimizer_that_does_not_read_the_rate_ends_the_sweep(tmp_path, monkeypatch, capsys, rate, code):
+    script = EVALUATES.replace('trial["number"] == 0', "False") + RATES.replace("RATE", rate)
+    monkeypatch.setattr(sys.modules[__name__], "SPACE", "learning_rate: [0.1, 0.2]")
+    assert sweep(tmp_path, monkeypatch, script, "--sampler", "grid") == code
+    told = "learning_rate is 0.2 in run-1 and 0.1 in trial 0, and the optimizer had [0.001] in both"
+    assert (told in capsys.readouterr().err) == bool(code)
 
 
 def test_trials_that_all_have_the_same_value_are_warned_of(tmp_path, monkeypatch, capsys):

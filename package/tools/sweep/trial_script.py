@@ -213,7 +213,7 @@ class ScriptRun:
                         f"{name} is {self.trial.params[name]} in {self.name} and {other.params.get(name)} in trial "
                         f"{other.number}, and the optimizer had {values} in both: the script makes its own optimizer, "
                         f"and does not read {name} from its TrainingArguments. Let it do so, or take {name} out of the "
-                        "space."
+                        "space, and begin with another --study-name."
                     )
 
     def _last_words(self) -> str:

@@ -246,6 +246,9 @@ class Sweep:
             if not isinstance(error, Unusable):
                 self._give_up_if_all_fail(study, script, error)
             raise
+        except SweepError as error:
+            trial.set_user_attr(FAILURE, str(error))
+            raise
         finally:
             self.running.remove(script)
 
