@@ -20,6 +20,7 @@ from ...lightning_modules.common.safe_serialization import from_plain
 from ...lightning_modules.common.seeding import load_rng_file
 from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ...lightning_modules.data.epoch_loader import EpochLoader
+from ...lightning_modules.data.loader_state import with_other_batches
 from ...lightning_modules.training.accumulation import LossMeter
 from ..arguments.deepspeed_config import with_open_batches
 from ..arguments.parallelism import copies_of_batches, data_rank, data_ranks, samples_of_rank
@@ -351,11 +352,9 @@ class ElasticResumption:
             return loader
         if loader["start"] is None:
             return None
-        names = ("epoch", "start", "renewed", "seed", "next_seed", "files_in_turn")
-        kept = {name: loader[name] for name in names if name in loader}
         path = self.stored.rng_path(checkpoint)
         rng = load_rng_file(path) if path is not None else loader["start"]
-        return {**kept, "handed_out": handed_out, "before": [rng], "ended": False, "workers": None}
+        return with_other_batches(loader, handed_out, rng)
 
     def _warn_of_change(self, before: dict[str, int], now: dict[str, int], seen: int, rest: int) -> None:
         if not self.host.args.should_log:

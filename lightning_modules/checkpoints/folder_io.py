@@ -12,7 +12,7 @@ from ..common.file_names import OPTIMIZER_NAME
 from ..common.local_paths import require_local
 from ..common.torch_files import load_torch
 from ..internals.lightning_import import CheckpointIO, LightningModule, TorchCheckpointIO, Trainer
-from ..internals.loop_states import leave_out_loaders, place_in_loops
+from ..internals.loop_states import place_in_loops, take_loader_states
 from ..models.inspection import inside_compiled
 from ..optim.optimizer_fit import require_fitting_optimizer_state
 from . import manifest, staging
@@ -151,7 +151,7 @@ class FolderReader(TorchCheckpointIO):
         Lightning calls no callback for such a file, and the state holds arrays, which are not read safely.
         """
         if "optimizer_states" not in checkpoint and "loops" in checkpoint:
-            leave_out_loaders(checkpoint)
+            take_loader_states(checkpoint)
         super().save_checkpoint(checkpoint, path, storage_options)
 
     def load_checkpoint(

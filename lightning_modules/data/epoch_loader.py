@@ -15,7 +15,7 @@ from ..common.safe_serialization import UnsafeValueError
 from ..common.seeding import capture_host_rng
 from .batch_samplers import SkippingBatchSampler
 from .iteration import batches_of
-from .loader_state import Resumption, go_on_after
+from .loader_state import Resumption, go_on_after, is_between_epochs
 from .rng_discovery import drawing_parts, own_states
 from .samplers import IterableShard, SharedOrderSampler
 from .worker_state import (
@@ -66,23 +66,28 @@ class Reading:
     """Progress of one iteration of a loader.
 
     Attributes:
+        epoch: number of the epoch.
         handed_out: batches yielded so far.
         ahead: what was read after them: one batch, as in the reference, or none at the end.
         num_workers: workers that read; a resumed pass over a stream keeps those that it began with.
         files_in_turn: the arguments of `FilesInTurn`, if a resumed pass is read by one.
-        start: the generators at the start of the iteration, from which its order and worker seeds can be redrawn.
+        tracked: the state before each batch is recorded for a checkpoint.
+        start: the generators at the start of the iteration, from which its order and worker seeds can be redrawn; None
+            if it was not tracked then.
         renewed: whether workers were started, and their seed drawn; persistent ones are started by the first iteration.
     """
 
     def __init__(self) -> None:
+        self.epoch = 0
         self.handed_out = 0
+        self.tracked = False
         self.ahead: deque[Read] = deque()
         self.num_workers = 0
         self.files_in_turn: list[int] | None = None
         self.start: dict[str, Any] | None = None
         self.renewed = True
-        self._last: Read | None = None
-        """The batch handed out last."""
+        self._used: deque[Before | None] = deque(maxlen=2)
+        """The states before the batches handed out last: Lightning may hold two that no step was taken on."""
         self._draws: tuple[Any, ...] = ()
         """Objects that may have generators of their own."""
         self._has_own: bool | None = None
@@ -100,6 +105,8 @@ class Reading:
             tracked: record the states before each batch for a checkpoint.
         """
         made = Reading()
+        made.epoch = loader.epoch
+        made.tracked = tracked
         made.num_workers = loader.num_workers
         made._draws = drawing_parts(loader)
         made.start = made._generators() if tracked else None
@@ -123,7 +130,7 @@ class Reading:
 
     def fetch(self, batches: Iterator[Any]) -> None:
         """Read the next batch; nothing is added to `ahead` at the end."""
-        before = None if self.start is None else self._before()
+        before = self._before() if self.tracked else None
         batch = next(batches, _NOTHING)
         if batch is _NOTHING:
             return
@@ -136,9 +143,10 @@ class Reading:
 
     def hand_out(self) -> Any:
         """Return the next batch of those read."""
-        self._last = self.ahead.popleft()
+        read = self.ahead.popleft()
+        self._used.append(read.before)
         self.handed_out += 1
-        return self._last.batch
+        return read.batch
 
     def worker_states(self) -> dict[str, Any]:
         """Return the states of the workers after the batches read so far."""
@@ -146,12 +154,10 @@ class Reading:
 
     def state_dict(self, loader: EpochLoader, unused: int) -> dict[str, Any]:
         """Return the position, as the loader's `state_dict`: no batch is in it, but the states to read it again."""
-        to_read = list(self.ahead)
-        if unused and self._last is not None:
-            to_read.insert(0, self._last)
-        befores = [read.before for read in to_read if read.before is not None]
+        befores = self._befores(unused)
         first = befores[0] if befores else None
         state: dict[str, Any] = {
+            "epoch": self.epoch if self.handed_out else loader.epoch,
             "handed_out": self.handed_out - unused,
             "start": self.start,
             "renewed": self.renewed,
@@ -160,7 +166,7 @@ class Reading:
             "next_seed": loader.next_order_seed,
             "own_now": own_states(*drawing_parts(loader)),
             "before": [before.generators for before in befores],
-            "ended": not self.ahead,
+            "ended": not self.ahead and (bool(befores) or not unused),
         }
         if self.num_workers > 0:
             workers = self._workers if first is None else first.workers
@@ -171,6 +177,15 @@ class Reading:
         if first is not None and first.stream is not None:
             state["stream"] = unpacked(first.stream)
         return state
+
+    def _befores(self, unused: int) -> list[Before]:
+        """Return the states before the batches that are to be read again; none if one of them is unknown."""
+        befores = [read.before for read in self.ahead]
+        if unused:
+            befores = [*list(self._used)[-unused:], *befores]
+        if len(befores) < unused or None in befores:
+            return []
+        return [before for before in befores if before is not None]
 
     def _before(self) -> Before:
         return Before(self._generators(), self._workers, self._stream_state())
@@ -307,27 +322,37 @@ class EpochLoader(DataLoader):
         return getattr(getattr(self.batch_sampler, "sampler", None), "next_seed", self.order_seed)
 
     def track(self) -> None:
-        """Record the state for `state_dict` from the next iteration on."""
+        """Record the state for `state_dict`, from the next batch on."""
         self.tracked = True
+        self._reading.tracked = True
 
     def state_dict(self, unused: int = 0) -> dict[str, Any]:
         """Return the position of the iteration for `load_state_dict`, in plain values and without any batch.
 
         Args:
-            unused: 1 if the batch handed out last was not used, and is to be handed out again.
+            unused: how many of the batches handed out last were not used, and are to be handed out again; at most 2.
         """
-        return {"epoch": self.epoch, **self._reading.state_dict(self, unused)}
+        return self._reading.state_dict(self, unused)
 
     def load_state_dict(self, state: dict[str, Any], on_ready: Callable[[], None] | None = None) -> bool:
-        """Resume from a `state_dict` at the next iteration.
+        """Resume from a `state_dict` at the next iteration; at the end of an epoch that is the next epoch.
 
         Args:
             state: of a loader that read the same data, in batches of the same size.
             on_ready: called when nothing more has to be drawn or read to get there.
 
         Returns:
-            whether `on_ready` will be called; it is not if the state does not determine the next batch.
+            whether `on_ready` will be called; it is not at the start of an epoch, nor if the state does not determine
+            the next batch.
         """
+        if not is_between_epochs(state):
+            return self.resume(state, on_ready)
+        self.set_epoch(state["epoch"] + (state["handed_out"] > 0))
+        self.begin_epoch_after(state)
+        return False
+
+    def resume(self, state: dict[str, Any], on_ready: Callable[[], None] | None = None) -> bool:
+        """As `load_state_dict`, but at the end of an epoch the next iteration is empty."""
         self._resumption = Resumption(state, on_ready)
         return self._resumption.is_exact
 
@@ -381,7 +406,7 @@ class EpochLoader(DataLoader):
             self.total = len(cast(Sized, self.dataset))  # which may have grown since the last epoch
         reading = self._reading = self._reading.next_epoch(self, tracked=self.tracked)
         batches = self._start(reading) if resumption is None else resumption.start(self, reading)
-        if not reading.ahead:
+        if not reading.ahead and resumption is None:  # there is no data; a resumed epoch may be at its end
             return
 
         while reading.ahead:

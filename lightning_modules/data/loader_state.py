@@ -40,7 +40,11 @@ class Resumption:
         return bool(self.state["before"]) or self.state["ended"]
 
     def start(self, loader: Any, reading: Any) -> Iterator[Any]:
-        """Begin the iteration, and read again what had been read ahead; return the iterator."""
+        """Begin the iteration, and read again what had been read ahead; return the iterator.
+
+        Inside of an epoch the global generators stay as they are: what is drawn here was drawn before the interruption.
+        """
+        generators_now = capture_host_rng()
         self._restore_start(loader, reading)
         batches = self._remaining(loader, reading)
 
@@ -53,6 +57,8 @@ class Resumption:
             reading.fetch(batches)
 
         restore_own(self.state.get("own_now"), *drawing_parts(loader))
+        if self.is_exact or self.state["handed_out"] > 0:
+            restore_host_rng(generators_now)
         if self.on_ready is not None and self.is_exact:
             self.on_ready()
         return batches
@@ -148,6 +154,27 @@ class Resumption:
         if state is None or isinstance(loader.dataset, IterableDataset) or state["workers"] == loader.num_workers:
             return state
         return None
+
+
+def is_between_epochs(state: dict[str, Any]) -> bool:
+    """Return whether a `state_dict` is that of a loader whose epoch has ended, or has not begun."""
+    return state["ended"] and not state["before"]
+
+
+def with_other_batches(
+    state: dict[str, Any], handed_out: int, generators: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return a state in the same order of the samples, which are put together to other batches.
+
+    Args:
+        state: of an `EpochLoader`.
+        handed_out: the batches, of the new size, that were handed out.
+        generators: the global ones before the next batch is read; by default they stay as they are.
+    """
+    names = ("epoch", "start", "renewed", "seed", "next_seed", "files_in_turn")
+    kept = {name: state[name] for name in names if name in state}
+    before = [] if generators is None else [generators]
+    return {**kept, "handed_out": handed_out, "before": before, "ended": False, "workers": None}
 
 
 def restore_generators(state: dict[str, Any], loader: Any) -> None:

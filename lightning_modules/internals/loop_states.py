@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from .lightning_import import Trainer
-from .lightning_internals import LOGGED_STEPS
+from .lightning_import import CombinedLoader, Trainer
+from .lightning_internals import LOGGED_STEPS, combined
 
 PROCESS_STATES = "lightrainer_processes"
 """Under this name a checkpoint holds, by rank, what `pack` makes of {"rng": generators, "data": position or None}."""
+
+POSITIONS = "lightrainer_positions"
+"""Under this name it holds, by rank, what `pack` makes of the position in the loaders and in a step."""
 
 METRICS = "lightrainer_metrics"
 """Under this name it holds the metrics logged last: a plateau schedule may be stepped before the next ones are."""
@@ -30,6 +33,7 @@ class Place(NamedTuple):
         at_end: they are all batches of it, and only its end is missing.
         unfinished: what Lightning does after a batch is still to be done, such as a validation.
         validated: but the validation is done.
+        owes_schedules: the schedules that follow a metric are still to be stepped for the last complete epoch.
     """
 
     epoch: int
@@ -37,6 +41,7 @@ class Place(NamedTuple):
     at_end: bool = False
     unfinished: bool = False
     validated: bool = False
+    owes_schedules: bool = False
 
 
 def place_of(fit_loop: Mapping[str, Any]) -> Place:
@@ -46,7 +51,9 @@ def place_of(fit_loop: Mapping[str, Any]) -> Place:
     done = now["processed"]
     if epochs["started"] <= epoch:  # The counters of the batches are reset only when the next epoch begins.
         cut_short = done > 0 and not is_last and epochs["ready"] <= epoch
-        return Place(epoch - 1, done) if cut_short else Place(epoch, 0)
+        if cut_short:
+            return Place(epoch - 1, done)
+        return Place(epoch, 0, owes_schedules=is_last and epochs["completed"] < epoch)
     if done == 0 or now["ready"] > done:  # A batch was being worked on: it is to be trained again.
         return Place(epoch, done)
     validation = fit_loop.get("epoch_loop.val_loop.batch_progress", {"is_last_batch": False})
@@ -93,12 +100,79 @@ def settle(fit_loop: dict[str, Any], place: Place) -> None:
         }
 
 
-def leave_out_loaders(checkpoint: dict[str, Any]) -> None:
-    """Take the states of train loaders out of what Lightning is about to write.
+def take_loader_states(checkpoint: dict[str, Any]) -> list[dict[str, Any]]:
+    """Take the states of train loaders out of a checkpoint, and return them.
 
-    They may hold arrays, and Lightning reads only tensors.
+    Lightning is about to write it, and those of an `EpochLoader` may hold arrays, while it reads only tensors. Or it
+    has read it, and would load them where it does not fit: at the end of an epoch, and not at all where a schedule has
+    asked for the length of the training, for which the loaders were made before.
     """
-    checkpoint["loops"]["fit_loop"]["state_dict"].pop("combined_loader", None)
+    return checkpoint["loops"]["fit_loop"]["state_dict"].pop("combined_loader", [])
+
+
+def train_loaders(trainer: Trainer) -> list[Any]:
+    """Return the loaders of the training, also those of a dict, a list or a `CombinedLoader`."""
+    loaders = trainer.fit_loop._combined_loader
+    return [] if loaders is None else list(loaders.flattened)
+
+
+def loaders_given_to_fit(trainer: Trainer) -> list[Any]:
+    """Return the training loaders that were passed to `fit`; none where a method makes them."""
+    source: Any = trainer.fit_loop._data_source
+    if source.is_module():
+        return []
+    given = source.instance
+    loaders = given if isinstance(given, CombinedLoader) else combined(given, training=True)
+    return list(loaders.flattened)
+
+
+def loaders_used_up(trainer: Trainer) -> list[bool]:
+    """Return for each train loader whether Lightning has begun it again in this epoch, as others have more batches.
+
+    Empty where it begins none again.
+    """
+    loaders: Any = trainer.fit_loop._combined_loader
+    return list(getattr(loaders._iterator, "_consumed", []))
+
+
+def set_loaders_used_up(trainer: Trainer, used_up: list[bool]) -> None:
+    """Tell Lightning the result of `loaders_used_up`, once the iteration has begun."""
+    loaders: Any = trainer.fit_loop._combined_loader
+    consumed = getattr(loaders._iterator, "_consumed", [])
+    for index, was_used_up in enumerate(used_up[: len(consumed)]):
+        consumed[index] = consumed[index] or was_used_up
+
+
+def load_loader_states(trainer: Trainer, states: list[dict[str, Any]]) -> None:
+    """Load the states that Lightning has saved of loaders with `state_dict` and `load_state_dict`.
+
+    Args:
+        trainer: has its loaders.
+        states: from `take_loader_states`.
+    """
+    loaders: Any = trainer.fit_loop._combined_loader
+    loaders._load_state_dicts(states)
+
+
+def set_batches_done(trainer: Trainer, done: int) -> None:
+    """Set how many batches of the current epoch are done, where those that follow are of another size."""
+    current: Any = trainer.fit_loop.epoch_loop.batch_progress.current
+    current.ready = done
+    current.started = done
+    current.processed = done
+    current.completed = done
+
+
+def step_plateau_schedules(trainer: Trainer) -> None:
+    """Step the schedules that follow a metric for the epoch that was completed last.
+
+    Lightning does so after the hook at which `ModelCheckpoint` saves by default.
+    """
+    progress = trainer.fit_loop.epoch_progress.current
+    completed = progress.completed
+    progress.completed = completed - 1
+    trainer.fit_loop.epoch_loop.update_lr_schedulers("epoch", update_plateau_schedulers=True)
+    progress.completed = completed
 
 
 def place_from_state(state: Mapping[str, Any], *, accumulation: int = 1) -> tuple[int, int]:
@@ -186,13 +260,12 @@ def count_read_ahead(trainer: Trainer) -> int:
     return len(getattr(trainer.fit_loop._data_fetcher, "batches", ()))
 
 
-def go_on_inside(trainer: Trainer, place: Place, before_reading: Callable[[], None]) -> None:
+def go_on_inside(trainer: Trainer, place: Place) -> None:
     """Start the fit loop in the middle of an epoch: with the end of the last batch, or with the next one.
 
     Args:
         trainer: its loops are settled at the place, and are about to run.
         place: some batches of the epoch are done.
-        before_reading: called before the next batch of this epoch is read.
     """
     loop: Any = trainer.fit_loop.epoch_loop
     usual = loop.advance
@@ -206,7 +279,6 @@ def go_on_inside(trainer: Trainer, place: Place, before_reading: Callable[[], No
     def read_on(fetcher: Any) -> None:
         loop.restarting = False
         del loop.advance
-        before_reading()
         usual(fetcher)
 
     trainer.fit_loop._restarting = False  # else no plateau schedule is stepped at the end of the epoch

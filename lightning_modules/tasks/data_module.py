@@ -81,6 +81,9 @@ class DataModule(LightningDataModule):
         split_batches: see `build_loader`, for the training.
     """
 
+    resumes_exactly = True
+    """Read by `ResumingCallback`."""
+
     def __init__(
         self,
         train_dataset: OneDataset = None,
@@ -360,8 +363,11 @@ class DataModule(LightningDataModule):
     def _resume(self, loader: EpochLoader) -> None:
         """Resume from a state that the user has loaded."""
         pending, self._pending = self._pending, None
-        if pending is not None:
-            loader.load_state_dict(pending["loader"], lambda: restore_host_rng(pending["rng"]))
+        if pending is None:
+            return
+        restores_later = loader.load_state_dict(pending["loader"], lambda: restore_host_rng(pending["rng"]))
+        if not restores_later:
+            restore_host_rng(pending["rng"])
 
 
 def _measured_lengths(dataset: Any, length_column: str, input_column: str) -> Any:

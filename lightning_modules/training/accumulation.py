@@ -224,7 +224,7 @@ class WindowLoader:
             self._positioned()
             return batches
         on_ready, self.on_positioned = self.on_positioned, None
-        if not self.loader.load_state_dict(state, on_ready):
+        if not self.loader.resume(state, on_ready):
             self.on_positioned = on_ready
         return iterate(self.loader)
 

@@ -170,16 +170,6 @@ def test_loaders_of_subclasses_are_used_without_datasets(kind):
     assert len(trainer.predict(module, data)) == 3
 
 
-@pytest.mark.parametrize("batch_size", [2, 4])
-def test_another_batch_size_in_the_middle_of_an_epoch_is_warned_of(tmp_path, caplog, batch_size):
-    saving = ModelCheckpoint(tmp_path, filename="{step}", every_n_train_steps=1, save_top_k=-1)
-    trainer = make_trainer(max_epochs=1, callbacks=[saving], enable_checkpointing=True)
-    trainer.fit(LossModule(seeded(Net)), DataModule(points(16), batch_size=4))
-    data = DataModule(points(16), batch_size=batch_size)
-    make_trainer(max_epochs=1).fit(LossModule(seeded(Net)), data, ckpt_path=tmp_path / "step=2.ckpt")
-    assert ("batch_size was 4, and is 2" in caplog.text) == (batch_size == 2)
-
-
 @pytest.mark.parametrize("step", [1, 2, 3])
 def test_scheduled_accumulation_goes_on_in_the_middle_of_an_epoch(tmp_path, step):
     def fitted(*callbacks, **options):

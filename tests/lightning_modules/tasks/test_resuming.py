@@ -5,118 +5,19 @@ import itertools
 
 import pytest
 import torch
-from lightning.pytorch import Callback, LightningModule
+from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint
-from module_world import Net, Seen, make_trainer, points, same_weights, seeded
-from torch.utils.data import Dataset, IterableDataset
+from module_world import Net, make_trainer, points, same_weights, seeded
+from resumed_world import ITEMS, Events, EveryHook, Following, Noisy, Plain, Sized, Stream
+from torch.utils.data import IterableDataset
 
 from lightrainer.lightning_modules import DataModule, LossModule, set_seed
 
 pytestmark = pytest.mark.filterwarnings("ignore:Your `IterableDataset` has `__len__`", "ignore:The dirpath has changed")
-ITEMS = points(46)
-"""Six batches of eight, the last one shorter."""
-
-
-class Noisy(Dataset):
-    """Draws from the global generator, and from one of its own."""
-
-    def __init__(self):
-        self.generator = torch.Generator().manual_seed(3)
-
-    def __len__(self):
-        return len(ITEMS)
-
-    def __getitem__(self, index):
-        noise = torch.randn(4) + torch.randn(4, generator=self.generator)
-        return {"x": ITEMS[index]["x"] + 0.1 * noise, "labels": ITEMS[index]["labels"]}
-
-
-class Stream(IterableDataset):
-    """The same without a length."""
-
-    def __init__(self):
-        self.items = Noisy()
-
-    def __iter__(self):
-        return (self.items[index] for index in range(len(self.items)))
-
-
-class Sized(Stream):
-    def __len__(self):
-        return len(ITEMS)
-
-
-class Plain(LightningModule):
-    """Another author's module: dropout, a validation that draws, a schedule by step and one that follows a metric."""
-
-    def __init__(self):
-        super().__init__()
-        self.net = seeded(Net, dropout=0.3)
-
-    def training_step(self, batch, batch_idx):
-        loss = self.net(**batch)["loss"]
-        self.log("train_loss", loss)
-        return loss
-
-    def validation_step(self, batch, batch_idx, dataloader_idx=0):
-        self.log(f"val_{dataloader_idx}", self.net(**batch)["loss"] + torch.rand(()), add_dataloader_idx=False)
-
-    def configure_optimizers(self):
-        optimizer = torch.optim.Adam(self.parameters(), lr=0.05)
-        schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1, 0.1, 20)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
-
-
-class Following(Plain):
-    """Its learning rate falls with each epoch, as no metric ever gets that much better."""
-
-    def __init__(self, interval="epoch"):
-        super().__init__()
-        self.interval = interval
-
-    def configure_optimizers(self):
-        optimizer = torch.optim.Adam(self.parameters(), lr=0.05)
-        plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, threshold=0.5, factor=0.7)
-        schedule = {"scheduler": plateau, "monitor": "train_loss", "interval": self.interval}
-        return {"optimizer": optimizer, "lr_scheduler": schedule}
 
 
 def ours():
     return LossModule(seeded(Net, dropout=0.3), optimizer={"learning_rate": 0.05}, schedule={"name": "linear"})
-
-
-class Events(Seen):
-    """Record each batch, and the steps and results of validations."""
-
-    def __init__(self):
-        super().__init__()
-        self.validations = []
-
-    def on_validation_end(self, trainer, module):
-        values = sorted((name, float(value)) for name, value in trainer.callback_metrics.items() if "val" in name)
-        self.validations.append((trainer.current_epoch, trainer.global_step, *values))
-
-
-class EveryHook(Callback):
-    """Saves at all of them, and in the middle of a validation."""
-
-    def __init__(self, folder):
-        self.folder, self.count = folder, itertools.count()
-
-    def save(self, hook, trainer):
-        if not trainer.sanity_checking:
-            trainer.save_checkpoint(self.folder / f"{next(self.count):03}-{hook}.ckpt")
-
-
-def _saving(hook):
-    return lambda self, trainer, *others, **named: self.save(hook, trainer)
-
-
-for _hook in (
-    *("train_epoch_start", "train_batch_end", "train_epoch_end", "train_end"),
-    *("validation_start", "validation_batch_end", "validation_epoch_end", "validation_end"),
-):
-    setattr(EveryHook, f"on_{_hook}", _saving(_hook))
 
 
 def fitted(data, module, callbacks, ckpt_path=None, val=None, workers=None, **options):

@@ -1,0 +1,284 @@
+"""Position of a training under Lightning in its data: what a checkpoint holds of the loaders, and the way back to it.
+
+Each process has its own. A training may have several loaders, in a dict, a list or a `CombinedLoader`.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from ..common.libraries import is_instance
+from ..common.safe_serialization import UnsafeValueError, from_plain, to_plain
+from ..data.epoch_loader import EpochLoader
+from ..data.loader_state import with_other_batches
+from ..internals.lightning_import import Trainer
+from ..internals.loop_states import (
+    Place,
+    begin_reading_anew,
+    count_read_ahead,
+    load_loader_states,
+    loaders_used_up,
+    place_in_loops,
+    set_batches_done,
+    set_loaders_used_up,
+    train_loaders,
+)
+from ..training.accumulation import WindowLoader
+from .step_window import load_step, step_so_far
+
+_log = logging.getLogger(__name__)
+
+
+def epoch_loaders(trainer: Trainer) -> list[EpochLoader]:
+    """Return those loaders of the training whose position is saved and restored here."""
+    return [loader for loader in train_loaders(trainer) if isinstance(loader, EpochLoader)]
+
+
+def position_state(trainer: Trainer) -> Any:
+    """Return the position in the loaders, and in a step that is not complete, in plain values and tensors."""
+    place = place_in_loops(trainer)
+    unused = count_read_ahead(trainer) + _in_work(trainer)
+    position: dict[str, Any] = {"layout": _layout(trainer), "unused": unused}
+    if epoch_loaders(trainer):
+        loaders = train_loaders(trainer)
+        used_up = loaders_used_up(trainer) or [False] * len(loaders)
+        position["used_up"] = used_up
+        position["states"] = [
+            _state_of(loader, place, unused, is_used_up) for loader, is_used_up in zip(loaders, used_up, strict=True)
+        ]
+    if place.done % trainer.accumulate_grad_batches and not place.at_end:
+        position["step"] = step_so_far(trainer)
+    return to_plain(position)
+
+
+def facade_position(trainer: Trainer) -> Any:
+    """Return the position as in `data_state_*.pth`, in whole steps; None unless an `EpochLoader` alone is read.
+
+    So the Trainer API resumes from folders of Lightning. It reads whole windows itself, in which case only they count.
+    """
+    loader = trainer.train_dataloader
+    windowed = isinstance(loader, WindowLoader)
+    inner = loader.loader if windowed else loader
+    if not isinstance(inner, EpochLoader):
+        return None
+
+    place = place_in_loops(trainer)
+    batches = trainer.num_training_batches
+    accumulation = 1 if windowed else trainer.accumulate_grad_batches
+    sized = windowed or batches != float("inf")
+    windows = math.ceil(batches / accumulation) if sized else place.done // accumulation + 1
+    is_whole_step = sized and place.done % accumulation == 0 and (windowed or _in_work(trainer) == 0)
+    state: dict[str, Any] = {
+        "epoch": place.epoch,
+        "done": windows if place.done >= batches else place.done // accumulation,
+        "loader": _if_plain(inner.state_dict()) if is_whole_step else None,
+        "windows": windows,
+        "layout": {
+            "world_size": trainer.world_size,
+            "batch_size": inner.samples_per_round // trainer.world_size,
+            "accumulation": loader.accumulation if windowed else accumulation,
+        },
+    }
+    return to_plain(state)
+
+
+def from_facade_position(written: Any, place: Place) -> dict[str, Any]:
+    """Return what `facade_position` gave as a `position_state`, if it is that of the place; otherwise an empty one."""
+    if written is None:
+        return {}
+    stored: dict[str, Any] = from_plain(written)
+    is_over = stored["done"] >= stored["windows"]
+    at = (stored["epoch"] + 1, 0) if is_over else (stored["epoch"], stored["done"] * stored["layout"]["accumulation"])
+    state = stored["loader"]
+    if at != _next(place) or state is None or "handed_out" not in state:
+        return {}
+    layout = stored["layout"]
+    batches = [layout["world_size"] * layout["batch_size"]]
+    return {"layout": {"batches": batches}, "states": [state], "unused": 0, "used_up": []}
+
+
+def is_inside_of_epoch(place: Place, position: Mapping[str, Any]) -> bool:
+    """Return whether the loops continue inside of an epoch, at whose end they may be.
+
+    The loaders may have handed out batches before the first one is done: one that was interrupted, and one that
+    Lightning reads ahead of a loader without a length.
+    """
+    return place.done > 0 or bool(position.get("unused"))
+
+
+def restore_position(
+    trainer: Trainer, place: Place, position: Mapping[str, Any], other_states: list[dict[str, Any]]
+) -> None:
+    """Let the loaders resume at a place, and restore a step that was not complete.
+
+    Inside of an epoch the iteration of the loaders begins here. It is left to the caller where a new epoch begins: a
+    loader of torch draws then, which the generators of the checkpoint have not yet.
+
+    Args:
+        trainer: its loops are settled at the place, and are about to run.
+        place: where the checkpoint was written.
+        position: from `position_state`, may be empty.
+        other_states: what Lightning has saved of loaders, where none is an `EpochLoader`.
+    """
+    loaders = train_loaders(trainer)
+    for loader in epoch_loaders(trainer):
+        loader.end_workers()  # Lightning has read already where there is no length
+        _warn_of_kept_workers(trainer, loader)
+
+    states = list(position.get("states", [None] * len(loaders)))
+    if len(states) != len(loaders):
+        _log.warning(
+            "The checkpoint was written with %s training loaders, and there are %s now: they begin their epoch again.",
+            len(states),
+            len(loaders),
+        )
+        states = [None] * len(loaders)
+
+    is_next_epoch = place.at_end or not is_inside_of_epoch(place, position)
+    if not epoch_loaders(trainer):
+        _resume_other_loaders(trainer, other_states, is_next_epoch)
+    elif is_next_epoch:
+        _begin_next_epoch(trainer, place, states)
+    else:
+        _resume_loaders(trainer, place, _in_present_batches(trainer, place, position, states))
+        set_loaders_used_up(trainer, position.get("used_up", []))
+    if "step" in position and _layout(trainer) == position["layout"]:
+        load_step(trainer.lightning_module, position["step"])
+
+
+def _resume_loaders(trainer: Trainer, place: Place, states: list[Any]) -> None:
+    """Let each loader hand out its next batch."""
+    for loader, state in zip(train_loaders(trainer), states, strict=True):
+        if not isinstance(loader, EpochLoader):
+            if state is not None and _is_stateful(loader):
+                loader.load_state_dict(state)
+        elif state is not None:
+            loader.resume(state)
+        else:
+            loader.set_epoch(place.epoch)
+            loader.skip(place.done)
+    begin_reading_anew(trainer)
+
+
+def _resume_other_loaders(trainer: Trainer, states: list[dict[str, Any]], is_next_epoch: bool) -> None:
+    """Let loaders of other libraries resume by their own states."""
+    stateful = [loader for loader in train_loaders(trainer) if _is_stateful(loader)]
+    if not states or (is_next_epoch and not all(map(_has_order_to_restore, stateful))):
+        return
+    load_loader_states(trainer, states)
+    if is_next_epoch:
+        for loader in stateful:
+            iter(loader)  # of the epoch that is complete, so that the next iteration is of the next one
+        return
+
+    begin_reading_anew(trainer)
+    if trainer.num_training_batches == math.inf:
+        _log.warning(
+            "The loader has no length, so that Lightning had read a batch more than it had trained when the checkpoint "
+            "was written: that batch is skipped. Read the data with a DataModule or build_loader instead."
+        )
+
+
+def _begin_next_epoch(trainer: Trainer, place: Place, states: list[Any]) -> None:
+    """Let each loader begin the epoch after those that are complete."""
+    for loader, state in zip(train_loaders(trainer), states, strict=True):
+        if isinstance(loader, EpochLoader):
+            loader.set_epoch(_next(place)[0])
+            if state is not None:
+                loader.begin_epoch_after(state)
+        elif state is not None and _has_order_to_restore(loader):
+            loader.load_state_dict(state)
+            iter(loader)  # of the epoch that is complete, so that the next iteration is of the next one
+
+
+def _in_present_batches(trainer: Trainer, place: Place, position: Mapping[str, Any], states: list[Any]) -> list[Any]:
+    """Return the states in batches of the present size; warn if samples are trained twice, or not at all."""
+    before = position.get("layout", {}).get("batches")
+    now = _layout(trainer)["batches"]
+    if before is None or before == now or len(before) != len(now):
+        return states
+
+    state: dict[str, Any] | None = states[0]
+    is_alone = len(now) == 1 and "step" not in position
+    if is_alone and state is not None and place.done * before[0] % now[0] == 0:
+        done = place.done * before[0] // now[0]
+        set_batches_done(trainer, done)
+        return [with_other_batches(state, done)]
+    _log.warning(
+        "The training resumes in the middle of an epoch with another batch size or number of processes (%s samples a "
+        "batch of all processes instead of %s): samples of this epoch are trained twice, or not at all. Resume with "
+        "the same batch size and processes, or from the end of an epoch.",
+        now,
+        before,
+    )
+    return states
+
+
+def _layout(trainer: Trainer) -> dict[str, Any]:
+    """Return the samples in a batch of each loader, of all processes together, and what a step is made of."""
+    loaders = train_loaders(trainer)
+    return {
+        "world_size": trainer.world_size,
+        "batches": [getattr(loader, "samples_per_round", None) for loader in loaders],
+        "accumulation": trainer.accumulate_grad_batches,
+    }
+
+
+def _state_of(loader: Any, place: Place, unused: int, is_used_up: bool) -> Any:
+    """Return the state of a loader; None if it has none, or one that a checkpoint cannot hold.
+
+    Args:
+        loader: one of the training.
+        place: of the training.
+        unused: batches that were read of all loaders, and that no step was taken on.
+        is_used_up: the loader was begun again in this epoch.
+    """
+    if isinstance(loader, EpochLoader):
+        if not is_used_up:  # it may have ended before those that were read ahead
+            unused = min(unused, max(loader.handed_out - place.done, 0))
+        return _if_plain(loader.state_dict(min(unused, loader.handed_out)))
+    return _if_plain(loader.state_dict()) if _is_stateful(loader) else None
+
+
+def _if_plain(state: dict[str, Any]) -> dict[str, Any] | None:
+    try:
+        to_plain(state)
+    except UnsafeValueError as error:
+        _log.warning("The state of the data loader is not saved, as it holds what a checkpoint cannot: %s.", error)
+        return None
+    return state
+
+
+def _in_work(trainer: Trainer) -> int:
+    """Return 1 in the middle of a batch, otherwise 0."""
+    current: Any = trainer.fit_loop.epoch_loop.batch_progress.current
+    return current.ready - current.processed
+
+
+def _next(place: Place) -> tuple[int, int]:
+    """Return epoch and batch to resume at."""
+    return (place.epoch + 1, 0) if place.at_end else (place.epoch, place.done)
+
+
+def _is_stateful(loader: Any) -> bool:
+    return hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
+
+
+def _has_order_to_restore(loader: Any) -> bool:
+    """Return whether the order of later epochs depends on the state of the loader at the end of one.
+
+    Other loaders may have no batch left in such a state, and lose an epoch.
+    """
+    return is_instance(loader, "torchdata.stateful_dataloader", "StatefulDataLoader")
+
+
+def _warn_of_kept_workers(trainer: Trainer, loader: EpochLoader) -> None:
+    cut = not isinstance(trainer.limit_train_batches, float) or trainer.limit_train_batches < 1
+    if loader.persistent_workers and (trainer.enable_validation or cut):
+        _log.warning(
+            "persistent_workers=True: the resumed training may draw other random numbers than an uninterrupted one, as "
+            "workers of validations begin anew, and those of epochs that limit_train_batches cuts short had read ahead."
+        )

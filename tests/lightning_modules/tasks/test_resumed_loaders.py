@@ -1,0 +1,251 @@
+"""A training of any module resumes from checkpoints of every hook, whatever its loaders are, bit for bit."""
+
+import sys
+from importlib.metadata import entry_points
+
+import pytest
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.utilities import CombinedLoader
+from module_world import make_trainer, points, same_weights
+from resumed_world import Events, EveryHook, Following, Noisy, Plain, Stream
+from torch.utils.data import DataLoader, RandomSampler, TensorDataset
+
+from lightrainer.lightning_modules import DataModule, LossModule, build_loader, set_seed
+from lightrainer.lightning_modules.tasks.resuming import ResumingCallback
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:The dirpath has changed",
+    "ignore:'set_vital' is deprecated:UserWarning",  # torchdata calls it
+)
+
+
+class Few(Noisy):
+    """Two batches, so that a longer loader beside it goes through it several times."""
+
+    def __len__(self):
+        return 16
+
+
+class FewStream(Stream):
+    def __init__(self):
+        self.items = Few()
+
+
+class OfSeveral(Plain):
+    """Trains on the batches of several loaders at once; records what they are."""
+
+    def __init__(self):
+        super().__init__()
+        self.read = []
+
+    def training_step(self, batch, batch_idx):
+        batches = batch.values() if isinstance(batch, dict) else batch
+        batches = [one for one in batches if one is not None]
+        self.read.append([one["x"].sum().item() for one in batches])
+        return sum(self.net(**one)["loss"] for one in batches)
+
+
+class OfOne(Following):
+    """The same for a single loader, with a learning rate that falls in each epoch."""
+
+    def __init__(self):
+        super().__init__()
+        self.read = []
+
+    def training_step(self, batch, batch_idx):
+        self.read.append([batch["x"].sum().item()])
+        return super().training_step(batch, batch_idx)
+
+
+class Record(Events):
+    """Records the learning rates and the validations; the modules record the batches."""
+
+    def on_train_batch_end(self, *args):
+        pass
+
+
+def loader_of(dataset, **options):
+    sampler = None if isinstance(dataset, Stream) else RandomSampler(dataset)
+    return build_loader(dataset, batch_size=8, sampler=sampler, seed=3, **options)
+
+
+class ByMethod(OfOne):
+    def train_dataloader(self):
+        return loader_of(Noisy())
+
+
+class TwoOfDataModule(DataModule):
+    def train_dataloader(self):
+        return [super().train_dataloader(), loader_of(Few())]
+
+
+LOADERS = {
+    "one": (OfOne, lambda: loader_of(Noisy())),
+    "of a method": (ByMethod, lambda: None),
+    "a stream": (OfOne, lambda: loader_of(Stream())),
+    "a dict": (OfSeveral, lambda: {"a": loader_of(Noisy()), "b": loader_of(Few())}),
+    "a list": (OfSeveral, lambda: [loader_of(Few()), loader_of(Noisy())]),
+    "a dict of streams": (OfSeveral, lambda: {"a": loader_of(Stream()), "b": loader_of(FewStream())}),
+    "a stream and a dataset": (OfSeveral, lambda: {"a": loader_of(Stream()), "b": loader_of(Few())}),
+    "min_size": (OfSeveral, lambda: CombinedLoader([loader_of(Noisy()), loader_of(Few())], "min_size")),
+    "max_size": (OfSeveral, lambda: CombinedLoader([loader_of(Noisy()), loader_of(Few())], "max_size")),
+    "max_size of streams": (
+        OfSeveral,
+        lambda: CombinedLoader([loader_of(Stream()), loader_of(FewStream())], "max_size"),
+    ),
+    "a DataModule": (OfSeveral, lambda: TwoOfDataModule(Noisy(), points(10), batch_size=8)),
+}
+
+
+def fitted(module, data, callbacks, ckpt_path=None, **options):
+    options["enable_checkpointing"] = any(isinstance(one, ModelCheckpoint) for one in callbacks)
+    events = Record()
+    trainer = make_trainer(callbacks=[ResumingCallback(), events, *callbacks], **{"max_epochs": 3, **options})
+    set_seed(7)
+    if ckpt_path is not None:
+        torch.rand(11)
+    if isinstance(data, DataModule):
+        trainer.fit(module, datamodule=data, ckpt_path=ckpt_path)
+    else:
+        val = build_loader(points(10, seed=9), batch_size=8)
+        trainer.fit(module, data, val, ckpt_path=ckpt_path)
+    return module, events, trainer
+
+
+def differences(folder, make_module, make_data, callbacks, **options):
+    """Resume from all checkpoints; return what of each differs from the training that was not interrupted."""
+    whole, events, trainer = fitted(make_module(), make_data(), callbacks, **options)
+    found = {}
+    files = sorted(folder.glob("*.ckpt"))
+    for file in files:
+        resumed, rest, other = fitted(make_module(), make_data(), [], file, **options)
+        same = {
+            "steps": other.global_step == trainer.global_step,
+            "batches": resumed.read == whole.read[len(whole.read) - len(resumed.read) :],
+            "rates": rest.rates == events.rates[len(events.rates) - len(rest.rates) :],
+            "validations": rest.validations == events.validations[len(events.validations) - len(rest.validations) :],
+            "weights": same_weights(whole, resumed),
+        }
+        if not all(same.values()):
+            found[file.name] = [name for name, is_same in same.items() if not is_same]
+    return found, len(files)
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_resumed_loaders_after_every_batch(tmp_path, kind):
+    """Over three epochs: with max_size_cycle the shorter loader is in its last, first and middle batch."""
+    make_module, make_data = LOADERS[kind]
+    saving = EveryHook(tmp_path, ("train_batch_end", "validation_end", "train_epoch_end"))
+    found, count = differences(tmp_path, make_module, make_data, [saving], limit_val_batches=1)
+    assert (found, count) == ({}, 3 * (4 if kind == "min_size" else 8))
+
+
+@pytest.mark.parametrize("kind", ["one", "a stream", "a dict"])
+def test_resumed_loaders_in_the_middle_of_a_batch(tmp_path, kind):
+    """The data draws random numbers, the model does not: the batch is read again with the same ones."""
+    make_class, make_data = LOADERS[kind]
+
+    def make_module():
+        module = make_class()
+        module.net.layers[2].p = 0.0
+        return module
+
+    saving = EveryHook(tmp_path, ["before_optimizer_step"])
+    found, count = differences(tmp_path, make_module, make_data, [saving], limit_val_batches=0)
+    assert (found, count) == ({}, 3 * 6)
+
+
+@pytest.mark.parametrize("schedule", ["plateau", "greedy"])
+@pytest.mark.parametrize("saving", [{}, {"every_n_train_steps": 1}, {"monitor": "val_loss"}, {"save_last": True}])
+def test_resumed_schedules_that_follow_a_metric(tmp_path, schedule, saving):
+    """Lightning's own checkpoints, by default those before the schedule's step; a rate that changes in each epoch."""
+    plateau = {"class_path": "torch.optim.lr_scheduler.ReduceLROnPlateau", "init_args": {"patience": 0, "mode": "max"}}
+    greedy = {"name": "greedy", "kwargs": {"patience": 0, "min_lr": 1e-6, "factor": 0.5}}
+
+    class Module(LossModule):
+        def __init__(self):
+            torch.manual_seed(1)
+            optimizer = {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.1}}
+            chosen = plateau if schedule == "plateau" else greedy
+            super().__init__(torch.nn.Linear(4, 1), loss_fn=torch.nn.MSELoss(), optimizer=optimizer, schedule=chosen)
+            self.read = []
+
+    rows = torch.randn(16, 4, generator=torch.Generator().manual_seed(0))
+    rows = TensorDataset(rows, rows.sum(1, keepdim=True))
+    saved = ModelCheckpoint(tmp_path, filename="{epoch}-{step}", save_top_k=-1, **saving)
+    found, count = differences(tmp_path, Module, lambda: DataModule(rows, rows, batch_size=8), [saved], max_epochs=5)
+    assert found == {}
+    assert count >= 4
+
+
+def test_resumed_stateful_loader(tmp_path):
+    """Of torchdata, beside a schedule that asks for the length of the training: Lightning alone reads other batches."""
+    stateful_dataloader = pytest.importorskip("torchdata.stateful_dataloader")
+
+    class Module(LossModule):
+        def __init__(self):
+            torch.manual_seed(1)
+            super().__init__(torch.nn.Linear(4, 1), loss_fn=torch.nn.MSELoss(), schedule={"name": "linear"})
+            self.read = []
+
+        def training_step(self, batch, batch_idx):
+            self.read.append(batch[0].sum().item())
+            return super().training_step(batch, batch_idx)
+
+    rows = torch.randn(24, 4, generator=torch.Generator().manual_seed(0))
+    rows = TensorDataset(rows, rows.sum(1, keepdim=True))
+    saved = ModelCheckpoint(tmp_path, filename="{step}", save_top_k=-1, every_n_train_steps=1)
+
+    def make_data():
+        return stateful_dataloader.StatefulDataLoader(rows, batch_size=8, shuffle=True)
+
+    found, count = differences(tmp_path, Module, make_data, [saved], limit_val_batches=0)
+    assert (found, count) == ({}, 9)
+
+
+class Reading(Plain):
+    """Records every sample."""
+
+    def __init__(self):
+        super().__init__()
+        self.read = []
+
+    def training_step(self, batch, batch_idx):
+        self.read += batch["x"].tolist()
+        return super().training_step(batch, batch_idx)
+
+
+@pytest.mark.parametrize(("batch_size", "warned"), [(8, False), (4, False), (6, False), (10, True)])
+def test_resumed_with_another_batch_size(tmp_path, caplog, batch_size, warned):
+    """After 24 of 46 samples: every other one once, where they are a number of whole batches."""
+    saved = ModelCheckpoint(tmp_path, filename="{step}", every_n_train_steps=1, save_top_k=-1)
+    first = fitted(Reading(), DataModule(points(46), batch_size=8), [saved])[0]
+    file = tmp_path / "step=3.ckpt"
+    resumed, _, trainer = fitted(Reading(), DataModule(points(46), batch_size=batch_size), [], file)
+
+    is_exact = sorted(first.read[:24] + resumed.read[: 46 - 24]) == sorted(first.read[:46])
+    assert is_exact is not warned
+    assert ("another batch size" in caplog.text) is warned
+    if not warned:
+        later = len(range(0, 46, batch_size)) * 2
+        assert trainer.global_step == 3 + len(range(24, 46, batch_size)) + later
+
+
+def test_resuming_callback_of_every_trainer(monkeypatch):
+    """By the entry point, where a loader can have been made; other scripts of the environment are left alone."""
+    found = [
+        entry for entry in entry_points(group="lightning.pytorch.callbacks_factory") if entry.name == "lightrainer"
+    ]
+    callbacks = found[0].load()
+    assert [type(one) for one in callbacks()] == [ResumingCallback]
+    monkeypatch.delitem(sys.modules, build_loader.__module__)
+    assert callbacks() == []
+
+
+def test_resuming_callback_leaves_others_alone(tmp_path):
+    """A module and a loader of the user's own: nothing is added to checkpoints."""
+    module, _, trainer = fitted(OfOne(), DataLoader(points(16), batch_size=8), [])
+    trainer.save_checkpoint(tmp_path / "own.ckpt")
+    assert not [name for name in torch.load(tmp_path / "own.ckpt") if name.startswith("lightrainer")]
+    assert module.trainer is trainer
