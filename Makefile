@@ -92,8 +92,8 @@ test-newest: $(VENV)/.test $(VENV)/.newest  ## compare with the newest transform
 test-nodes: $(VENV)/.test  ## train on several machines, which are made on this one, and by launchers (6 minutes)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "nodes or not nodes" tests/nodes $(PYTEST_ARGS)
 
-# Losses and gradients of 596 classes; `make test` compares one of each kind.
-test-promises: $(VENV)/.test  ## compare accumulation with one big batch for every class of transformers (15 minutes)
+# Losses and gradients of 596 classes, and resumptions of all settings; `make test` compares one of each kind.
+test-promises: $(VENV)/.test  ## compare accumulation with one big batch for every class of transformers, and resume all settings (20 minutes)
 	OMP_NUM_THREADS=1 $(BIN)/python $(PYTEST) --dist worksteal -m "promises or not promises" tests/promises $(PYTEST_ARGS)
 
 # Programs that tests start have no pretended device, so these are the tests that train in their own process.

@@ -61,6 +61,16 @@ def place_of(fit_loop: Mapping[str, Any]) -> Place:
     return Place(epoch, done, at_end=is_last, unfinished=True, validated=validated)
 
 
+def is_inside_validation(fit_loop: Mapping[str, Any]) -> bool:
+    """Return whether some batches of a validation are done, by the counters of a checkpoint, and others are not."""
+    place = place_of(fit_loop)
+    validation = fit_loop.get("epoch_loop.val_loop.batch_progress")
+    if validation is None or not place.unfinished or place.validated:
+        return False
+    has_begun = validation["current"]["ready"] > 0
+    return has_begun and not (validation["is_last_batch"] and _is_complete(validation["current"]))
+
+
 def place_in_loops(trainer: Trainer) -> Place:
     """Return the place of a trainer that fits or is about to."""
     fit_loop = trainer.fit_loop

@@ -51,6 +51,7 @@ def position_state(trainer: Trainer) -> Any:
         ]
     if place.done % trainer.accumulate_grad_batches and not place.at_end:
         position["step"] = step_so_far(trainer)
+        position["step_in_work"] = _in_work(trainer) > 0
     return to_plain(position)
 
 
@@ -139,7 +140,7 @@ def restore_position(
 
     is_next_epoch = place.at_end or not is_inside_of_epoch(place, position)
     if not epoch_loaders(trainer):
-        _resume_other_loaders(trainer, other_states, is_next_epoch)
+        _resume_other_loaders(trainer, other_states, position, is_next_epoch)
     elif is_next_epoch:
         _begin_next_epoch(trainer, place, states)
     else:
@@ -147,6 +148,11 @@ def restore_position(
         set_loaders_used_up(trainer, position.get("used_up", []))
     if "step" in position and _layout(trainer) == position["layout"]:
         load_step(trainer.lightning_module, position["step"])
+    if position.get("step_in_work"):
+        _log.warning(
+            "The checkpoint was written in the middle of a batch of an accumulated step: the gradients that it holds "
+            "may be those of that batch too, which is trained again. Resume from a checkpoint of a whole batch."
+        )
 
 
 def _resume_loaders(trainer: Trainer, place: Place, states: list[Any]) -> None:
@@ -163,23 +169,27 @@ def _resume_loaders(trainer: Trainer, place: Place, states: list[Any]) -> None:
     begin_reading_anew(trainer)
 
 
-def _resume_other_loaders(trainer: Trainer, states: list[dict[str, Any]], is_next_epoch: bool) -> None:
-    """Let loaders of other libraries resume by their own states."""
+def _resume_other_loaders(
+    trainer: Trainer, states: list[dict[str, Any]], position: Mapping[str, Any], is_next_epoch: bool
+) -> None:
+    """Let loaders of other libraries resume by their own states; warn of batches that were read and not trained."""
+    if position.get("unused"):
+        _log.warning(
+            "%s batches had been read and not trained when the checkpoint was written: in the middle of a batch, or of "
+            "a loader without a length, which Lightning reads one batch ahead. They are skipped, or other ones are "
+            "read. Read the data with a DataModule or build_loader instead.",
+            position["unused"],
+        )
     stateful = [loader for loader in train_loaders(trainer) if _is_stateful(loader)]
     if not states or (is_next_epoch and not all(map(_has_order_to_restore, stateful))):
         return
-    load_loader_states(trainer, states)
-    if is_next_epoch:
-        for loader in stateful:
-            iter(loader)  # of the epoch that is complete, so that the next iteration is of the next one
-        return
 
-    begin_reading_anew(trainer)
-    if trainer.num_training_batches == math.inf:
-        _log.warning(
-            "The loader has no length, so that Lightning had read a batch more than it had trained when the checkpoint "
-            "was written: that batch is skipped. Read the data with a DataModule or build_loader instead."
-        )
+    load_loader_states(trainer, states)
+    if not is_next_epoch:
+        begin_reading_anew(trainer)
+        return
+    for loader in stateful:
+        iter(loader)  # of the epoch that is complete, so that the next iteration is of the next one
 
 
 def _begin_next_epoch(trainer: Trainer, place: Place, states: list[Any]) -> None:

@@ -33,6 +33,7 @@ from ..internals.loop_states import (
     begin_epoch,
     begin_reading_anew,
     go_on_inside,
+    is_inside_validation,
     loaders_given_to_fit,
     place_in_loops,
     place_of,
@@ -49,6 +50,7 @@ from .loader_positions import (
     position_state,
     restore_position,
 )
+from .upstream_faults import warn_of_upstream_faults
 
 _log = logging.getLogger(__name__)
 
@@ -72,12 +74,8 @@ class ResumingCallback(Callback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Let `ckpt_path` be a folder too, where Lightning would read and write its own files."""
-        if not _has_own_modules(trainer):
-            return
-        strategy = trainer.strategy
-        reads_files = type(strategy).load_checkpoint is Strategy.load_checkpoint
-        if reads_files and type(strategy.checkpoint_io) is TorchCheckpointIO:
-            strategy.checkpoint_io = FolderReader(trainer)
+        if _has_own_modules(trainer):
+            _use_folder_reader(trainer)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Add the state of every process, and the metrics that plateau schedules depend on."""
@@ -95,6 +93,9 @@ class ResumingCallback(Callback):
         states = checkpoint.get(PROCESS_STATES) or {}
         if not _is_fitted(trainer) or not (states or _has_own_modules(trainer)):
             return
+        others = [callback for callback in callbacks_of(trainer) if isinstance(callback, ResumingCallback)]
+        if self is not others[0]:
+            return
         rank = trainer.global_rank
         if states and rank not in states:
             _log.warning("The checkpoint has no state of process %s: its random numbers will be others.", rank)
@@ -103,6 +104,7 @@ class ResumingCallback(Callback):
         self._metrics = checkpoint.get(METRICS)
         fit_loop = checkpoint["loops"]["fit_loop"]
         self._place = place_of(fit_loop)
+        warn_of_upstream_faults(callbacks_of(trainer), self._place, is_inside_validation(fit_loop))
         settle(fit_loop, self._place)
         self._loader_states = take_loader_states(checkpoint)
 
@@ -123,6 +125,7 @@ class ResumingCallback(Callback):
         """Go to the position in the data, and restore the generators."""
         for loader in epoch_loaders(trainer):
             loader.track()
+            _use_folder_reader(trainer)  # which leaves states of loaders out of files of weights only
         resumed = self._resumed
         self._resumed = None
         if resumed is None:
@@ -254,6 +257,14 @@ def add_process_states(checkpoint: dict[str, Any], trainer: Trainer, rng: dict[s
         checkpoint[IN_WINDOWS] = True
     if epoch_loaders(trainer) or state["data"] is not None:
         take_loader_states(checkpoint)
+
+
+def _use_folder_reader(trainer: Trainer) -> None:
+    """Read folders too, and write files that hold only tensors and plain values, where Lightning has its own files."""
+    strategy = trainer.strategy
+    reads_files = type(strategy).load_checkpoint is Strategy.load_checkpoint
+    if reads_files and type(strategy.checkpoint_io) is TorchCheckpointIO:
+        strategy.checkpoint_io = FolderReader(trainer)
 
 
 def _is_fitted(trainer: Trainer) -> bool:

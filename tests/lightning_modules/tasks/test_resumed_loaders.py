@@ -101,7 +101,7 @@ LOADERS = {
 def fitted(module, data, callbacks, ckpt_path=None, **options):
     options["enable_checkpointing"] = any(isinstance(one, ModelCheckpoint) for one in callbacks)
     events = Record()
-    trainer = make_trainer(callbacks=[ResumingCallback(), events, *callbacks], **{"max_epochs": 3, **options})
+    trainer = make_trainer(callbacks=[events, *callbacks, ResumingCallback()], **{"max_epochs": 3, **options})
     set_seed(7)
     if ckpt_path is not None:
         torch.rand(11)
@@ -243,9 +243,24 @@ def test_resuming_callback_of_every_trainer(monkeypatch):
     assert callbacks() == []
 
 
+def test_resuming_callback_that_is_there_twice(tmp_path):
+    """The user may add one, too."""
+    saving = ModelCheckpoint(tmp_path, filename="{step}", every_n_train_steps=2, save_top_k=-1)
+    whole = fitted(OfOne(), loader_of(Noisy()), [saving, ResumingCallback()])[0]
+    resumed = fitted(OfOne(), loader_of(Noisy()), [ResumingCallback()], tmp_path / "step=8.ckpt")[0]
+    assert same_weights(whole, resumed)
+
+
 def test_resuming_callback_leaves_others_alone(tmp_path):
     """A module and a loader of the user's own: nothing is added to checkpoints."""
     module, _, trainer = fitted(OfOne(), DataLoader(points(16), batch_size=8), [])
     trainer.save_checkpoint(tmp_path / "own.ckpt")
     assert not [name for name in torch.load(tmp_path / "own.ckpt") if name.startswith("lightrainer")]
     assert module.trainer is trainer
+
+
+def test_resuming_callback_keeps_files_of_weights_readable(tmp_path):
+    """With a module of the user's own, as with those of this library."""
+    saving = ModelCheckpoint(tmp_path, filename="weights", save_weights_only=True)
+    fitted(OfOne(), loader_of(Noisy()), [saving], max_epochs=1)
+    assert "state_dict" in torch.load(tmp_path / "weights.ckpt", weights_only=True)

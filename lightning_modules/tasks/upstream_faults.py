@@ -1,0 +1,88 @@
+"""Callbacks of Lightning that do not resume exactly, and where: said when such a checkpoint is loaded."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from ..common.libraries import is_instance
+from ..internals.loop_states import Place
+
+_log = logging.getLogger(__name__)
+
+Applies = Callable[[Any, Place, bool], bool]
+"""Of the callback, the place of the checkpoint, and whether it is inside of a validation."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpstreamFault:
+    """A callback of Lightning that resumes with other numbers.
+
+    Attributes:
+        callback: name of the class.
+        applies: whether a checkpoint of a place is concerned.
+        effect: what differs then, and what to do.
+    """
+
+    callback: str
+    applies: Applies
+    effect: str
+
+
+def _inside_epoch(callback: Any, place: Place, in_validation: bool) -> bool:
+    return place.done > 0 and not place.at_end
+
+
+def _inside_validation(callback: Any, place: Place, in_validation: bool) -> bool:
+    return in_validation
+
+
+def _after_unfreezing(callback: Any, place: Place, in_validation: bool) -> bool:
+    return (place.epoch, place.done) > (callback.unfreeze_backbone_at_epoch, 0)
+
+
+def _after_an_epoch(callback: Any, place: Place, in_validation: bool) -> bool:
+    return place.epoch + place.at_end > 0
+
+
+UPSTREAM_FAULTS = (
+    UpstreamFault(
+        callback="StochasticWeightAveraging",
+        applies=_inside_epoch,
+        effect="its schedule starts with the next epoch only. Resume from the end of an epoch.",
+    ),
+    UpstreamFault(
+        callback="WeightAveraging",
+        applies=_inside_validation,
+        effect="the averaged weights are taken for those that are trained. Resume from a checkpoint outside of it.",
+    ),
+    UpstreamFault(
+        callback="BackboneFinetuning",
+        applies=_after_unfreezing,
+        effect="the backbone stays frozen. Set requires_grad of its parameters in on_train_start.",
+    ),
+    UpstreamFault(
+        callback="ModelPruning",
+        applies=_after_an_epoch,
+        effect="weights that were pruned are trained again. Prune after the training, or do not resume.",
+    ),
+)
+
+
+def warn_of_upstream_faults(callbacks: Iterable[Any], place: Place, in_validation: bool) -> None:
+    """Warn of callbacks of Lightning with which the training is not that of an uninterrupted one.
+
+    Args:
+        callbacks: those of the trainer.
+        place: where the checkpoint was written.
+        in_validation: inside of a validation.
+    """
+    for callback in callbacks:
+        for fault in UPSTREAM_FAULTS:
+            is_concerned = is_instance(callback, "lightning.pytorch.callbacks", fault.callback)
+            if is_concerned and fault.applies(callback, place, in_validation):
+                _log.warning(
+                    "Lightning's %s does not resume exactly from this checkpoint: %s", fault.callback, fault.effect
+                )

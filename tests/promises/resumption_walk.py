@@ -1,0 +1,357 @@
+"""Resume a training of plain Lightning from checkpoints of every place, with each of a table of settings."""
+
+import logging
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule
+from lightning.pytorch.callbacks import (
+    BackboneFinetuning,
+    EarlyStopping,
+    EMAWeightAveraging,
+    GradientAccumulationScheduler,
+    ModelPruning,
+    StochasticWeightAveraging,
+    Timer,
+    WeightAveraging,
+)
+from lightning.pytorch.plugins import MixedPrecision
+from module_world import make_trainer, same_weights
+from resumed_world import EveryHook
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
+
+from lightrainer.lightning_modules import DataModule, LossModule, build_loader, set_seed
+from lightrainer.lightning_modules.tasks.resuming import ResumingCallback
+
+EPOCHS = 4
+BATCHES = 6
+PLACES = {
+    "in a batch": "before_optimizer_step",
+    "in mid-epoch": "train_batch_end",
+    "last batch": "train_batch_end",
+    "in a validation": "validation_batch_end",
+    "after a validation": "validation_end",
+    "end of an epoch": "train_epoch_end",
+    "start of an epoch": "train_epoch_start",
+}
+"""Column of the table -> the hook at which its checkpoints are written; Lightning's ModelCheckpoint does so by default
+at the end of an epoch, or after a validation, and with `every_n_train_steps` after a batch."""
+
+ROWS = torch.randn(22, 4, generator=torch.Generator().manual_seed(0))
+
+
+class Noisy(Dataset):
+    """Draws a random number for each sample."""
+
+    def __init__(self, count: int = len(ROWS)):
+        self.count = count
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        return ROWS[index] + 0.1 * torch.randn(4), ROWS[index].sum().reshape(1)
+
+
+class Plain(Dataset):
+    """The same without: Lightning saves no random generators of loaders that are not of this library."""
+
+    def __len__(self):
+        return len(ROWS)
+
+    def __getitem__(self, index):
+        return ROWS[index], ROWS[index].sum().reshape(1)
+
+
+class Stream(IterableDataset):
+    def __init__(self, count: int = len(ROWS)):
+        self.items = Noisy(count)
+
+    def __iter__(self):
+        return (self.items[index] for index in range(len(self.items)))
+
+
+class Model(nn.Module):
+    """With a backbone, which callbacks freeze, and without dropout: a batch that was interrupted is trained again."""
+
+    def __init__(self):
+        super().__init__()
+        self.backbone = nn.Linear(4, 4)
+        self.head = nn.Linear(4, 1)
+
+    def forward(self, x):
+        return self.head(torch.tanh(self.backbone(x)))
+
+
+def sum_of(batch: Any) -> float:
+    """Return a number that tells batches apart."""
+    if isinstance(batch, torch.Tensor):
+        return float(batch.double().sum())
+    parts = batch.values() if isinstance(batch, dict) else batch
+    return sum(sum_of(part) for part in parts if part is not None)
+
+
+class Ours(LossModule):
+    """Records its batches; trains on the batches of several loaders at once."""
+
+    def __init__(self, schedule: Any = None, **options: Any):
+        optimizer = {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.05, "momentum": 0.9}}
+        steps = {"class_path": "torch.optim.lr_scheduler.StepLR", "init_args": {"step_size": 1, "gamma": 0.7}}
+        options = {"optimizer": optimizer, "schedule": schedule or steps, **options}
+        super().__init__(Model(), loss_fn=nn.MSELoss(), **options)
+        self.read: list[float] = []
+
+    @property
+    def backbone(self) -> nn.Module:
+        """As `BackboneFinetuning` wants it."""
+        return self.model.backbone
+
+    def training_step(self, batch, batch_idx):
+        self.read.append(sum_of(batch))
+        return super().training_step(batch, batch_idx)
+
+    def compute_loss(self, batch, items=None):
+        if not isinstance(batch, dict):
+            return super().compute_loss(batch, items)
+        losses = [super(Ours, self).compute_loss(part)[0] for part in batch.values() if part is not None]
+        return sum(losses), None
+
+
+class Own(LightningModule):
+    """Of another author."""
+
+    def __init__(self):
+        super().__init__()
+        self.model = Model()
+        self.read: list[float] = []
+
+    def training_step(self, batch, batch_idx):
+        self.read.append(sum_of(batch))
+        return nn.functional.mse_loss(self.model(batch[0]), batch[1])
+
+    def validation_step(self, batch, batch_idx):
+        self.log("val_loss", nn.functional.mse_loss(self.model(batch[0]), batch[1]) + torch.rand(()))
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.05)
+        return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.7)]
+
+
+class Record(Callback):
+    """Learning rates of the batches, and results of the validations."""
+
+    def __init__(self):
+        self.rates: list[float] = []
+        self.validations: list[tuple[int, float]] = []
+
+    def on_train_batch_start(self, trainer, *args):
+        self.rates.append(trainer.optimizers[0].param_groups[0]["lr"])
+
+    def on_validation_end(self, trainer, module):
+        self.validations.append((trainer.global_step, float(trainer.callback_metrics["val_loss"])))
+
+
+def loader(count: int = len(ROWS), **options: Any) -> Any:
+    return build_loader(Noisy(count), batch_size=4, sampler=RandomSampler(Noisy(count)), seed=3, **options)
+
+
+def stateful_loader() -> Any:
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    return StatefulDataLoader(Plain(), batch_size=4, shuffle=True)
+
+
+def data_module(**options: Any) -> DataModule:
+    return DataModule(Noisy(), Noisy(6), batch_size=4, **options)
+
+
+def plateau(monitor: str, interval: str | None = None) -> Callable[[], LossModule]:
+    schedule = {
+        "class_path": "torch.optim.lr_scheduler.ReduceLROnPlateau",
+        "init_args": {"patience": 0, "mode": "max", "threshold": 10.0, "factor": 0.8},
+    }
+    return partial(Ours, schedule, monitor=monitor, schedule_interval=interval)
+
+
+def greedy(monitor: str, interval: str | None = None) -> Callable[[], LossModule]:
+    schedule = {"name": "greedy", "kwargs": {"patience": 0, "min_lr": 1e-6, "factor": 0.5}}
+    return partial(Ours, schedule, monitor=monitor, schedule_interval=interval)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """A row of the table: a training, by default of a LossModule with a schedule that changes in each epoch.
+
+    Attributes:
+        module: makes the module.
+        data: makes the data module, or the training loaders.
+        callbacks: makes the callbacks.
+        options: of the Trainer; what is callable is called for each training.
+        processes: how many train.
+    """
+
+    module: Callable[[], LightningModule] = Ours
+    data: Callable[[], Any] = data_module
+    callbacks: Callable[[], list[Callback]] = list
+    options: dict[str, Any] = field(default_factory=dict)
+    processes: int = 1
+
+
+def with_callback(make: Callable[[], Callback]) -> Setting:
+    return Setting(callbacks=lambda: [make()])
+
+
+SETTINGS: dict[str, Setting] = {
+    "`StepLR`": Setting(),
+    "`linear`": Setting(module=lambda: Ours({"name": "linear"})),
+    "`ReduceLROnPlateau` on `val_loss`": Setting(module=plateau("val_loss")),
+    "`ReduceLROnPlateau` by step": Setting(module=plateau("train_loss", "step")),
+    "`greedy` on `val_loss`": Setting(module=greedy("val_loss")),
+    "`greedy` by step": Setting(module=greedy("train_loss", "step")),
+    '`precision="64-true"`': Setting(options={"precision": "64-true"}),
+    '`precision="bf16-mixed"`': Setting(options={"precision": "bf16-mixed"}),
+    '`precision="bf16-true"`': Setting(options={"precision": "bf16-true"}),
+    "`MixedPrecision` with a scaler": Setting(options={"plugins": lambda: [MixedPrecision("16-mixed", "cpu")]}),
+    "`accumulate_grad_batches=4`": Setting(options={"accumulate_grad_batches": 4}),
+    "`val_check_interval=2`": Setting(options={"val_check_interval": 2}),
+    "`limit_train_batches=4`": Setting(options={"limit_train_batches": 4}),
+    "`max_steps`": Setting(options={"max_steps": 22, "max_epochs": -1}),
+    "a stream": Setting(data=lambda: DataModule(Stream(), Noisy(6), batch_size=4)),
+    "a worker": Setting(data=lambda: data_module(num_workers=1)),
+    "`build_loader`, another author's module": Setting(module=Own, data=loader),
+    "a dict of `build_loader`": Setting(data=lambda: {"a": loader(), "b": loader(9)}),
+    "`StatefulDataLoader` of torchdata": Setting(module=lambda: Ours({"name": "linear"}), data=stateful_loader),
+    "`DataLoader` of torch": Setting(data=lambda: DataLoader(Plain(), batch_size=4, shuffle=True)),
+    "`EarlyStopping`": with_callback(lambda: EarlyStopping("val_loss", patience=9)),
+    "`GradientAccumulationScheduler`": with_callback(lambda: GradientAccumulationScheduler({0: 2, 2: 3})),
+    "`Timer`": with_callback(lambda: Timer("00:01:00:00")),
+    "`EMAWeightAveraging`": with_callback(lambda: EMAWeightAveraging(decay=0.9)),
+    "`WeightAveraging`": with_callback(WeightAveraging),
+    "`StochasticWeightAveraging`": with_callback(
+        lambda: StochasticWeightAveraging(swa_lrs=0.01, swa_epoch_start=1, annealing_epochs=EPOCHS)
+    ),
+    "`BackboneFinetuning`": with_callback(
+        lambda: BackboneFinetuning(unfreeze_backbone_at_epoch=2, lambda_func=lambda epoch: 1.5)
+    ),
+    "`ModelPruning`": with_callback(
+        lambda: ModelPruning("l1_unstructured", amount=0.3, use_lottery_ticket_hypothesis=False)
+    ),
+    '`strategy="ddp"`': Setting(options={"strategy": "ddp", "devices": 2}, processes=2),
+}
+"""Row of the table -> what is trained. All but those of two processes run on one device."""
+
+
+class Heard(logging.Handler):
+    """Collects warnings of this library about a checkpoint that is loaded."""
+
+    def __init__(self):
+        super().__init__(logging.WARNING)
+        self.messages: list[str] = []
+
+    def emit(self, record):
+        self.messages.append(record.getMessage())
+
+
+@dataclass
+class Training:
+    """A training that has ended, or what of it was left to do."""
+
+    module: Any
+    record: Record
+    steps: int
+    was_warned: bool
+
+    def is_end_of(self, whole: "Training") -> bool:
+        """Return whether everything that was done is as in the uninterrupted training."""
+        pairs = (
+            (self.module.read, whole.module.read),
+            (self.record.rates, whole.record.rates),
+            (self.record.validations, whole.record.validations),
+        )
+        is_same = all(own == other[len(other) - len(own) :] for own, other in pairs)
+        return is_same and self.steps == whole.steps and same_weights(self.module, whole.module)
+
+
+def fitted(setting: Setting, callbacks: list[Callback], ckpt_path: Path | None = None) -> Training:
+    """Train, from the start or from a checkpoint."""
+    torch.manual_seed(1)
+    module: Any = setting.module()
+    record = Record()
+    options = {name: value() if callable(value) else value for name, value in setting.options.items()}
+    made = [record, *setting.callbacks(), *callbacks, ResumingCallback()]
+    data = setting.data()
+    trainer = make_trainer(callbacks=made, **{"max_epochs": EPOCHS, **options})
+    loaders = {"datamodule": data}
+    if not isinstance(data, DataModule):
+        loaders = {"train_dataloaders": data, "val_dataloaders": build_loader(Noisy(6), batch_size=4)}
+
+    set_seed(7)
+    if ckpt_path is not None:
+        torch.rand(11)  # the random numbers of another process
+    heard = Heard()
+    logger = logging.getLogger("lightrainer")
+    logger.addHandler(heard)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        trainer.fit(module, ckpt_path=ckpt_path, **loaders)
+    logger.removeHandler(heard)
+    of_lightning = [str(one.message) for one in caught if "dataloader is not resumable" in str(one.message)]
+    return Training(module, record, trainer.global_step, bool(heard.messages or of_lightning))
+
+
+@dataclass
+class Verdict:
+    """What resuming from the checkpoints of a place gave: how many are exact, and how many others were warned of."""
+
+    exact: int = 0
+    warned: int = 0
+    silent: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        if self.silent:
+            return "differs silently"
+        return "warns" if self.warned else "exact"
+
+
+class Saving(EveryHook):
+    """Saves at the hooks of the places, and says which place it is; the start of the first epoch is none."""
+
+    def __init__(self, folder: Path):
+        super().__init__(folder, sorted(set(PLACES.values())))
+
+    def save(self, hook, trainer, *others, **named):
+        is_last = trainer.fit_loop.epoch_loop.batch_progress.is_last_batch
+        place = next(name for name, at in PLACES.items() if at == hook)
+        if hook == "train_batch_end" and is_last:
+            place = "last batch"
+        is_whole = hook == "train_epoch_end" and trainer.current_epoch == EPOCHS - 1  # nothing is left to do
+        is_untrained = hook == "train_epoch_start" and trainer.global_step == 0
+        if not is_whole and not is_untrained:
+            trainer.save_checkpoint(self.folder / f"{next(self.count):03} {place}.ckpt")
+
+
+def walk(setting: Setting, folder: Path) -> dict[str, Verdict]:
+    """Return the verdict for each place."""
+    whole = fitted(setting, [Saving(folder)])
+    found = {place: Verdict() for place in PLACES}
+    for file in sorted(folder.glob("*.ckpt")):
+        verdict = found[file.stem.split(" ", 1)[1]]
+        resumed = fitted(setting, [], file)
+        if resumed.is_end_of(whole):
+            verdict.exact += 1
+        elif resumed.was_warned:
+            verdict.warned += 1
+        else:
+            verdict.silent.append(file.name)
+    return found
+
+
+def table_row(name: str, found: dict[str, Verdict]) -> str:
+    """Return the line of the table."""
+    return f"| {name} | " + " | ".join(str(verdict) for verdict in found.values()) + " |"

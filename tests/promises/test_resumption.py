@@ -1,0 +1,51 @@
+"""What resumes exactly with what under plain Lightning: the table of docs/user/lightning.md, made by resuming."""
+
+import json
+from pathlib import Path
+
+import pytest
+from resumption_walk import PLACES, SETTINGS, table_row, walk
+from starting import finished_ranks
+
+from lightrainer.lightning_modules.internals import lightning_internals
+
+pytestmark = pytest.mark.filterwarnings("default")
+
+HERE = Path(__file__).parent
+PAGE = HERE.parents[1] / "docs" / "user" / "lightning.md"
+CHOICE = ["`ReduceLROnPlateau` on `val_loss`", "a dict of `build_loader`", "`BackboneFinetuning`"]
+"""Rows of `make test`."""
+
+HEADER = "| | " + " | ".join(PLACES) + " |"
+
+
+def rows_of_page() -> list[str]:
+    lines = PAGE.read_text(encoding="utf-8").splitlines()
+    start = lines.index(HEADER)
+    end = lines.index("", start)
+    return lines[start + 2 : end]
+
+
+def row_of(name: str, folder: Path) -> str:
+    setting = SETTINGS[name]
+    if setting.processes == 1:
+        with lightning_internals.quiet():
+            return table_row(name, walk(setting, folder))
+    finished_ranks(HERE / "resumption_script.py", name, str(folder), log=folder / "log.txt", seconds=1800)
+    return json.loads((folder / "row.json").read_text())
+
+
+@pytest.mark.parametrize("name", CHOICE)
+def test_resumption_is_as_the_table_says(tmp_path, name):
+    assert row_of(name, tmp_path) in rows_of_page()
+
+
+def test_table_has_every_setting():
+    assert [row.split(" | ")[0] for row in rows_of_page()] == [f"| {name}" for name in SETTINGS]
+    assert "differs silently" not in PAGE.read_text(encoding="utf-8")
+
+
+@pytest.mark.promises
+@pytest.mark.parametrize("name", [name for name in SETTINGS if name not in CHOICE])
+def test_resumption_of_every_setting_is_as_the_table_says(tmp_path, name):
+    assert row_of(name, tmp_path) in rows_of_page()
