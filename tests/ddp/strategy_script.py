@@ -21,7 +21,6 @@ if "BESIDE" in os.environ:
 warnings.filterwarnings("ignore")
 
 import torch
-from lightning.fabric.utilities.seed import reset_seed
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy
 from module_runs import make_trainer
@@ -60,9 +59,9 @@ class DeepSpeedOnCPU(DeepSpeedStrategy):
         super(DeepSpeedStrategy, self).setup_environment()
 
     def setup_distributed(self):
-        reset_seed()
-        self.set_world_ranks()
-        self._init_deepspeed_distributed()
+        """As DDP; DeepSpeed would compile an operation for communication first, which takes minutes."""
+        super(DeepSpeedStrategy, self).setup_distributed()
+        os.environ.setdefault("LOCAL_RANK", str(self.local_rank))
 
 
 class SplitModule(LossModule):
