@@ -416,8 +416,12 @@ class LossModule(OptimizerModule):
     def _parts(self, batch: Any) -> list[tuple[int | None, Any]]:
         """Return the batches of the training loaders, which Lightning combines, with the index of each loader.
 
-        A mapping with other names than the loaders have is a batch of one of them, which an override passes on.
+        A mapping with other names than the loaders have is a batch of one of them, which an override passes on. A
+        `compute_loss` of a subclass gets the batches of all loaders at once, to compute one loss of them.
         """
+        if type(self).compute_loss is not LossModule.compute_loss:
+            has_several = self.attached_trainer is not None and self._several("train") > 0
+            return [(None if has_several else 0, batch)]
         loaders = None if self.attached_trainer is None else self._loaders("train")
         if isinstance(loaders, (list, tuple)):
             return list(enumerate(batch))

@@ -94,3 +94,18 @@ def test_an_override_weighs_the_sets():
     alone = fitted(DataLoader(NEAR, batch_size=2))
     assert set(trainer.callback_metrics) == {"train_loss"}
     torch.testing.assert_close(weights(trainer), weights(alone), rtol=0, atol=1e-6)
+
+
+def test_compute_loss_of_a_subclass_gets_all_batches():
+    seen = []
+
+    class OneLoss(LossModule):
+        def compute_loss(self, batch, items=None):
+            seen.append(sorted(batch))
+            return super().compute_loss(batch["a"])[0] + super().compute_loss(batch["b"])[0], None
+
+    loaders = {"a": DataLoader(points(8), batch_size=4), "b": DataLoader(points(8, seed=1), batch_size=4)}
+    trainer = make_trainer(max_epochs=1)
+    trainer.fit(OneLoss(seeded(Net)), loaders)
+    assert seen == [["a", "b"], ["a", "b"]]
+    assert trainer.callback_metrics["train_loss"] > 0
