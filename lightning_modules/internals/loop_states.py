@@ -141,16 +141,20 @@ def loaders_used_up(trainer: Trainer) -> list[bool]:
 
     Empty where it begins none again.
     """
-    loaders: Any = trainer.fit_loop._combined_loader
-    return list(getattr(loaders._iterator, "_consumed", []))
+    return list(_marks_of_used_up(trainer))
 
 
 def set_loaders_used_up(trainer: Trainer, used_up: list[bool]) -> None:
     """Tell Lightning the result of `loaders_used_up`, once the iteration has begun."""
-    loaders: Any = trainer.fit_loop._combined_loader
-    consumed = getattr(loaders._iterator, "_consumed", [])
-    for index, was_used_up in enumerate(used_up[: len(consumed)]):
-        consumed[index] = consumed[index] or was_used_up
+    marks = _marks_of_used_up(trainer)
+    for index, was_used_up in enumerate(used_up[: len(marks)]):
+        marks[index] = marks[index] or was_used_up
+
+
+def _marks_of_used_up(trainer: Trainer) -> list[bool]:
+    """Return the list in which the iterator of Lightning's loaders marks those that are used up; empty without one."""
+    parts = vars(trainer.fit_loop._combined_loader).values()
+    return next((part._consumed for part in parts if hasattr(part, "_consumed")), [])
 
 
 def load_loader_states(trainer: Trainer, states: list[dict[str, Any]]) -> None:
@@ -160,8 +164,9 @@ def load_loader_states(trainer: Trainer, states: list[dict[str, Any]]) -> None:
         trainer: has its loaders.
         states: from `take_loader_states`.
     """
-    loaders: Any = trainer.fit_loop._combined_loader
-    loaders._load_state_dicts(states)
+    stateful = [loader for loader in train_loaders(trainer) if hasattr(loader, "load_state_dict")]
+    for loader, state in zip(stateful, states, strict=True):
+        loader.load_state_dict(state)
 
 
 def set_batches_done(trainer: Trainer, done: int) -> None:

@@ -179,3 +179,24 @@ def test_the_end_of_a_batch_runs_once(tmp_path, hook, rest):
         with lightning_internals.quiet():
             make_trainer().fit(runs[-1], DataLoader(Numbers(), batch_size=2), DataLoader(Numbers()), ckpt_path=start)
     assert runs[1].seen == rest
+
+
+def test_loaders_of_a_training_and_those_used_up():
+    """The epoch ends when all are used up: here before its third batch, as the longer one is said to be."""
+    found = []
+
+    class Of(Linear):
+        def training_step(self, batch, batch_idx):
+            return super().training_step(batch["long"], batch_idx)
+
+        def on_train_batch_end(self, *args):
+            loaders = loop_states.train_loaders(self.trainer)
+            found.append((len(loaders), loop_states.loaders_used_up(self.trainer)))
+            if len(found) == 1:
+                loop_states.set_loaders_used_up(self.trainer, [True, False])
+
+    with lightning_internals.quiet():
+        trainer = make_trainer(max_epochs=1, limit_val_batches=0)
+        loaders = {"long": DataLoader(Numbers(), batch_size=2), "short": DataLoader(Numbers(), batch_size=3)}
+        trainer.fit(Of(), loaders)
+    assert found == [(2, [False, False]), (2, [True, False])]
