@@ -229,7 +229,7 @@ PROMISES: dict[str, Promise] = {
         },
         others="Adapters only.",
     ),
-    "p-tuning and prefix tuning": Promise(
+    "p-tuning, prefix tuning with a projection": Promise(
         {"adapter": ADAPTERS + "test_trained_weights_that_peft_leaves_out_are_resumed_and_the_best"},
         others="Adapters only.",
     ),
@@ -332,5 +332,16 @@ PROMISES: dict[str, Promise] = {
             "::test_half_of_the_trials_are_pruned_and_both_processes_stop_at_the_same_steps",
         },
         others="Trials are pruned by their metrics.",
+    ),
+    "a search in the `output_dir` of another one": Promise(
+        {
+            "own module": "tests/facade/search/test_search.py"
+            "::test_two_searches_in_one_folder_leave_each_others_trials_alone"
+        },
+        others="Folders are those of trials, whatever they train.",
+    ),
+    "a trial whose loss is `-inf`": Promise(
+        {"own module": "tests/facade/search/test_bad_input.py::test_a_value_that_no_training_has_is_a_failed_trial"},
+        others="Trials fail by their metrics.",
     ),
 }

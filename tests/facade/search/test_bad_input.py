@@ -99,18 +99,19 @@ def test_objectives(tmp_path, objective, error, match):
     assert files(tmp_path) == []
 
 
-def test_a_value_that_is_no_number_is_a_failed_trial(tmp_path, caplog):
+@pytest.mark.parametrize("value", [math.nan, -math.inf])
+def test_a_value_that_no_training_has_is_a_failed_trial(tmp_path, caplog, value):
     """One bad rate must not end the search; if all are bad, that is said."""
     made = searcher(tmp_path)
     count = iter(range(100))
     best = made.hyperparameter_search(
-        space, lambda metrics: math.nan if next(count) < 2 else metrics["eval_loss"], n_trials=3
+        space, lambda metrics: value if next(count) < 2 else metrics["eval_loss"], n_trials=3
     )
     assert [trial.state.name for trial in made.study.trials] == ["FAIL", "COMPLETE", "COMPLETE"]
-    assert "Trial 0 fails: the objective is nan" in caplog.text
+    assert f"Trial 0 fails: the objective is {value}" in caplog.text
     assert made.evaluate()["eval_loss"] == best.objective
-    with pytest.raises(ValueError, match=r"(?s)2 fail.*trial 0: .* nan.*trial 1: .* nan"):
-        made.hyperparameter_search(space, lambda metrics: math.nan, n_trials=2)
+    with pytest.raises(ValueError, match=rf"(?s)2 fail.*trial 0: .* {value}.*trial 1: .* {value}"):
+        made.hyperparameter_search(space, lambda metrics: value, n_trials=2)
     assert made.train().global_step == 4
 
 
