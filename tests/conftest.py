@@ -58,13 +58,10 @@ def pytest_addoption(parser):
 
 @pytest.fixture(autouse=True)
 def _device_for_gpu_tests(request):
-    """A test marked `gpu` has a real device, or else a pretended one, if that has what the mark names."""
-    mark = request.node.get_closest_marker("gpu")
-    if mark is None or torch.cuda.is_available():
+    """A test marked `gpu` has a real device, or else a pretended one."""
+    if request.node.get_closest_marker("gpu") is None or torch.cuda.is_available():
         yield
         return
-    if "needs" in mark.kwargs:
-        pytest.skip(f"a pretended device has no {mark.kwargs['needs']}")
     from pretended_cuda import pretended_device
 
     with pretended_device():
@@ -157,9 +154,17 @@ def pytest_collection_finish(session):
 
 
 def pytest_runtest_setup(item):
-    """And so are the libraries that were imported since then."""
+    _skip_without_hardware(item)
+    # The libraries that were imported since then are left out, too.
     if len(sys.modules) > _left_out:
         _leave_out_of_collections()
+
+
+def _skip_without_hardware(item):
+    """Skip a test marked `gpu` whose subject a pretended device does not have, before its fixtures are made."""
+    mark = item.get_closest_marker("gpu")
+    if mark is not None and "needs" in mark.kwargs and not torch.cuda.is_available():
+        pytest.skip(f"a pretended device has no {mark.kwargs['needs']}")
 
 
 _left_out = 0
