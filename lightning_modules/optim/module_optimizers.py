@@ -71,7 +71,7 @@ def build_module_optimizer(setting: Any, model: nn.Module, rules: ParameterRules
         ValueError: rules need a learning rate that is not known, or the optimizer groups parameters itself.
     """
     if isinstance(setting, OptimizerConfig):
-        optimizer = setting.build(model, rules=rules)
+        optimizer = setting.build(model) if rules is None else setting.build(model, rules=rules)
         optimizer.defaults["weight_decay"] = setting.weight_decay
     else:
         groups = parameter_groups(model, None, rules=rules, lr=_rate_for_rules(setting, rules))
