@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 from ..common.nested import find_batch_size
 from ..common.safe_serialization import UnsafeValueError
-from ..common.seeding import capture_host_rng
+from ..common.seeding import capture_host_rng, restore_host_rng
 from .batch_samplers import SkippingBatchSampler
 from .iteration import batches_of
 from .loader_state import Resumption, go_on_after, is_between_epochs
@@ -234,6 +234,7 @@ class EpochLoader(DataLoader):
         super().__init__(dataset, **kwargs)
         self.epoch = 0
         self.skip_batches = 0
+        self._keeps_generators = False
         self.end_of_loader = False
         self.total = total
         self.samples_per_round = samples_per_round
@@ -286,13 +287,16 @@ class EpochLoader(DataLoader):
             if set_epoch is not None:
                 set_epoch(epoch)
 
-    def skip(self, batches: int, blanks: int = 0) -> None:
+    def skip(self, batches: int, blanks: int = 0, *, keep_generators: bool = False) -> None:
         """Skip batches at the start of the next iteration; map-style datasets load none of them.
 
         Args:
             batches: how many.
             blanks: see `SkippingBatchSampler.blanks`.
+            keep_generators: leave the global generators as they are when the first batch is handed out: what is drawn
+                until then was drawn before the interruption.
         """
+        self._keeps_generators = keep_generators
         if isinstance(self.batch_sampler, SkippingBatchSampler):
             self.batch_sampler.skip, self.batch_sampler.blanks = batches, blanks
         else:
@@ -404,6 +408,8 @@ class EpochLoader(DataLoader):
         self.end_of_loader = False
         if self.total is not None:
             self.total = len(cast(Sized, self.dataset))  # which may have grown since the last epoch
+        kept_generators = capture_host_rng() if self._keeps_generators else None
+        self._keeps_generators = False
         reading = self._reading = self._reading.next_epoch(self, tracked=self.tracked)
         batches = self._start(reading) if resumption is None else resumption.start(self, reading)
         if not reading.ahead and resumption is None:  # there is no data; a resumed epoch may be at its end
@@ -413,6 +419,9 @@ class EpochLoader(DataLoader):
             # A resumed iteration may have read two batches again.
             if len(reading.ahead) == 1:
                 reading.fetch(batches)
+            if kept_generators is not None:
+                restore_host_rng(kept_generators)
+                kept_generators = None
             self.end_of_loader = len(reading.ahead) == 1
             batch = reading.hand_out()
             if self.end_of_loader:

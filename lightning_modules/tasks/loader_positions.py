@@ -165,7 +165,7 @@ def _resume_loaders(trainer: Trainer, place: Place, states: list[Any]) -> None:
             loader.resume(state)
         else:
             loader.set_epoch(place.epoch)
-            loader.skip(place.done)
+            loader.skip(place.done, keep_generators=True)
     begin_reading_anew(trainer)
 
 
