@@ -59,14 +59,20 @@ def batches_of(loader: DataLoader, collate: SurfacingCollate | None = None) -> I
     torch_has_to_read = loader.num_workers > 0 or isinstance(loader.dataset, (IterableDataset, MapDataPipe))
     if not torch_has_to_read:
         batches = _read_here(loader)
-        return _pinned(batches) if loader.pin_memory else batches
+        if loader.pin_memory:
+            return _pinned(batches)
+        return batches
 
-    given = loader.collate_fn
-    loader.collate_fn = SurfacingCollate(given) if collate is None else collate
+    original = loader.collate_fn
+    if collate is None:
+        collate = SurfacingCollate(original)
+
+    # torch's iterator, and the workers that it starts, keep the collate_fn that the loader has while it is made.
+    loader.collate_fn = collate
     try:
         return _until_end(DataLoader.__iter__(loader))
     finally:
-        loader.collate_fn = given
+        loader.collate_fn = original
 
 
 def require_sendable(batch: Any) -> None:
@@ -91,25 +97,35 @@ class _Probe(ForkingPickler):
 
     def persistent_id(self, obj: Any) -> str | None:
         """Return a stand-in for what can be pickled for sure."""
-        is_array = isinstance(obj, np.ndarray) and not obj.dtype.hasobject
-        return "tensor" if is_array or isinstance(obj, (torch.Tensor, torch.UntypedStorage)) else None
+        if isinstance(obj, (torch.Tensor, torch.UntypedStorage)):
+            return "tensor"
+        if isinstance(obj, np.ndarray) and not obj.dtype.hasobject:
+            return "array"
+        return None
 
 
 def _read_here(loader: DataLoader) -> Iterator[Any]:
     """As torch's iterator with its draw of a seed, but it opens no block for profilers, which costs 20 us a batch."""
-    batches = loader.batch_sampler
-    indices = iter(loader.sampler if batches is None else batches)
+    sampler = loader.sampler
+    if loader.batch_sampler is not None:
+        sampler = loader.batch_sampler
+    indices = iter(sampler)
+
+    # The draw of torch's iterator, which seeds workers by it: without it, everything drawn later would differ.
     torch.empty((), dtype=torch.int64, device=torch.get_default_device()).random_(generator=loader.generator)
     return _read(loader, indices)
 
 
 def _read(loader: DataLoader, indices: Iterator[Any]) -> Iterator[Any]:
+    dataset = loader.dataset
+    collate = loader.collate_fn
     with stop_iteration_surfaces:
-        dataset, collate = loader.dataset, loader.collate_fn
+        # Without batches each index is a sample, which the collator turns into what is yielded.
         if loader.batch_sampler is None:
             for index in indices:
                 yield collate(dataset[index])
             return
+
         get_samples = getattr(dataset, "__getitems__", None)
         for batch in indices:
             samples = get_samples(batch) if get_samples else [dataset[index] for index in batch]
