@@ -75,34 +75,49 @@ class ReportingCollate(SurfacingCollate):
     def __call__(self, samples: Any) -> Any:
         """Return the batch and the states of the worker after it; no batch for a blank, which has no samples."""
         info: Any = get_worker_info()
-        left = self.left.get(info.id, {})
-        self.left = {}
-        restore_own(left.get("collate_draws"), self.collate)
+        self._restore_collator(info.id)
         if isinstance(samples, list) and not samples:
             return Fetched(None, info.id, {})
-        return Fetched(super().__call__(samples), info.id, self._news(info.dataset, samples))
+
+        # The states are taken after the collator has drawn for this batch.
+        batch = super().__call__(samples)
+        news = self._news(info.dataset, samples)
+        return Fetched(batch, info.id, news)
+
+    def _restore_collator(self, worker: int) -> None:
+        """Restore the generators of this worker's copy of the collator, before its first batch."""
+        left = self.left.get(worker, {})
+        self.left = {}
+        restore_own(left.get("collate_draws"), self.collate)
 
     def _news(self, dataset: Any, samples: Any) -> dict[str, bytes]:
         """Return the states that differ from those sent last; that of a stream in any case."""
         news = {}
+
+        # The global generators: most workers never draw from them.
         rng = capture_host_rng()
         if self._rng is None or not same_rng(rng, self._rng):
             self._rng = rng
             # As an array: a tensor would be sent through a shared-memory segment.
-            news["rng"] = packed({**rng, "cpu": rng["cpu"].numpy()})
+            as_array = rng["cpu"].numpy()
+            news["rng"] = packed({**rng, "cpu": as_array})
 
-        for name, owner in (("collate_draws", self.collate), ("dataset_draws", dataset)):
+        # Generators that are attributes of the collator and of the dataset.
+        owners = {"collate_draws": self.collate, "dataset_draws": dataset}
+        for name, owner in owners.items():
             states = own_states(owner)
             drawn = packed(states) if states else b""
             if drawn != self._drawn.get(name, b""):
                 self._drawn[name] = drawn
                 news[name] = drawn
 
+        # A stream moves with every batch, so its position is not compared with the last one.
         if isinstance(dataset, IterableDataset) and is_resumable(dataset):
             news["dataset"] = self._packed_position(dataset, samples)
         return news
 
     def _packed_position(self, stream: Any, samples: Any) -> bytes:
+        # Only the last batch of a stream has fewer samples.
         if self._is_short(samples):
             return packed(ENDED)
         try:
@@ -150,7 +165,9 @@ class WorkerStates(NamedTuple):
 
 def next_worker(state: dict[str, Any]) -> int:
     """Return the worker that produces the next batch, by `WorkerStates.state_dict`."""
-    return 0 if state["last"] is None else (state["last"] + 1) % state["workers"]
+    if state["last"] is None:
+        return 0
+    return (state["last"] + 1) % state["workers"]
 
 
 class ResumedWorkers:
@@ -174,15 +191,19 @@ class ResumedWorkers:
         if self.first > 0:
             self._take_place(info, worker)
 
+        # The workers before the next one get empty batches, since torch asks them in turn.
         if hasattr(info.dataset, "__getitems__"):
             _let_pass_blanks(info.dataset)
+
+        # The script's own function may seed generators, so the saved states are restored after it.
         if self.then is not None:
             self.then(worker)
 
         state = self.states.get(worker, {})
         if "rng" in state:
             rng = state["rng"]
-            restore_host_rng({**rng, "cpu": torch.as_tensor(rng["cpu"], device="cpu")})
+            cpu = torch.as_tensor(rng["cpu"], device="cpu")
+            restore_host_rng({**rng, "cpu": cpu})
         restore_own(state.get("dataset_draws"), info.dataset)
         if state.get("dataset", ENDED) != ENDED:
             info.dataset.load_state_dict(state["dataset"])
@@ -233,8 +254,11 @@ def ignore_signals(
         listens: in shared memory, whether the parent handles the signals; without it, always.
         then: another `worker_init_fn`, called afterwards.
     """
+    handler: Any = signal.SIG_IGN
+    if listens is not None:
+        handler = functools.partial(_left_to, listens)
     for number in signals:
-        signal.signal(number, signal.SIG_IGN if listens is None else functools.partial(_left_to, listens))
+        signal.signal(number, handler)
     if then is not None:
         then(worker_id)
 
@@ -257,7 +281,9 @@ def end_with_parent() -> None:
     torch's workers check for their parent only while they wait for work, every five seconds. One that is busy reading,
     or blocked on a full queue, would live on.
     """
-    threading.Thread(target=_end_after, args=(os.getppid(),), name="lightrainer-parent", daemon=True).start()
+    parent = os.getppid()
+    watch = threading.Thread(target=_end_after, args=(parent,), name="lightrainer-parent", daemon=True)
+    watch.start()
 
 
 def _end_after(parent: int) -> None:
@@ -267,6 +293,11 @@ def _end_after(parent: int) -> None:
 
 
 def _left_to(listens: torch.Tensor, number: int, frame: Any) -> None:
-    if not listens:
-        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
-        signal.raise_signal(number)
+    """Handle a signal as Python does by default, unless the parent listens to it."""
+    if listens:
+        return
+    handler: Any = signal.SIG_DFL
+    if number == signal.SIGINT:
+        handler = signal.default_int_handler
+    signal.signal(number, handler)
+    signal.raise_signal(number)
