@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from .sweep_trial import this_trial
+from .sweep_trial import ChildTrial, this_trial
 
-Parse = Callable[..., tuple[argparse.Namespace, list[str]]]
+Parsed = tuple[argparse.Namespace, list[str]]
+Parse = Callable[..., Parsed]
 
 
-def parse_with_trial(parse: Parse, parser: argparse.ArgumentParser, args: Any, namespace: Any) -> Any:
+def parse_with_trial(
+    parse: Parse,
+    parser: argparse.ArgumentParser,
+    args: Sequence[str] | None,
+    namespace: argparse.Namespace | None,
+) -> Parsed:
     """Parse the command line of a script with the values of its trial.
 
     An option gets its value even where a training argument has the same name, null as None, and a flag that is declared
@@ -29,39 +35,69 @@ def parse_with_trial(parse: Parse, parser: argparse.ArgumentParser, args: Any, n
     if trial is None:
         return parse(parser, args, namespace)
     if parser._subparsers is not None:
-        trial.read.update(trial.options)  # the parser of the command reads the words as they are
+        # The parser of the command reads the words as they are.
+        trial.read.update(trial.options)
         return parse(parser, args, namespace)
 
     words = sys.argv[1:] if args is None else list(args)
-    values = {name: value for name, value in trial.options.items() if name not in trial.read}
-    if words == sys.argv[1:]:
-        values = trial.values | trial.options
-    if trial.words and words[-len(trial.words) :] == trial.words:
-        words = words[: -len(trial.words)]
+    values = _values_for(trial, words)
+    known = _known_options(parser, values)
     trial.is_parsed = True
-    nulls = []
-    for name, value in values.items():
-        known = parser._option_string_actions
-        action = known.get(f"--{name}") or known.get(f"--{name.replace('_', '-')}")
-        if action is None:
-            continue
-        trial.read.add(name)
-        if value is None:
-            nulls.append(action.dest)
-        else:
-            words += _words(action, value)
+    trial.read.update(known)
+
+    # Each option takes its value in the form of its declaration, in place of the words of the sweep.
+    words = _without_sweep(trial, words)
+    for name, option in known.items():
+        if values[name] is not None:
+            words += _words(option, values[name])
     parsed, rest = parse(parser, words, namespace)
-    for name in nulls:
-        setattr(parsed, name, None)
+
+    # No words of a command line mean None.
+    for name, option in known.items():
+        if values[name] is None:
+            setattr(parsed, option.dest, None)
     return parsed, rest
 
 
-def _words(action: argparse.Action, value: Any) -> Sequence[str]:
+def _values_for(trial: ChildTrial, words: Sequence[str]) -> dict[str, Any]:
+    """Return the values that options of a parser may take, by name.
+
+    Args:
+        trial: the trial.
+        words: of the parser: the whole command line, or those that another parser has left.
+    """
+    if words == sys.argv[1:]:
+        return trial.values | trial.options
+    return {name: value for name, value in trial.options.items() if name not in trial.read}
+
+
+def _known_options(parser: argparse.ArgumentParser, names: Iterable[str]) -> dict[str, argparse.Action]:
+    """Return the options of a parser that have one of these names, with underscores or with dashes."""
+    declared = parser._option_string_actions
+    known: dict[str, argparse.Action] = {}
+    for name in names:
+        option = declared.get(f"--{name}")
+        if option is None:
+            option = declared.get(f"--{name.replace('_', '-')}")
+        if option is not None:
+            known[name] = option
+    return known
+
+
+def _without_sweep(trial: ChildTrial, words: list[str]) -> list[str]:
+    """Return words without those that the sweep has added at their end."""
+    count = len(trial.words)
+    if count and words[-count:] == trial.words:
+        return words[:-count]
+    return words
+
+
+def _words(option: argparse.Action, value: Any) -> Sequence[str]:
     """Return the words that give an option its value."""
-    option = action.option_strings[0]
-    if action.nargs != 0:
-        return [f"{option}={value}"]
+    name = option.option_strings[0]
+    if option.nargs != 0:
+        return [f"{name}={value}"]
     if value in (True, "True", "true"):
-        return [option]
+        return [name]
     # `argparse.BooleanOptionalAction` has --no-name besides.
-    return [name for name in action.option_strings if name.startswith("--no-")][:1]
+    return [string for string in option.option_strings if string.startswith("--no-")][:1]
