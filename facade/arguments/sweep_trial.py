@@ -42,7 +42,9 @@ class TrialResult:
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> TrialResult:
         """Read the file; a missing one has no results yet."""
-        return cls(**json.loads(Path(path).read_text())) if os.path.exists(path) else cls()
+        if not os.path.exists(path):
+            return cls()
+        return cls(**json.loads(Path(path).read_text()))
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write the file, so that a reader finds the old content or the new one."""
@@ -111,6 +113,10 @@ class ChildTrial:
         Args:
             args: the training arguments.
         """
+        return self._overwritten(args) or self._unread()
+
+    def _overwritten(self, args: Any) -> str | None:
+        """Describe an argument that does not have the value of the trial; None if all have."""
         for name, value in self.applied.items():
             found = getattr(args, name, None)
             if found != value:
@@ -119,13 +125,17 @@ class ChildTrial:
                     f"{name} of the trial is {proposed}, and the training has {found}: the script sets it after it has "
                     f"made its TrainingArguments. Leave that out, or take {name} out of the space."
                 )
-        unread = sorted(self.options.keys() - self.applied.keys() - self.read)
-        if unread and self.is_parsed:
-            return (
-                f"Nothing in the script has read {', '.join(unread)}: it is not an option of its parser, and not a "
-                "training argument. Add it there, or take it out of the space."
-            )
         return None
+
+    def _unread(self) -> str | None:
+        """Describe options that neither a parser nor training arguments have read; None if there are none."""
+        unread = sorted(self.options.keys() - self.applied.keys() - self.read)
+        if not unread or not self.is_parsed:
+            return None
+        return (
+            f"Nothing in the script has read {', '.join(unread)}: it is not an option of its parser, and not a "
+            "training argument. Add it there, or take it out of the space."
+        )
 
 
 def this_trial() -> ChildTrial | None:
@@ -144,26 +154,36 @@ def apply_trial(args: Any) -> None:
     trial = this_trial()
     if trial is None:
         return
-    declared = declared_types(args)
+    _set_values(args, trial)
+    if trial.asks:
+        _answer_by(trial, args.metric_for_best_model, args.greater_is_better)
+    args.output_dir = _folder_for(trial, os.path.expanduser(args.output_dir or "trainer_output"))
+
+
+def _set_values(args: Any, trial: ChildTrial) -> None:
+    """Set the values of the trial on training arguments."""
     values = dict(trial.values)
     if trial.sets_fields:
         own_fields = {item.name for item in dataclasses.fields(args)}
         values.update((name, value) for name, value in trial.options.items() if name in own_fields)
+
+    declared = declared_types(args)
     for name, value in values.items():
         held = cast(name, value, declared.get(name), getattr(args, name))
         if isinstance(value, float) and isinstance(held, int) and held != value:
             raise ValueError(f"{name} is a whole number, and the space has {value}: give a low and high without '.'.")
         setattr(args, name, held)
         trial.applied[name] = None
-    if trial.asks:
-        _answer_by(trial, args.metric_for_best_model, args.greater_is_better)
-    folder = os.path.expanduser(args.output_dir or "trainer_output")
-    if is_address(folder):
+
+
+def _folder_for(trial: ChildTrial, output_dir: str) -> str:
+    """Return the folder of the trial in `output_dir`, claimed if need be, or `output_dir` if it is that already."""
+    if is_address(output_dir):
         own = f"{trial.run_name}-{trial.owner[:8]}"
-        if os.path.basename(folder) != own:
-            args.output_dir = f"{folder}/{own}"
-    elif not is_claimed(folder, trial.owner):
-        args.output_dir = str(claim_folder(folder, trial.run_name, trial.owner))
+        return output_dir if os.path.basename(output_dir) == own else f"{output_dir}/{own}"
+    if is_claimed(output_dir, trial.owner):
+        return output_dir
+    return str(claim_folder(output_dir, trial.run_name, trial.owner))
 
 
 def note_applied(args: Any) -> None:
