@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from optuna.storages import JournalStorage
+    from .beating_journal import BeatingJournal
 
 Made = TypeVar("Made")
 
@@ -26,8 +26,6 @@ MAX_RETRY = 3
 _SECONDS_TO_CREATE = 60
 _CREATED_MEANWHILE = re.compile("exists|unique|duplicate|locked", re.IGNORECASE)
 """Errors of a database in which another process creates the same tables: a new attempt finds them."""
-_HEARTBEAT = "lightrainer:heartbeat"
-"""Attribute of a trial in a journal: its number, and the time of the latest sign of life."""
 _LONGEST_LINE = 2**20
 """Bytes; an entry of a journal has some hundred."""
 _JOURNAL = (".log", ".journal", ".jsonl")
@@ -64,8 +62,9 @@ def open_storage(storage: Any, *, heartbeat: float = HEARTBEAT_SECONDS, max_retr
     if not isinstance(storage, (str, os.PathLike)):
         return storage
     address = str(storage)
-    is_journal = address.startswith("journal://") or ("://" not in address and address.endswith(_JOURNAL))
-    if not is_journal and "://" not in address:
+    is_path = "://" not in address
+    is_journal = address.startswith("journal://") or (is_path and address.endswith(_JOURNAL))
+    if is_path and not is_journal:
         known = "sqlite:///study.db, postgresql://user@host/name, or the path of a journal file (study.log)"
         raise ValueError(f"storage={address!r} is not a storage URL. Pass e.g. {known}.")
     with _explained(address), without_experimental_warnings():
@@ -102,14 +101,20 @@ def shown(address: str) -> str:
 def _database(address: str, heartbeat: float, max_retry: int) -> Any:
     from optuna.storages import RDBStorage
 
-    accepted = inspect.signature(RDBStorage.__init__).parameters
-    name = "heartbeat_stale_trial_callback" if "heartbeat_stale_trial_callback" in accepted else "failed_trial_callback"
-    retry: Any = {name: retry_callback(max_retry)}
-    # Workers that write to one file wait for each other.
-    engine = {"connect_args": {"timeout": 60}} if address.startswith("sqlite") else {"pool_pre_ping": True}
-    return until_unlocked(
-        lambda: RDBStorage(address, engine_kwargs=engine, heartbeat_interval=max(int(heartbeat), 1), **retry)
-    )
+    options: dict[str, Any] = {"heartbeat_interval": _interval(heartbeat)}
+
+    # The parameter has another name since optuna 4.9.
+    on_stale = "heartbeat_stale_trial_callback"
+    if on_stale not in inspect.signature(RDBStorage.__init__).parameters:
+        on_stale = "failed_trial_callback"
+    options[on_stale] = retry_callback(max_retry)
+
+    if address.startswith("sqlite"):
+        # Workers that write to one file wait for each other.
+        options["engine_kwargs"] = {"connect_args": {"timeout": 60}}
+    else:
+        options["engine_kwargs"] = {"pool_pre_ping": True}
+    return until_unlocked(lambda: RDBStorage(address, **options))
 
 
 def until_unlocked(make: Callable[[], Made]) -> Made:
@@ -139,53 +144,33 @@ def database_address(path: str | os.PathLike[str]) -> str:
     return URL.create("sqlite", database=os.fspath(path)).render_as_string()
 
 
-def _journal(path: str, heartbeat: float, max_retry: int) -> JournalStorage:
-    """Return a journal with heartbeats, which optuna has for databases only: attributes of the running trials."""
-    from optuna.exceptions import UpdateFinishedTrialError
-    from optuna.storages import JournalStorage
-    from optuna.storages._heartbeat import BaseHeartbeat
-    from optuna.storages.journal import JournalFileBackend
-    from optuna.trial import TrialState
-
-    class BeatingJournal(JournalStorage, BaseHeartbeat):
-        def record_heartbeat(self, trial_id: int) -> None:
-            # Another process may have given the trial up, while this one was suspended.
-            with contextlib.suppress(UpdateFinishedTrialError):
-                number = self.get_trial_number_from_id(trial_id)
-                self.set_trial_system_attr(trial_id, _HEARTBEAT, [number, time.time()])
-
-        def _get_stale_trial_ids(self, study_id: int) -> list[int]:
-            stale = []
-            for trial in self.get_all_trials(study_id, deepcopy=False, states=(TrialState.RUNNING,)):
-                # A retry has the attributes of the trial that it retries.
-                owner, beat = trial.system_attrs.get(_HEARTBEAT, (None, 0.0))
-                if owner == trial.number and time.time() - beat > 2 * self.get_heartbeat_interval():
-                    stale.append(self.get_trial_id_from_study_id_trial_number(study_id, trial.number))
-            return stale
-
-        def get_heartbeat_interval(self) -> int:
-            return max(int(heartbeat), 1)
-
-        def get_heartbeat_stale_trial_callback(self) -> Any:
-            return retry_callback(max_retry)
-
-        get_failed_trial_callback = get_heartbeat_stale_trial_callback  # its name before optuna 4.9
+def _journal(path: str, heartbeat: float, max_retry: int) -> BeatingJournal:
+    from .beating_journal import BeatingJournal
 
     if os.path.exists(path):
         _require_journal(path)
-    return BeatingJournal(JournalFileBackend(path))
+    return BeatingJournal(path, _interval(heartbeat), retry_callback(max_retry))
+
+
+def _interval(heartbeat: float) -> int:
+    """Return the seconds between two heartbeats as optuna takes them: a whole number of at least 1."""
+    return max(int(heartbeat), 1)
 
 
 def _require_journal(path: str) -> None:
     """Refuse a file that is not a journal, as optuna would append to it."""
     with open(path, "rb") as file:
         first = file.readline(_LONGEST_LINE)
-    try:
-        is_entry = "op_code" in json.loads(first.decode()) if first else True
-    except (ValueError, TypeError, RecursionError):
-        is_entry = False
-    if not is_entry:
+    if first and not _is_entry(first):
         raise StorageError(f"storage={path!r} is not a journal of optuna. Pass the path of one, or of a new file.")
+
+
+def _is_entry(line: bytes) -> bool:
+    """Return whether a line is an entry of a journal."""
+    try:
+        return "op_code" in json.loads(line.decode())
+    except (ValueError, TypeError, RecursionError):
+        return False
 
 
 @contextlib.contextmanager
