@@ -21,6 +21,9 @@ METRICS = "lightrainer_metrics"
 IN_WINDOWS = "lightrainer_windows"
 """Under this name it holds whether its loops count windows of micro-batches, as those of the facade do."""
 
+_VALIDATION_PROGRESS = "epoch_loop.val_loop.batch_progress"
+"""Under this name Lightning's fit loop holds the counters of the validation inside it."""
+
 
 class Place(NamedTuple):
     """Where a training stands, whatever hook its checkpoint was written at.
@@ -46,29 +49,36 @@ class Place(NamedTuple):
 
 def place_of(fit_loop: Mapping[str, Any]) -> Place:
     """Read the place from the counters that a checkpoint holds of the fit loop."""
-    epochs, batches = fit_loop["epoch_progress"]["current"], fit_loop["epoch_loop.batch_progress"]
-    epoch, now, is_last = epochs["processed"], batches["current"], batches["is_last_batch"]
-    done = now["processed"]
-    if epochs["started"] <= epoch:  # The counters of the batches are reset only when the next epoch begins.
-        cut_short = done > 0 and not is_last and epochs["ready"] <= epoch
-        if cut_short:
+    epochs = fit_loop["epoch_progress"]["current"]
+    epoch = epochs["processed"]
+    is_last = fit_loop["epoch_loop.batch_progress"]["is_last_batch"]
+    batches = fit_loop["epoch_loop.batch_progress"]["current"]
+    done = batches["processed"]
+
+    # Between two epochs the counters of the batches are those of the last one, until the next one begins.
+    if epochs["started"] <= epoch:
+        was_cut_short = done > 0 and not is_last and epochs["ready"] <= epoch
+        if was_cut_short:
             return Place(epoch - 1, done)
-        return Place(epoch, 0, owes_schedules=is_last and epochs["completed"] < epoch)
-    if done == 0 or now["ready"] > done:  # A batch was being worked on: it is to be trained again.
+        owes_schedules = is_last and epochs["completed"] < epoch
+        return Place(epoch, 0, owes_schedules=owes_schedules)
+
+    # A batch that was being worked on is trained again.
+    if done == 0 or batches["ready"] > done:
         return Place(epoch, done)
-    validation = fit_loop.get("epoch_loop.val_loop.batch_progress", {"is_last_batch": False})
-    validated = now["completed"] == done and validation["is_last_batch"] and _is_complete(validation["current"])
+
+    validated = batches["completed"] == done and _has_ended(fit_loop.get(_VALIDATION_PROGRESS))
     return Place(epoch, done, at_end=is_last, unfinished=True, validated=validated)
 
 
 def is_inside_validation(fit_loop: Mapping[str, Any]) -> bool:
     """Return whether some batches of a validation are done, by the counters of a checkpoint, and others are not."""
     place = place_of(fit_loop)
-    validation = fit_loop.get("epoch_loop.val_loop.batch_progress")
+    validation = fit_loop.get(_VALIDATION_PROGRESS)
     if validation is None or not place.unfinished or place.validated:
         return False
     has_begun = validation["current"]["ready"] > 0
-    return has_begun and not (validation["is_last_batch"] and _is_complete(validation["current"]))
+    return has_begun and not _has_ended(validation)
 
 
 def place_in_loops(trainer: Trainer) -> Place:
@@ -78,9 +88,10 @@ def place_in_loops(trainer: Trainer) -> Place:
     counters: dict[str, Any] = {
         "epoch_progress": fit_loop.epoch_progress,
         "epoch_loop.batch_progress": epoch_loop.batch_progress,
-        "epoch_loop.val_loop.batch_progress": epoch_loop.val_loop.batch_progress,
+        _VALIDATION_PROGRESS: epoch_loop.val_loop.batch_progress,
     }
-    return place_of({name: progress.state_dict() for name, progress in counters.items()})
+    states = {name: progress.state_dict() for name, progress in counters.items()}
+    return place_of(states)
 
 
 def settle(fit_loop: dict[str, Any], place: Place) -> None:
@@ -93,17 +104,22 @@ def settle(fit_loop: dict[str, Any], place: Place) -> None:
         fit_loop: what a checkpoint holds of the fit loop.
         place: `place_of` it.
     """
+    is_inside_epoch = place.done > 0
+    fit_loop["epoch_progress"] = _both(_counted(place.epoch + is_inside_epoch, place.epoch))
+
+    # No batch is being worked on.
     batches = fit_loop["epoch_loop.batch_progress"]["total"]["processed"]
-    fit_loop["epoch_progress"] = _both(_counted(place.epoch + (place.done > 0), place.epoch))
     fit_loop["epoch_loop.batch_progress"] = {
         "total": _counted(batches, batches),
         "current": _counted(place.done, place.done),
         "is_last_batch": place.at_end,
     }
-    validation = fit_loop.get("epoch_loop.val_loop.batch_progress")
+
+    # A validation that was interrupted is done again from its first batch.
+    validation = fit_loop.get(_VALIDATION_PROGRESS)
     if validation is not None:
         seen = validation["total"]["ready"]
-        fit_loop["epoch_loop.val_loop.batch_progress"] = {
+        fit_loop[_VALIDATION_PROGRESS] = {
             "total": _counted(seen, seen),
             "current": _counted(0, 0),
             "is_last_batch": False,
@@ -123,7 +139,9 @@ def take_loader_states(checkpoint: dict[str, Any]) -> list[dict[str, Any]]:
 def train_loaders(trainer: Trainer) -> list[Any]:
     """Return the loaders of the training, also those of a dict, a list or a `CombinedLoader`."""
     loaders = trainer.fit_loop._combined_loader
-    return [] if loaders is None else list(loaders.flattened)
+    if loaders is None:
+        return []
+    return list(loaders.flattened)
 
 
 def loaders_given_to_fit(trainer: Trainer) -> list[Any]:
@@ -131,8 +149,9 @@ def loaders_given_to_fit(trainer: Trainer) -> list[Any]:
     source: Any = trainer.fit_loop._data_source
     if source.is_module():
         return []
-    given = source.instance
-    loaders = given if isinstance(given, CombinedLoader) else combined(given, training=True)
+    loaders = source.instance
+    if not isinstance(loaders, CombinedLoader):
+        loaders = combined(loaders, training=True)
     return list(loaders.flattened)
 
 
@@ -153,8 +172,10 @@ def set_loaders_used_up(trainer: Trainer, used_up: list[bool]) -> None:
 
 def _marks_of_used_up(trainer: Trainer) -> list[bool]:
     """Return the list in which the iterator of Lightning's loaders marks those that are used up; empty without one."""
-    parts = vars(trainer.fit_loop._combined_loader).values()
-    return next((part._consumed for part in parts if hasattr(part, "_consumed")), [])
+    for part in vars(trainer.fit_loop._combined_loader).values():
+        if hasattr(part, "_consumed"):
+            return part._consumed
+    return []
 
 
 def load_loader_states(trainer: Trainer, states: list[dict[str, Any]]) -> None:
@@ -200,15 +221,23 @@ def place_from_state(state: Mapping[str, Any], *, accumulation: int = 1) -> tupl
         state: the contents of `trainer_state.json`.
         accumulation: batches of a step.
     """
-    steps, epochs = int(state["global_step"]), float(state.get("epoch") or 0.0)
+    steps = int(state["global_step"])
+    epochs = float(state.get("epoch") or 0.0)
     if steps == 0 or epochs == 0:
         return 0, 0
-    epoch, part = int(epochs), epochs - int(epochs)
-    each = math.ceil(steps / epochs - 1e-6)
-    done = steps - epoch * each
-    fewest = (each - 1) * accumulation + 1
-    if not done / each - 1e-6 <= part <= done * accumulation / fewest + 1e-6:
-        done = round(part * int(state.get("max_steps") or 0))
+
+    epoch = int(epochs)
+    share_of_epoch = epochs - epoch
+    steps_of_epoch = math.ceil(steps / epochs - 1e-6)
+    done = steps - epoch * steps_of_epoch
+
+    # The last step of an epoch may have one batch only, so the share is between these two. For a stream it is not.
+    fewest_batches = (steps_of_epoch - 1) * accumulation + 1
+    smallest_share = done / steps_of_epoch
+    largest_share = done * accumulation / fewest_batches
+    is_of_sized_data = smallest_share - 1e-6 <= share_of_epoch <= largest_share + 1e-6
+    if not is_of_sized_data:
+        done = round(share_of_epoch * int(state.get("max_steps") or 0))
     return epoch, done * accumulation
 
 
@@ -224,26 +253,29 @@ def loops_at(*, epoch: int, done: int, steps: int, batches: int) -> dict[str, An
         steps: optimizer steps taken.
         batches: batches seen in all.
     """
-    inside = done > 0
+    is_inside_epoch = done > 0
+
+    # A callback saves at the end of a batch before this counts as completed and logged.
+    open_batches = int(is_inside_epoch)
+
     taken = {"ready": steps, "completed": steps}
     cleared = {**taken, "started": steps}
-    return {
-        "fit_loop": {
-            "state_dict": {},
-            "epoch_progress": _both(_counted(epoch + inside, epoch)),
-            # Logs at the end of a batch come before this counter.
-            "epoch_loop.state_dict": {LOGGED_STEPS: steps - inside},
-            "epoch_loop.batch_progress": {
-                "total": _counted(batches, batches, batches - inside),
-                "current": _counted(done, done, done - inside),
-                "is_last_batch": False,
-            },
-            "epoch_loop.scheduler_progress": _both(taken),
-            "epoch_loop.automatic_optimization.optim_progress": {
-                "optimizer": {"step": _both(taken), "zero_grad": _both(cleared)}
-            },
-            "epoch_loop.manual_optimization.optim_step_progress": _both(taken),
+    optim_progress = {"step": _both(taken), "zero_grad": _both(cleared)}
+    fit_loop = {
+        "state_dict": {},
+        "epoch_progress": _both(_counted(epoch + is_inside_epoch, epoch)),
+        "epoch_loop.state_dict": {LOGGED_STEPS: steps - open_batches},
+        "epoch_loop.batch_progress": {
+            "total": _counted(batches, batches, batches - open_batches),
+            "current": _counted(done, done, done - open_batches),
+            "is_last_batch": False,
         },
+        "epoch_loop.scheduler_progress": _both(taken),
+        "epoch_loop.automatic_optimization.optim_progress": {"optimizer": optim_progress},
+        "epoch_loop.manual_optimization.optim_step_progress": _both(taken),
+    }
+    return {
+        "fit_loop": fit_loop,
         "validate_loop": {},
         "test_loop": {},
         "predict_loop": {},
@@ -251,11 +283,17 @@ def loops_at(*, epoch: int, done: int, steps: int, batches: int) -> dict[str, An
 
 
 def _counted(begun: int, processed: int, completed: int | None = None) -> dict[str, int]:
-    completed = processed if completed is None else completed
+    """Return counters; all that is processed is completed too unless `completed` tells otherwise."""
+    if completed is None:
+        completed = processed
     return {"ready": begun, "started": begun, "processed": processed, "completed": completed}
 
 
-def _is_complete(counts: dict[str, int]) -> bool:
+def _has_ended(batches: Mapping[str, Any] | None) -> bool:
+    """Return whether a loop is through with its last batch, by its counters; False without any."""
+    if batches is None or not batches["is_last_batch"]:
+        return False
+    counts = batches["current"]
     return counts["completed"] == counts["processed"] == counts["ready"]
 
 
@@ -285,6 +323,7 @@ def go_on_inside(trainer: Trainer, place: Place) -> None:
     loop: Any = trainer.fit_loop.epoch_loop
     usual = loop.advance
 
+    # Each of these takes the place of `advance` for one turn of the loop, and then removes itself.
     def finish_batch(fetcher: Any) -> None:
         loop.restarting = False
         del loop.advance
@@ -296,11 +335,14 @@ def go_on_inside(trainer: Trainer, place: Place) -> None:
         del loop.advance
         usual(fetcher)
 
-    trainer.fit_loop._restarting = False  # else no plateau schedule is stepped at the end of the epoch
-    loop._skip_next_val, loop.val_loop._has_run = place.validated, False
+    # Else no plateau schedule is stepped at the end of the epoch.
+    trainer.fit_loop._restarting = False
+    loop._skip_next_val = place.validated
+    loop.val_loop._has_run = False
     loop.advance = finish_batch if place.unfinished else read_on
 
 
 def begin_epoch(trainer: Trainer) -> None:
     """Start the loops at an epoch, where Lightning would resume inside one, as it does with `max_steps`."""
-    trainer.fit_loop._restarting = trainer.fit_loop.epoch_loop.restarting = False
+    trainer.fit_loop._restarting = False
+    trainer.fit_loop.epoch_loop.restarting = False
