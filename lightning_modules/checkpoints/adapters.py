@@ -45,21 +45,25 @@ def load_adapters(model: Any, folder: Path, adapters: Mapping[str, Path]) -> Loa
     with _ready_to_load(model) as adapted:
         adapters = _by_own_names(adapted, folder, adapters)
         beside = _kept_beside(folder)
-        _warn_of_lacking(folder, [name for name in adapters_of(adapted) if name not in adapters], beside)
+        others = [name for name in adapters_of(adapted) if name not in adapters]
+        _warn_of_lacking(folder, others, beside)
+
         trained = _trained_names(adapted)
         missing = _missing_of_base(adapted, trained, adapters.values(), beside)
         unexpected: list[str] = []
+
         for name, place in adapters.items():
-            if any(_is_of(name, weight) for weight in beside):
-                # All of it is loaded below.
-                of_adapter = [weight for weight in trained if _is_of(name, weight)]
-                missing += [weight for weight in of_adapter if weight not in beside]
+            # An adapter that is kept beside is whole there: it is loaded below.
+            if _weights_of(name, beside):
+                missing += [weight for weight in _weights_of(name, trained) if weight not in beside]
                 continue
+
             _refuse_finished_prompt(adapted, name, folder)
-            found = _load_one(adapted, name, place)
+            mismatches = _load_one(adapted, name, place)
             # PEFT lists the weights of other adapters too, and those of prompts, which it loads by itself.
-            missing += [key for key in getattr(found, "missing_keys", ()) if _is_of(name, key)]
-            unexpected += [key for key in getattr(found, "unexpected_keys", ()) if "." in key]
+            missing += _weights_of(name, getattr(mismatches, "missing_keys", ()))
+            unexpected += [key for key in getattr(mismatches, "unexpected_keys", ()) if "." in key]
+
         unexpected += adapted.load_state_dict(beside, strict=False).unexpected_keys
         # Adapters that share a weight have it in the file once.
         return LoadReport(really_missing(adapted, missing), tuple(unexpected))
@@ -71,16 +75,22 @@ def _by_own_names(model: Any, folder: Path, adapters: Mapping[str, Path]) -> Map
     Raises:
         ValueError: it has no adapters, or one that the folder lacks.
     """
+    # transformers writes the active adapter alone; the others are kept beside it.
     if has_added_adapter(model):
-        return {model.active_adapters()[0]: adapters[DEFAULT_ADAPTER]}  # the others are beside it
+        active = model.active_adapters()[0]
+        return {active: adapters[DEFAULT_ADAPTER]}
+
     if not is_peft_model(model):
         raise ValueError(
             f"{folder} holds only the weights of an adapter, and {type(model).__name__} is not a PEFT model; "
             "wrap it with peft.get_peft_model(...), or call add_adapter(...), as in the run that saved the folder"
         )
+
+    # With one adapter on each side the name does not matter.
     names = list(model.peft_config)
     if len(names) == 1 and list(adapters) == [DEFAULT_ADAPTER]:
         return {names[0]: folder}
+
     _compare(names, list(adapters), folder)
     return {name: adapters[name] for name in names}
 
@@ -88,7 +98,7 @@ def _by_own_names(model: Any, folder: Path, adapters: Mapping[str, Path]) -> Map
 def _warn_of_lacking(folder: Path, others: list[str], beside: Mapping[str, Tensor]) -> None:
     """Warn of adapters made by `add_adapter` that are neither loaded from a file of their own nor kept beside it."""
     for name in others:
-        if not any(_is_of(name, weight) for weight in beside):
+        if not _weights_of(name, beside):
             _log.warning("%s has no weights for the adapter %r, which keeps the values that it has.", folder, name)
 
 
@@ -108,17 +118,20 @@ def _missing_of_base(
     of_base = [name for name in trained if name not in beside and is_of_base(model, name)]
     if not of_base:
         return []
-    there: set[str] = set()
+
+    in_files: set[str] = set()
     for folder in folders:
-        there.update(_weights_in(folder))
-    return [name for name in of_base if name not in there and _PREFIX_OF_PEFT + name not in there]
+        in_files.update(_weights_in(folder))
+    return [name for name in of_base if in_files.isdisjoint((name, _PREFIX_OF_PEFT + name))]
 
 
 def _weights_in(folder: Path) -> dict[str, Tensor]:
     """Return the weights in the file of an adapter."""
     file = first_present(folder, ADAPTER_FILES)
     assert file is not None
-    return load_file(file) if file.suffix == ".safetensors" else load_torch(file)
+    if file.suffix == ".safetensors":
+        return load_file(file)
+    return load_torch(file)
 
 
 def _load_one(model: Any, name: str, folder: Path) -> Any:
@@ -128,9 +141,13 @@ def _load_one(model: Any, name: str, folder: Path) -> Any:
             model.load_adapter, is_trainable=True, autocast_adapter_dtype=False, torch_device="cpu"
         )
         return model.load_adapter(folder, name, **options)
+
     # The `load_adapter` of transformers would add another adapter.
-    named = {weight.removeprefix(_PREFIX_OF_PEFT): value for weight, value in _weights_in(folder).items()}
-    return loaded("peft").set_peft_model_state_dict(model, named, name)
+    weights: dict[str, Tensor] = {}
+    for weight, value in _weights_in(folder).items():
+        own_name = weight.removeprefix(_PREFIX_OF_PEFT)
+        weights[own_name] = value
+    return loaded("peft").set_peft_model_state_dict(model, weights, name)
 
 
 def left_out_by_peft(model: Any, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -144,43 +161,61 @@ def left_out_by_peft(model: Any, state: Mapping[str, Tensor]) -> dict[str, Tenso
         model: a `peft.PeftModel`, or one of `transformers` after its `add_adapter`.
         state: its weights, by their names in the model.
     """
-    saved = _saved_by_peft(model, state)
+    # What a training needs: all adapters, and of the base model what changes.
     needed = _running_statistics(model)
     for name, weight in model.named_parameters():
         if weight.requires_grad or not is_of_base(model, name):
             needed.append(name)
+
+    saved = _saved_by_peft(model, state)
     present = [name for name in needed if name in state]
-    left_out = {name: state[name] for name in present if identity(state[name]) not in saved}
+    left_out = {name for name in present if identity(state[name]) not in saved}
 
     # An adapter is kept whole or not at all, so that only one of the two files is read for it.
     for adapter in model.peft_config:
-        of_adapter = [name for name in present if _is_of(adapter, name)]
-        if not left_out.keys().isdisjoint(of_adapter):
-            left_out.update({name: state[name] for name in of_adapter})
-    return left_out
+        of_adapter = _weights_of(adapter, present)
+        if not left_out.isdisjoint(of_adapter):
+            left_out.update(of_adapter)
+    return {name: state[name] for name in present if name in left_out}
 
 
 def _saved_by_peft(model: Any, state: Mapping[str, Tensor]) -> set[Any]:
     """Return the identities of the weights that `save_pretrained` saves as they are."""
+    adapters = list(model.peft_config)
     # Of adapters that `add_adapter` made, transformers saves the active one.
-    adapters = model.active_adapters() if has_added_adapter(model) else list(model.peft_config)
+    if has_added_adapter(model):
+        adapters = model.active_adapters()
+
     saved: set[Any] = set()
     for adapter in adapters:
-        if not model.peft_config[adapter].is_prompt_learning:
-            given = loaded("peft").get_peft_model_state_dict(model, dict(state), adapter, save_embedding_layers=False)
-            saved.update(map(identity, given.values()))
-        elif not _has_encoder(model, adapter):
-            prompt = f"prompt_encoder.{adapter}."
-            saved.update(identity(weight) for name, weight in state.items() if name.startswith(prompt))
+        for weight in _weights_in_file_of(adapter, model, state):
+            saved.add(identity(weight))
     return saved
+
+
+def _weights_in_file_of(adapter: str, model: Any, state: Mapping[str, Tensor]) -> list[Tensor]:
+    """Return the weights of the model that the file of an adapter holds as they are; none of an encoded prompt."""
+    if not model.peft_config[adapter].is_prompt_learning:
+        return list(_by_names_of_peft(model, state, adapter).values())
+    if _has_encoder(model, adapter):
+        return []
+    prompt = f"prompt_encoder.{adapter}."
+    return [weight for name, weight in state.items() if name.startswith(prompt)]
+
+
+def _by_names_of_peft(model: Any, state: Mapping[str, Tensor], adapter: str) -> dict[str, Tensor]:
+    """Return the weights of an adapter, not a prompt, by the names in its file."""
+    return loaded("peft").get_peft_model_state_dict(model, dict(state), adapter, save_embedding_layers=False)
 
 
 def _running_statistics(model: nn.Module) -> list[str]:
     """Return the names of the statistics that batch norm keeps, also in a frozen model."""
     names: list[str] = []
     for path, module in model.named_modules():
-        if getattr(module, "track_running_stats", False):
-            names += [f"{path}.{name}" for name, _ in module.named_buffers(recurse=False)]
+        if not getattr(module, "track_running_stats", False):
+            continue
+        for name, _ in module.named_buffers(recurse=False):
+            names.append(f"{path}.{name}")
     return names
 
 
@@ -197,11 +232,15 @@ def _has_encoder(model: Any, adapter: str) -> bool:
 
 
 def _kept_beside(folder: Path) -> dict[str, Tensor]:
+    """Return the weights that `left_out_by_peft` returned when the folder was saved."""
     file = folder / TRAINED_BESIDE_NAME
-    return load_file(file) if file.is_file() else {}
+    if not file.is_file():
+        return {}
+    return load_file(file)
 
 
 def _refuse_finished_prompt(model: Any, adapter: str, folder: Path) -> None:
+    """Raise a ValueError for an adapter of which the folder holds only the prompt that its encoder made."""
     if _has_encoder(model, adapter):
         raise ValueError(
             f"{folder} has no weights of the encoder that makes the prompt {adapter!r}, only the finished prompt, as "
@@ -211,7 +250,9 @@ def _refuse_finished_prompt(model: Any, adapter: str, folder: Path) -> None:
 
 
 def _ready_to_load(model: Any) -> AbstractContextManager[Any]:
-    return model.reading_whole() if isinstance(model, WholeModel) else as_peft_knows(model)
+    if isinstance(model, WholeModel):
+        return model.reading_whole()
+    return as_peft_knows(model)
 
 
 @contextmanager
@@ -229,14 +270,17 @@ def as_peft_knows(model: Any) -> Iterator[Any]:
             model.state_dict = replaced
 
 
-def _compare(own: list[str], there: list[str], folder: Path) -> None:
-    lacking = [name for name in own if name not in there]
+def _compare(own: list[str], saved: list[str], folder: Path) -> None:
+    """Raise a ValueError if the folder lacks an adapter of the model; warn of others in it."""
+    lacking = [name for name in own if name not in saved]
     if lacking:
         raise ValueError(
             f"{folder} has no weights for the adapter {', '.join(map(repr, lacking))} of the model, only for "
-            f"{', '.join(map(repr, there))}. Give the model the adapters of the run that wrote it."
+            f"{', '.join(map(repr, saved))}. Give the model the adapters of the run that wrote it."
         )
-    if others := [name for name in there if name not in own]:
+
+    others = [name for name in saved if name not in own]
+    if others:
         _log.warning(
             "%s has adapters that the model does not have, and that are not loaded: %s.", folder, ", ".join(others)
         )
@@ -256,6 +300,11 @@ def saved_weights(model: Any, named: Mapping[str, Tensor]) -> list[Tensor]:
     return [tensor for name, tensor in named.items() if tensor.requires_grad or not is_of_base(model, name)]
 
 
+def _weights_of(adapter: str, names: Iterable[str]) -> list[str]:
+    """Return those names of weights that belong to an adapter."""
+    return [name for name in names if _is_of(adapter, name)]
+
+
 def _is_of(adapter: str, name: str) -> bool:
     return f".{adapter}." in name or name.endswith(f".{adapter}")
 
@@ -273,7 +322,9 @@ def adapters_of(model: Any) -> list[str]:
     """
     model = unwrap_model(model)
     saves_adapters = is_peft_model(model) or has_added_adapter(model)
-    return list(model.peft_config) if saves_adapters else []
+    if not saves_adapters:
+        return []
+    return list(model.peft_config)
 
 
 def has_added_adapter(model: Any) -> bool:
@@ -306,13 +357,21 @@ def names_by_peft(model: Any, state: Mapping[str, Any]) -> dict[str, str]:
         model: the model.
         state: its weights, by their names in the model.
     """
-    peft, inner = loaded("peft"), unwrap_model(model)
-    if peft is None or not is_peft_model(inner):
+    inner = unwrap_model(model)
+    if not is_peft_model(inner):
         return {}
     active = inner.active_adapters[0]
     if inner.peft_config[active].is_prompt_learning:
         return {}
-    own = {id(value): name for name, value in state.items()}
+
     with without_inner_wrappers(inner):
-        given = peft.get_peft_model_state_dict(inner, dict(state), active, save_embedding_layers=False)
-    return {name: own[id(value)] for name, value in given.items() if id(value) in own and name not in state}
+        renamed = _by_names_of_peft(inner, state, active)
+
+    # PEFT renames tensors without copying them, so that each is found again by its identity.
+    own_names = {id(value): name for name, value in state.items()}
+    pairs: dict[str, str] = {}
+    for name, value in renamed.items():
+        is_renamed = id(value) in own_names and name not in state
+        if is_renamed:
+            pairs[name] = own_names[id(value)]
+    return pairs
