@@ -26,23 +26,35 @@ def loading_optimizer(optimizer: Any, path: StrPath) -> Iterator[None]:
     Raises:
         ValueError: the state does not fit; it says what was made, and what there is.
     """
-    groups, state = optimizer.param_groups, optimizer.state
-    before = [dict(group) for group in groups]
+    groups = optimizer.param_groups
+    state = optimizer.state
+
+    # Only options that its groups have: a class may keep other defaults for itself.
+    options = set().union(*groups)
+    needed = options.intersection(getattr(optimizer, "defaults", ()))
     try:
         with _plain_errors(path, optimizer):
             yield
-        needed = set(getattr(optimizer, "defaults", ())) & {name for group in before for name in group}
-        lost = sorted({name for name in needed for group in optimizer.param_groups if name not in group})
-        if lost:
-            found = sorted({name for group in optimizer.param_groups for name in group} - {"params"})
-            raise ValueError(
-                f"{path} was written by another kind of optimizer: its options are {', '.join(found)}, but "
-                f"{type(optimizer).__name__} needs {', '.join(lost)} too. Set `optim` as before, or delete the file."
-            )
+        _require_options(optimizer, needed, path)
     except ValueError:
         with contextlib.suppress(Exception):
             optimizer.__setstate__({"state": state, "param_groups": groups})
         raise
+
+
+def _require_options(optimizer: Any, needed: set[str], path: StrPath) -> None:
+    """Raise a ValueError if a group of the loaded state lacks an option of the optimizer."""
+    lost: set[str] = set()
+    for group in optimizer.param_groups:
+        lost.update(needed.difference(group))
+    if not lost:
+        return
+
+    options = set().union(*optimizer.param_groups) - {"params"}
+    raise ValueError(
+        f"{path} was written by another kind of optimizer: its options are {', '.join(sorted(options))}, but "
+        f"{type(optimizer).__name__} needs {', '.join(sorted(lost))} too. Set `optim` as before, or delete the file."
+    )
 
 
 @contextlib.contextmanager
@@ -57,13 +69,17 @@ def loading_schedule(schedule: Any, state: Mapping[str, Any], path: StrPath) -> 
     Raises:
         ValueError: the state does not fit; it says what is there, and what was expected. The schedule stays as it was.
     """
-    wrong = _unlike(schedule.state_dict(), state) if _has_known_state(schedule) else []
+    wrong: list[str] = []
+    if _has_known_state(schedule):
+        wrong = _unlike(schedule.state_dict(), state)
     if wrong:
         raise ValueError(
             f"{path} was written by another kind of schedule: it holds {state!r:.400}, but {type(schedule).__name__} "
             f"has {', '.join(wrong)}. Set `lr_scheduler_type` as before, or delete the file."
         )
-    attributes = getattr(schedule, "__dict__", {})  # a class with slots has none
+
+    # A class with slots has no attributes to restore.
+    attributes = getattr(schedule, "__dict__", {})
     before = dict(attributes)
     try:
         with _plain_errors(path, schedule):
@@ -76,9 +92,10 @@ def loading_schedule(schedule: Any, state: Mapping[str, Any], path: StrPath) -> 
 
 @contextlib.contextmanager
 def _plain_errors(path: StrPath, loaded: Any) -> Iterator[None]:
+    """Raise what torch and other libraries raise for a state that does not fit as a ValueError with its path."""
     try:
         yield
-    except (LookupError, TypeError, AttributeError, ValueError) as error:  # raised by torch and other libraries
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
         if os.fspath(path) in str(error):
             raise
         raise ValueError(
@@ -91,23 +108,28 @@ def _has_known_state(schedule: Any) -> bool:
 
     The state of another class may have any form, and lists in it any length: only the class itself can judge it.
     """
-    return type(schedule).__module__.partition(".")[0] in ("torch", "transformers", __name__.partition(".")[0])
+    own_package = __name__.partition(".")[0]
+    package = type(schedule).__module__.partition(".")[0]
+    return package in ("torch", "transformers", own_package)
 
 
 def _unlike(own_state: Mapping[str, Any], state: Mapping[str, Any]) -> list[str]:
     """Return the entries of a schedule's own state that another state lacks, or has of another kind."""
     wrong: list[str] = []
     for key, own in own_state.items():
-        is_lacking = key not in state and not key.startswith("_")  # torch adds private ones
+        # Newer versions of torch add private entries.
+        is_lacking = key not in state and not key.startswith("_")
         if is_lacking or _differ(own, state.get(key)):
             wrong.append(f"{key}={own!r:.60}")
     return wrong
 
 
-def _differ(own: Any, there: Any) -> bool:
-    """Return whether two values of a state are of different kinds."""
-    if there is None or isinstance(own, bool):
+def _differ(own: Any, saved: Any) -> bool:
+    """Return whether two values of a state are of different kinds; a number may be saved as a tensor or an array."""
+    if saved is None or isinstance(own, bool):
         return False
     if isinstance(own, (list, tuple)):
-        return not isinstance(there, (list, tuple)) or len(own) != len(there)
-    return isinstance(own, (int, float)) and not isinstance(there, (int, float)) and not hasattr(there, "item")
+        return not isinstance(saved, (list, tuple)) or len(own) != len(saved)
+    if isinstance(own, (int, float)):
+        return not isinstance(saved, (int, float)) and not hasattr(saved, "item")
+    return False
