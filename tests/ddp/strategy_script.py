@@ -2,8 +2,8 @@
 
 torchrun --nproc_per_node=2 strategy_script.py OUTPUT_FOLDER WAY...
 
-Lightning refuses some strategies on a CPU only because of checks: subclasses leave these out. Every rank writes what it
-saw of each way to `OUTPUT_FOLDER/WAY-rank<rank>.json`. With the variable BESIDE DeepSpeed is taken from that folder.
+Every rank writes what it saw of each way to `OUTPUT_FOLDER/WAY-rank<rank>.json`. With the variable BESIDE DeepSpeed is
+taken from that folder.
 """
 
 import functools
@@ -21,11 +21,11 @@ if "BESIDE" in os.environ:
 warnings.filterwarnings("ignore")
 
 import torch
+from cpu_strategies import DeepSpeedOnCPU, FSDPOnCPU
 from lightning.pytorch.callbacks import ModelCheckpoint
-from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy
+from lightning.pytorch.strategies import ModelParallelStrategy
 from module_runs import make_trainer
 from torch import nn
-from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.utils.data import IterableDataset, TensorDataset
 
@@ -39,29 +39,6 @@ ROWS = torch.cat([NUMBERS / COUNT, torch.randn(COUNT, 3, generator=torch.Generat
 PAIRS = TensorDataset(ROWS, ROWS.sum(1, keepdim=True))
 EVALUATED = TensorDataset(*PAIRS[:22])
 """Fills no round of several processes."""
-
-
-class FSDPOnCPU(FSDPStrategy):
-    """Lightning wraps on GPUs only."""
-
-    def _setup_model(self, model):
-        return super()._setup_model(FullyShardedDataParallel(model, device_id=self.root_device, use_orig_params=True))
-
-
-class DeepSpeedOnCPU(DeepSpeedStrategy):
-    """Lightning asks for GPUs before it makes the process group."""
-
-    @property
-    def root_device(self):
-        return torch.device("cpu", 0)
-
-    def setup_environment(self):
-        super(DeepSpeedStrategy, self).setup_environment()
-
-    def setup_distributed(self):
-        """As DDP; DeepSpeed would compile an operation for communication first, which takes minutes."""
-        super(DeepSpeedStrategy, self).setup_distributed()
-        os.environ.setdefault("LOCAL_RANK", str(self.local_rank))
 
 
 class SplitModule(LossModule):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from cpu_strategies import DeepSpeedOnCPU
 from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch.callbacks import (
     BackboneFinetuning,
@@ -21,12 +22,14 @@ from lightning.pytorch.callbacks import (
     WeightAveraging,
 )
 from lightning.pytorch.plugins import MixedPrecision
-from module_world import make_trainer, same_weights
+from module_world import make_trainer
 from resumed_world import EveryHook
 from torch import nn
+from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 
 from lightrainer.lightning_modules import DataModule, LossModule, build_loader, set_seed
+from lightrainer.lightning_modules.common.collectives import gather_objects
 from lightrainer.lightning_modules.tasks.resuming import ResumingCallback
 
 EPOCHS = 4
@@ -207,6 +210,11 @@ def with_callback(make: Callable[[], Callback]) -> Setting:
     return Setting(callbacks=lambda: [make()])
 
 
+def in_two_processes(make: Callable[[], Any], **fields: Any) -> Setting:
+    """Return a setting of a strategy, which each training makes anew."""
+    return Setting(options={"strategy": make, "devices": 2}, processes=2, **fields)
+
+
 SETTINGS: dict[str, Setting] = {
     "`StepLR`": Setting(),
     "`linear`": Setting(module=lambda: Ours({"name": "linear"})),
@@ -242,7 +250,22 @@ SETTINGS: dict[str, Setting] = {
     "`ModelPruning`": with_callback(
         lambda: ModelPruning("l1_unstructured", amount=0.3, use_lottery_ticket_hypothesis=False)
     ),
-    '`strategy="ddp"`': Setting(options={"strategy": "ddp", "devices": 2}, processes=2),
+    '`strategy="ddp"`': in_two_processes(lambda: "ddp"),
+    "DeepSpeed ZeRO 2": in_two_processes(lambda: DeepSpeedOnCPU(stage=2, zero_allow_untested_optimizer=True)),
+    "`bf16-mixed`, accumulation and `EMAWeightAveraging`": Setting(
+        callbacks=lambda: [EMAWeightAveraging(decay=0.9)],
+        options={"precision": "bf16-mixed", "accumulate_grad_batches": 4},
+    ),
+    "`64-true`, `ReduceLROnPlateau` and `EarlyStopping`": Setting(
+        module=plateau("val_loss"),
+        callbacks=lambda: [EarlyStopping("val_loss", patience=9)],
+        options={"precision": "64-true"},
+    ),
+    "`ddp`, a stream and `greedy`": in_two_processes(
+        lambda: "ddp",
+        module=greedy("val_loss"),
+        data=lambda: DataModule(Stream(), Noisy(6), batch_size=4),
+    ),
 }
 """Row of the table -> what is trained. All but those of two processes run on one device."""
 
@@ -275,7 +298,17 @@ class Training:
             (self.record.validations, whole.record.validations),
         )
         is_same = all(own == other[len(other) - len(own) :] for own, other in pairs)
-        return is_same and self.steps == whole.steps and same_weights(self.module, whole.module)
+        return is_same and self.steps == whole.steps and same_values(self.module, whole.module)
+
+
+def values_of(module: LightningModule) -> list[torch.Tensor]:
+    """Return the parameters and buffers, of sharded ones the part of this process."""
+    values = [*module.parameters(), *module.buffers()]
+    return [value.to_local() if isinstance(value, DTensor) else value for value in values]
+
+
+def same_values(left: LightningModule, right: LightningModule) -> bool:
+    return all(torch.equal(one, other) for one, other in zip(values_of(left), values_of(right), strict=True))
 
 
 def fitted(setting: Setting, callbacks: list[Callback], ckpt_path: Path | None = None) -> Training:
@@ -291,7 +324,7 @@ def fitted(setting: Setting, callbacks: list[Callback], ckpt_path: Path | None =
     if not isinstance(data, DataModule):
         loaders = {"train_dataloaders": data, "val_dataloaders": build_loader(Noisy(6), batch_size=4)}
 
-    set_seed(7)
+    set_seed(7 + trainer.global_rank)
     if ckpt_path is not None:
         torch.rand(11)  # the random numbers of another process
     heard = Heard()
@@ -337,15 +370,15 @@ class Saving(EveryHook):
 
 
 def walk(setting: Setting, folder: Path) -> dict[str, Verdict]:
-    """Return the verdict for each place."""
+    """Return the verdict for each place, of all processes together."""
     whole = fitted(setting, [Saving(folder)])
     found = {place: Verdict() for place in PLACES}
     for file in sorted(folder.glob("*.ckpt")):
         verdict = found[file.stem.split(" ", 1)[1]]
         resumed = fitted(setting, [], file)
-        if resumed.is_end_of(whole):
+        if all(gather_objects(resumed.is_end_of(whole))):
             verdict.exact += 1
-        elif resumed.was_warned:
+        elif any(gather_objects(resumed.was_warned)):
             verdict.warned += 1
         else:
             verdict.silent.append(file.name)

@@ -1,6 +1,7 @@
 """What resumes exactly with what under plain Lightning: the table of docs/user/lightning.md, made by resuming."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,15 @@ HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs" / "user" / "lightning.md"
 CHOICE = ["`ReduceLROnPlateau` on `val_loss`", "a dict of `build_loader`", "`BackboneFinetuning`"]
 """Rows of `make test`."""
+WITH_DEEPSPEED = ["DeepSpeed ZeRO 2"]
+needs_deepspeed = pytest.mark.skipif(
+    not (Path(sys.prefix) / "deepspeed").is_dir(), reason="deepspeed is not installed: `make test` puts it aside"
+)
+REST = [
+    pytest.param(name, marks=needs_deepspeed) if name in WITH_DEEPSPEED else name
+    for name in SETTINGS
+    if name not in CHOICE
+]
 
 HEADER = "| | " + " | ".join(PLACES) + " |"
 
@@ -31,7 +41,9 @@ def row_of(name: str, folder: Path) -> str:
     if setting.processes == 1:
         with lightning_internals.quiet():
             return table_row(name, walk(setting, folder))
-    finished_ranks(HERE / "resumption_script.py", name, str(folder), log=folder / "log.txt", seconds=1800)
+    library = "lightrainer and deepspeed" if name in WITH_DEEPSPEED else "lightrainer"
+    options = {"log": folder / "log.txt", "seconds": 1800, "processes": setting.processes, "library": library}
+    finished_ranks(HERE / "resumption_script.py", name, str(folder), **options)
     return json.loads((folder / "row.json").read_text())
 
 
@@ -46,6 +58,6 @@ def test_table_has_every_setting():
 
 
 @pytest.mark.promises
-@pytest.mark.parametrize("name", [name for name in SETTINGS if name not in CHOICE])
+@pytest.mark.parametrize("name", REST)
 def test_resumption_of_every_setting_is_as_the_table_says(tmp_path, name):
     assert row_of(name, tmp_path) in rows_of_page()

@@ -1,0 +1,30 @@
+"""Strategies of Lightning that train on GPUs only, for CPUs: only checks for GPUs are left out."""
+
+import os
+
+import torch
+from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy
+from torch.distributed.fsdp import FullyShardedDataParallel
+
+
+class FSDPOnCPU(FSDPStrategy):
+    """Lightning wraps on GPUs only."""
+
+    def _setup_model(self, model):
+        return super()._setup_model(FullyShardedDataParallel(model, device_id=self.root_device, use_orig_params=True))
+
+
+class DeepSpeedOnCPU(DeepSpeedStrategy):
+    """Lightning asks for GPUs before it makes the process group."""
+
+    @property
+    def root_device(self):
+        return torch.device("cpu", 0)
+
+    def setup_environment(self):
+        super(DeepSpeedStrategy, self).setup_environment()
+
+    def setup_distributed(self):
+        """As DDP; DeepSpeed would compile an operation for communication first, which takes minutes."""
+        super(DeepSpeedStrategy, self).setup_distributed()
+        os.environ.setdefault("LOCAL_RANK", str(self.local_rank))
