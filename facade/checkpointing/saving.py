@@ -275,7 +275,7 @@ class CheckpointSaver:
     def _staged(self, final: Path, run_dir: str, later: bool) -> Iterator[tuple[Path, checkpoints.DiskErrorConsensus]]:
         """Yield the staging folder, the same on all processes; the saving process begins and commits it."""
         args = self.host.args
-        owner = from_first_process(checkpoints.owner_token(), args.world_size)
+        owner = from_first_process(checkpoints.process_token(), args.world_size)
         folder = checkpoints.staging_path(final, owner)
         together = checkpoints.DiskErrorConsensus(final, args.world_size)
         undo, disk = partial(checkpoints.abort, folder), checkpoints.OtherDisk(folder, asked=False)
@@ -458,9 +458,9 @@ class CheckpointSaver:
         """
         args = self.host.args
         saves = args.process_index == 0 and args.save_strategy != "no"
-        with checkpoints.exclusive(run_dir) if saves else contextlib.nullcontext():
+        with checkpoints.exclusive(run_dir) if saves else contextlib.nullcontext(False) as is_reserved:
             if args.should_save and os.path.isdir(run_dir):
-                checkpoints.remove_leftovers(run_dir)
+                checkpoints.remove_leftovers(run_dir, is_reserved=is_reserved)
             try:
                 yield
             finally:

@@ -179,7 +179,7 @@ def _owner_state(trial: FrozenTrial) -> str | None:
     # A retry begins with the attributes of the trial that it retries, so a claim has the number of its trial.
     if not isinstance(claim, list) or claim[:1] != [trial.number]:
         return None
-    return process_state(claim[-1])
+    return process_state(str(claim[-1]))
 
 
 def newest_checkpoint(study: Study, trial: Trial, folder: Path, unit: str) -> tuple[str | None, dict[int, float]]:

@@ -34,7 +34,7 @@ from .staging import begin as begin
 from .staging import commit as commit
 from .staging import discard as discard
 from .staging import final_path as final_path
-from .staging import owner_token as owner_token
+from .staging import process_token as process_token
 from .staging import remove_leftovers as remove_leftovers
 from .staging import staged_folder as staged_folder
 from .staging import staging_path as staging_path

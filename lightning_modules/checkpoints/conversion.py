@@ -27,7 +27,7 @@ from ..common.file_names import (
 )
 from ..common.local_paths import StrPath, require_local
 from ..common.nested import map_nested
-from ..common.process_identity import owner_token
+from ..common.process_identity import process_token
 from ..common.torch_files import load_torch, save_torch
 from ..distributed.zero_files import saved_schedule, saved_states
 from ..distributed.zero_stage_0 import ReplicatedStates
@@ -313,7 +313,7 @@ def _require_free(final: Path, force: bool) -> None:
 def _write_file(checkpoint: dict[str, Any], final: Path) -> None:
     """Write under a temporary name, then rename."""
     final.parent.mkdir(parents=True, exist_ok=True)
-    beside = final.with_name(f".{final.name}.partial-{owner_token()}")
+    beside = final.with_name(f".{final.name}.partial-{process_token()}")
     try:
         save_torch(checkpoint, beside)
         disk.sync_path(beside)

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ..common.local_paths import StrPath
-from ..common.process_identity import is_gone
+from ..common.process_identity import is_of_this_host, process_state
 
 try:
     import fcntl
@@ -49,14 +49,21 @@ _training = 0
 _reserved: dict[str, int] = {}  # folder -> process; a forked process does not have the lock
 
 
-def is_abandoned(folder: Path, owner: str) -> bool:
-    """Return whether `folder` will not be finished: its owner is gone, or on another machine and idle for long.
+def is_abandoned(folder: Path, owner: str, *, is_reserved: bool = False) -> bool:
+    """Return whether `folder` will not be finished: its owner has ended, or is on another machine and idle for long.
+
+    A process of this host before a restart of machine or container cannot be told from one of another container of the
+    same name: it has ended where this process has reserved the folder.
 
     Args:
         folder: an unfinished folder.
-        owner: the token in its name, as `owner_token` made it.
+        owner: the token in its name, as `process_token` made it.
+        is_reserved: this process has reserved the folder above it by `exclusive`.
     """
-    return is_gone(owner) or time.time() - _last_change(folder) > IDLE_SECONDS
+    state = process_state(owner)
+    if state == "elsewhere" and is_reserved and is_of_this_host(owner):
+        return True
+    return state == "ended" or time.time() - _last_change(folder) > IDLE_SECONDS
 
 
 def _last_change(folder: Path) -> float:
@@ -116,7 +123,7 @@ class FolderInUseError(RuntimeError):
 
 
 @contextmanager
-def exclusive(folder: StrPath) -> Iterator[None]:
+def exclusive(folder: StrPath) -> Iterator[bool]:
     """Reserve a folder of checkpoints for one process; trainings inside of a training of this process may share it.
 
     The lock is a POSIX one: it ends with its process, however that ends, forked processes do not inherit it, and
@@ -125,20 +132,24 @@ def exclusive(folder: StrPath) -> Iterator[None]:
     Args:
         folder: is created if needed.
 
+    Yields:
+        whether it is reserved.
+
     Raises:
         FolderInUseError: another process has the lock.
     """
     place = os.path.realpath(folder)
     if _reserved.get(place) == os.getpid():
-        yield
+        yield True
         return
     path = Path(place, LOCK_NAME)
     with ExitStack() as locked:
-        if _lock(path, locked):
+        is_reserved = _lock(path, locked)
+        if is_reserved:
             _reserved[place] = os.getpid()
             locked.callback(_reserved.pop, place)
             locked.callback(path.unlink, missing_ok=True)
-        yield
+        yield is_reserved
 
 
 def _lock(path: Path, locked: ExitStack) -> bool:

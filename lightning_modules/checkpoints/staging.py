@@ -22,7 +22,7 @@ Guarantees, at whatever moment the process is killed:
 Files that others have put into a checkpoint survive when it is written again.
 
 With several processes, the main one calls `begin`, `commit` and `abort`; the others write into
-`staging_path(final, owner)`, where `owner` is the main process's `owner_token()`, broadcast once. Between `begin` and
+`staging_path(final, owner)`, where `owner` is the main process's `process_token()`, broadcast once. Between `begin` and
 the writing, and between the writing and `commit`, the caller puts a barrier.
 """
 
@@ -45,7 +45,7 @@ from ..common.file_names import (
     TRAINER_STATE_NAME,
 )
 from ..common.local_paths import StrPath
-from ..common.process_identity import owner_token
+from ..common.process_identity import process_token
 from . import disk
 from .forms import ADAPTER_FILES
 from .manifest import MANIFEST_NAME, read_manifest
@@ -61,7 +61,7 @@ def staging_path(final: StrPath, owner: str | None = None) -> Path:
 
     Args:
         final: the folder's name when it is complete.
-        owner: the main process's `owner_token()`; None means this process.
+        owner: the main process's `process_token()`; None means this process.
     """
     return _hidden(Path(final), "partial", owner)
 
@@ -169,7 +169,7 @@ def discard(folder: StrPath) -> None:
         abort(doomed)
 
 
-def remove_leftovers(run_dir: StrPath) -> list[Path]:
+def remove_leftovers(run_dir: StrPath, *, is_reserved: bool = False) -> list[Path]:
     """Clean up after processes that were killed while they wrote or deleted folders in `run_dir`.
 
     To be called by the main process when a run starts. A folder that was being replaced when its process died gets its
@@ -177,6 +177,7 @@ def remove_leftovers(run_dir: StrPath) -> list[Path]:
 
     Args:
         run_dir: the folder that holds the checkpoints; it may be missing.
+        is_reserved: this process has reserved it by `exclusive`.
 
     Returns:
         the hidden folders that were removed or renamed.
@@ -187,7 +188,7 @@ def remove_leftovers(run_dir: StrPath) -> list[Path]:
     found = []
     for path in run_dir.iterdir():
         match = _HIDDEN.match(path.name)
-        if match and path.is_dir() and is_abandoned(path, match["owner"]):
+        if match and path.is_dir() and is_abandoned(path, match["owner"], is_reserved=is_reserved):
             found.append((match["kind"], path))
     # Of several complete versions of one folder the newest gets the name: new ones before old ones.
     found.sort(key=lambda one: (one[0] != "ready", -one[1].stat().st_mtime))
@@ -211,12 +212,12 @@ def _warning_of(folder: Path) -> Iterator[None]:
 
 
 def _hidden(final: Path, kind: str, owner: str | None = None) -> Path:
-    return final.parent / f".{final.name}.{kind}-{owner or owner_token()}"
+    return final.parent / f".{final.name}.{kind}-{owner or process_token()}"
 
 
 def _replace_by_renames(staging: Path, final: Path) -> Path:
     """Replace `final` by `staging` in three steps, each of which `remove_leftovers` can finish or undo."""
-    owner = owner_token()
+    owner = process_token()
     ready, replaced = _hidden(final, "ready", owner), _hidden(final, "replaced", owner)
     disk.delete(replaced)
     disk.delete(ready)

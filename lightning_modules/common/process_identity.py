@@ -1,47 +1,29 @@
-"""Identify a process as `HOST-PID-START`, and check whether it is running.
+"""Identify a process as `HOST-SYSTEM-PID-START`, and check whether it is running.
 
-The start time (in the kernel's clock ticks) distinguishes a process from a later one with the same pid: in a restarted
-container the training process gets the same pid every time.
+The system is a running kernel and, on Linux, a pid namespace: two containers may have one host name, and processes with
+the same pids. The start time (in the kernel's clock ticks) distinguishes a process from a later one with the same pid.
 """
 
 from __future__ import annotations
 
-import json
+import hashlib
 import os
 import re
 import socket
-from functools import cache
 from pathlib import Path
 from typing import Literal
 
-
-def owner_token() -> str:
-    """Return this process as `HOST-PID-START`, usable in a file name.
-
-    In a run of several processes the main one's token is broadcast once, so that all of them use the same folder.
-    """
-    return _token(os.getpid())
-
-
-@cache
-def _token(pid: int) -> str:
-    _, start = _process_status(pid) or ("", 0)
-    return f"{_host()}-{pid}-{start}"
-
-
-def is_gone(owner: str) -> bool:
-    """Return whether a process is known to have ended: it was on this machine, and is not running.
-
-    Args:
-        owner: its token from `owner_token`.
-    """
-    host, pid, start = owner.rsplit("-", 2)
-    return host == _host() and os.name == "posix" and not _is_running(int(pid), int(start))
+_TOKEN = re.compile(r"(?P<machine>.+)-(?P<pid>\d+)-(?P<start>\d+)")
 
 
 def process_token() -> str:
-    """Return this process as text that `process_state` reads, unique among all machines and containers."""
-    return json.dumps([_machine(), os.getpid(), (_process_status(os.getpid()) or ("", 0))[1]])
+    """Return this process as text that `process_state` reads, usable in a file name.
+
+    In a run of several processes the main one's token is broadcast once, so that all of them use the same folder.
+    """
+    pid = os.getpid()
+    _, start = _process_status(pid) or ("", 0)
+    return f"{_machine()}-{pid}-{start}"
 
 
 def process_state(token: str) -> Literal["running", "ended", "elsewhere"]:
@@ -50,22 +32,29 @@ def process_state(token: str) -> Literal["running", "ended", "elsewhere"]:
     Args:
         token: of `process_token`; any other text is a process elsewhere.
     """
-    try:
-        machine, pid, start = json.loads(token)
-        if machine == _machine() and os.name == "posix":
-            return "running" if _is_running(int(pid), int(start)) else "ended"
-    except (TypeError, ValueError):
-        pass
-    return "elsewhere"
+    known = _TOKEN.fullmatch(token)
+    if known is None or known["machine"] != _machine() or os.name != "posix":
+        return "elsewhere"
+    return "running" if _is_running(int(known["pid"]), int(known["start"])) else "ended"
+
+
+def is_of_this_host(token: str) -> bool:
+    """Return whether a process is of this host name: of this machine, also before a restart, or of one called the same.
+
+    Args:
+        token: of `process_token`.
+    """
+    return token.partition("-")[0] == _host()
 
 
 def _machine() -> str:
-    """Identify the running system and, on Linux, the container: containers on two machines may have one host name."""
+    """Identify the running system, and the container on Linux, by text for a file name that begins with the host's."""
     try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        system = f"{boot} {os.readlink('/proc/self/ns/pid')}"
     except OSError:
         return _host()
+    return f"{_host()}-{hashlib.sha256(system.encode()).hexdigest()[:12]}"
 
 
 def _host() -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import os
 import re
@@ -13,10 +12,9 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...common.process_identity import is_gone, owner_token
+from ...common.process_identity import process_state, process_token
 
 
 class OtherProcessError(RuntimeError):
@@ -66,10 +64,9 @@ class PeerInfo(NamedTuple):
 
     rank: int
     pid: int
-    owner: str
+    token: str
+    """See `process_token`."""
     host: str
-    system: str
-    """Kernel and pid namespace; processes of one system can check each other's pids."""
 
 
 class Fault(NamedTuple):
@@ -103,7 +100,7 @@ class FailureMonitor:
         self._store: Any = PrefixStore("lightrainer/peers", own)
         self.rank = rank
         self.world_size = world_size
-        self._peers = {rank: PeerInfo(rank, os.getpid(), owner_token(), socket.gethostname(), _system())}
+        self._peers = {rank: PeerInfo(rank, os.getpid(), process_token(), socket.gethostname())}
         self._read: list[Fault] = []
         self._lock = threading.Lock()
         self._beats = 0
@@ -124,13 +121,16 @@ class FailureMonitor:
 
     def gone(self) -> list[int]:
         """Return the processes of this system that have ended, as the system reports them."""
-        here = _system()
-        return [peer.rank for peer in list(self._peers.values()) if peer.system == here and is_gone(peer.owner)]
+        return [peer.rank for peer in list(self._peers.values()) if process_state(peer.token) == "ended"]
 
     def elsewhere(self) -> list[int]:
         """Return the processes on other systems, which only the store knows."""
-        here, peers = _system(), self._peers
-        return [rank for rank in range(self.world_size) if rank not in peers or peers[rank].system != here]
+        peers = self._peers
+        return [
+            rank
+            for rank in range(self.world_size)
+            if rank not in peers or process_state(peers[rank].token) == "elsewhere"
+        ]
 
     def note(self, kind: str, said: str, session: int) -> None:
         """Report a fault of this process."""
@@ -216,16 +216,6 @@ def leave_monitor() -> None:
     """Drop the monitor of a process group that is about to be destroyed."""
     global _known
     _known = None
-
-
-@functools.cache
-def _system() -> str:
-    """Return the kernel's boot id and the pid namespace, which differs between containers."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
-    except OSError:
-        return socket.gethostname()
 
 
 def described(error: BaseException) -> str:

@@ -217,7 +217,7 @@ def test_weights_replaced_as_a_checkpoint_is_saved_are_loaded(tmp_path, editor):
 def test_a_folder_in_which_another_process_trains_is_left_alone(tmp_path, monkeypatch, saves):
     monkeypatch.setattr(owners, "PATIENCE", 0)
     settings = {"save_strategy": "steps", "save_steps": 4} if saves else {}
-    leftover = tmp_path / f".checkpoint-4.partial-{process_identity._host()}-1-0"  # as a killed process leaves it
+    leftover = tmp_path / f".checkpoint-4.partial-{process_identity._machine()}-1-0"  # as a killed process leaves it
     leftover.mkdir()
     holding = "import fcntl, sys; file = open(sys.argv[1], 'w'); fcntl.lockf(file, 2); print(1, flush=True); input()"
     words = [sys.executable, "-c", holding, str(tmp_path / owners.LOCK_NAME)]

@@ -2,7 +2,6 @@
 
 import json
 import signal
-import socket
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from tiny import At, Tiny, files, same, tiny, told, trained, trainer, weights
 
 from lightrainer import Trainer
 from lightrainer.lightning_modules.checkpoints import writing
+from lightrainer.lightning_modules.common import process_identity
 
 NAME = "me/model"
 EACH_STEP = {"save_strategy": "steps", "save_steps": 1}
@@ -316,7 +316,7 @@ def test_a_killed_upload_is_cleaned_up_by_the_next_run(hub, tmp_path):
     """Linux gives no process a number above 2 ** 22."""
     left = tmp_path / "out" / ".hub-upload-1.partial-host-1-1"
     (left / "root").mkdir(parents=True)
-    gone = left.rename(left.with_name(f".hub-upload-1.partial-{socket.gethostname().replace('-', '_')}-{2**22 + 1}-1"))
+    gone = left.rename(left.with_name(f".hub-upload-1.partial-{process_identity._machine()}-{2**22 + 1}-1"))
     pushing(tmp_path).train()
     assert not gone.exists()
 

@@ -104,8 +104,8 @@ def test_a_file_that_is_deleted_while_it_is_waited_for_locks_nothing(tmp_path, m
 def test_trainings_of_one_process_share_a_folder(tmp_path):
     """One after the other, and one inside the other; a forked process is another one."""
     for _ in range(2):
-        with exclusive(tmp_path), exclusive(tmp_path):
-            pass
+        with exclusive(tmp_path) as outer, exclusive(tmp_path) as inner:
+            assert outer is inner is True
     with pytest.raises(KeyboardInterrupt), exclusive(tmp_path):
         raise KeyboardInterrupt
     with exclusive(tmp_path), exclusive(tmp_path):
@@ -128,5 +128,5 @@ def test_a_folder_without_locks_is_used_all_the_same(tmp_path, monkeypatch, miss
         monkeypatch.setattr("fcntl.lockf", refuse)
     else:
         (tmp_path / owners.LOCK_NAME).mkdir()
-    with exclusive(tmp_path):
-        pass
+    with exclusive(tmp_path) as is_reserved:
+        assert is_reserved is False

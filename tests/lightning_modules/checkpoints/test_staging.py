@@ -14,7 +14,7 @@ from lightrainer.lightning_modules.checkpoints import (
     discard,
     disk,
     get_last_checkpoint,
-    owner_token,
+    process_token,
     remove_leftovers,
     staged_folder,
     staging_path,
@@ -47,7 +47,7 @@ def _hidden(folder: Path) -> list[str]:
 @functools.cache
 def _dead_owner() -> str:
     """The token of a process that existed and is gone."""
-    code = "from lightrainer.lightning_modules.common.process_identity import owner_token; print(owner_token())"
+    code = "from lightrainer.lightning_modules.common.process_identity import process_token; print(process_token())"
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
 
 
@@ -118,12 +118,28 @@ def test_leftovers_of_dead_processes_are_removed_and_of_living_ones_kept(final: 
 
 def test_reused_process_number_does_not_keep_a_leftover_alive(final: Path):
     """In a restarted container the training process has the number of the one before."""
-    host, pid, start = owner_token().rsplit("-", 2)
+    machine, pid, start = process_token().rsplit("-", 2)
     if start == "0":
         pytest.skip("start times are not known here")
-    leftover = staging_path(final, f"{host}-{pid}-{int(start) - 1}")
+    leftover = staging_path(final, f"{machine}-{pid}-{int(start) - 1}")
     leftover.mkdir()
     assert remove_leftovers(final.parent) == [leftover]
+
+
+def test_leftover_of_a_container_of_the_same_name_goes_when_the_folder_is_reserved(final: Path, monkeypatch):
+    """It may be that of a living process, whose number is free here, or that of this container before its restart."""
+    _, pid, start = _dead_owner().rsplit("-", 2)
+    if start == "0":
+        pytest.skip("containers are not known here")
+    with monkeypatch.context() as container:
+        container.setattr(os, "readlink", lambda path: "pid:[1]")
+        machine, *_ = process_token().rsplit("-", 2)
+    leftover = staging_path(final, f"{machine}-{pid}-{start}")
+    leftover.mkdir()
+    elsewhere = staging_path(final, "elsewhere-0123456789ab-1-1")
+    elsewhere.mkdir()
+    assert remove_leftovers(final.parent) == []
+    assert remove_leftovers(final.parent, is_reserved=True) == [leftover]
 
 
 def test_leftover_of_another_machine_goes_when_it_has_been_idle_for_long(final: Path):

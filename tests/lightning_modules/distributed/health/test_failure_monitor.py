@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
-from lightrainer.lightning_modules.checkpoints import owner_token
+from lightrainer.lightning_modules.checkpoints import process_token
 from lightrainer.lightning_modules.distributed.health import FailureMonitor
 from lightrainer.lightning_modules.distributed.health.consistency import differences
 from lightrainer.lightning_modules.distributed.health.failure_monitor import FAILED, FOLLOWED, LATE
@@ -53,9 +53,9 @@ def test_faults_of_other_trainings_are_ignored(monitors):
 
 def test_a_killed_process_is_found_without_a_report(monitors):
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    token = owner_token().rsplit("-", 2)
+    token = process_token().rsplit("-", 2)
     start = fields_of(child.pid)[19]
-    monitors[0]._peers[1] = monitors[0]._peers[1]._replace(pid=child.pid, owner=f"{token[0]}-{child.pid}-{start}")
+    monitors[0]._peers[1] = monitors[0]._peers[1]._replace(pid=child.pid, token=f"{token[0]}-{child.pid}-{start}")
     assert monitors[0].gone() == []
     child.kill()
     child.communicate()
@@ -80,7 +80,7 @@ def test_late_processes_are_named_with_their_position(monitors, monkeypatch):
 def test_processes_on_other_hosts_are_judged_by_heartbeats(monitors, monkeypatch):
     monkeypatch.setattr("lightrainer.lightning_modules.distributed.health.guard._PATIENCE", 0.0)
     for rank in (1, 2):
-        monitors[0]._peers[rank] = monitors[0]._peers[rank]._replace(system="another", host="node2")
+        monitors[0]._peers[rank] = monitors[0]._peers[rank]._replace(token="node2-0123456789ab-1-1", host="node2")
         monitors[rank].beat("after step 3")
     monitors[1].note(LATE, "timed out", 1)
     assert cause(monitors[0]).startswith("Process 2 (pid ")
