@@ -32,15 +32,29 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _DEFAULTS: dict[str, Any] = {
-    **{"evaluated": (), "ended": True, "copies": 1, "ahead": 0},
-    **dict.fromkeys(("progress", "in_evaluation", "asked", "group")),
+    "evaluated": (),
+    "ended": True,
+    "copies": 1,
+    "ahead": 0,
+    "progress": None,
+    "in_evaluation": None,
+    "asked": None,
+    "group": None,
 }
 """Defaults for positions that plain Lightning wrote, see `lightning_modules.tasks.resuming`."""
 
 _KINDS: dict[str, Any] = {
-    **dict.fromkeys(("epoch", "done", "windows", "copies"), int),
-    **{"ended": bool, "layout": Mapping, "group": int | None},
-    **dict.fromkeys(("loader", "asked", "in_evaluation", "progress"), Mapping | None),
+    "epoch": int,
+    "done": int,
+    "windows": int,
+    "copies": int,
+    "ended": bool,
+    "layout": Mapping,
+    "group": int | None,
+    "loader": Mapping | None,
+    "asked": Mapping | None,
+    "in_evaluation": Mapping | None,
+    "progress": Mapping | None,
 }
 """Types of the entries of a position."""
 
@@ -74,10 +88,17 @@ class StoredPositions:
         """
         if checkpoint is None:
             return None
-        wanted = data_rank(self.host.args) if rank is None else rank
-        path = self.path(checkpoint, self._rank_before(checkpoint, wanted))
-        there = [path] if os.path.isfile(path) else self._all_paths(checkpoint) if rank is None else []
-        return self._load(there[0]) if there else None
+        is_own = rank is None
+        if rank is None:
+            rank = data_rank(self.host.args)
+        path = self.path(checkpoint, self._rank_before(checkpoint, rank))
+        if os.path.isfile(path):
+            return self._load(path)
+        if not is_own:
+            return None
+
+        existing = self._all_paths(checkpoint)
+        return self._load(existing[0]) if existing else None
 
     def path(self, folder: str, rank: int) -> str:
         """Return the path of the position of a process."""
@@ -86,16 +107,27 @@ class StoredPositions:
     def _all_paths(self, checkpoint: str) -> list[str]:
         """Return the existing files of all processes in the order of ranks."""
         first = Path(self.path(checkpoint, 0))
-        found = first.parent.glob(first.name.replace("0", "*"))
-        return sorted(map(str, found), key=lambda path: (len(path), path))
+        paths = [str(path) for path in first.parent.glob(first.name.replace("0", "*"))]
+        # Shorter names first: 9 comes before 10.
+        return sorted(paths, key=lambda path: (len(path), path))
 
     def rng_path(self, checkpoint: str) -> str | None:
         """Return the file of generators of this rank; rank 0 accepts that of a run with any number of processes."""
         args = self.host.args
-        rank, several = data_rank(args), args.world_size > 1
-        ranks = [self._rank_before(checkpoint, rank) if several else None, *([0, None] if rank == 0 else [])]
-        paths = [os.path.join(checkpoint, rng_state_name(name)) for name in ranks]
-        return next((path for path in paths if os.path.isfile(path)), None)
+        rank = data_rank(args)
+
+        # The name of the file has a rank in it, except in runs of one process.
+        ranks: list[int | None] = [None]
+        if args.world_size > 1:
+            ranks = [self._rank_before(checkpoint, rank)]
+        if rank == 0:
+            ranks += [0, None]
+
+        for name in ranks:
+            path = os.path.join(checkpoint, rng_state_name(name))
+            if os.path.isfile(path):
+                return path
+        return None
 
     def _load(self, path: str) -> dict[str, Any]:
         written = checkpoints.load_torch(path)
@@ -105,17 +137,25 @@ class StoredPositions:
                 if not isinstance(state[name], kinds):
                     raise TypeError(f"{name}={state[name]!r:.60}, but expected is {kinds}")
         except (KeyError, TypeError, ValueError, IndexError) as error:
-            instead = "take another checkpoint, or delete the file to count from the step"
-            raise ValueError(f"{path} does not hold a position in the data ({error!r}): {instead}.") from error
+            raise ValueError(
+                f"{path} does not hold a position in the data ({error!r}): take another checkpoint, or delete the file "
+                "to count from the step."
+            ) from error
         return state
 
     def _rank_before(self, checkpoint: str, rank: int) -> int:
         """Return the process that read this data for the checkpoint; several may share it (`copies_of_batches`)."""
         if rank == 0:
             return 0
-        own = self.path(checkpoint, self.host.args.process_index)
-        there = [own] if os.path.isfile(own) else self._all_paths(checkpoint)
-        return rank * (self._load(there[0])["copies"] if there else 1)
+
+        # Every file tells how many processes shared the data of a rank.
+        path = self.path(checkpoint, self.host.args.process_index)
+        if os.path.isfile(path):
+            return rank * self._load(path)["copies"]
+        existing = self._all_paths(checkpoint)
+        if existing:
+            return rank * self._load(existing[0])["copies"]
+        return rank
 
 
 class ElasticResumption:
@@ -142,12 +182,14 @@ class ElasticResumption:
     def layout(self) -> dict[str, int]:
         """Return the current layout of the batches of a step over processes."""
         args = self.host.args
-        return {
+        layout = {
             "world_size": data_ranks(args),
             "batch_size": samples_of_rank(args, self.host._train_batch_size),
             "accumulation": args.gradient_accumulation_steps,
-            **({"tokens": args.max_tokens_per_batch} if args.max_tokens_per_batch else {}),
         }
+        if args.max_tokens_per_batch:
+            layout["tokens"] = args.max_tokens_per_batch
+        return layout
 
     def state(self) -> dict[str, Any]:
         """Return the state for checkpoints."""
@@ -166,20 +208,25 @@ class ElasticResumption:
 
         Within the block the arguments of the Trainer are a copy with the adjusted batch size and accumulation.
         """
-        host, stored = self.host, self.stored.read(checkpoint)
-        given, batch_size = host.args, host._train_batch_size
-        self._asked = _asked(given)
-        instead = self._adjusted(stored)
-        self.length_group = self._group_of(stored, instead)
-        if instead is not None:
-            self._apply(*instead)
+        host = self.host
+        args = host.args
+        batch_size = host._train_batch_size
+
+        stored = self.stored.read(checkpoint)
+        self._asked = _asked(args)
+        adjusted = self._adjusted(stored)
+        self.length_group = self._group_of(stored, adjusted)
+        if adjusted is not None:
+            self._apply(*adjusted)
         try:
             yield
         finally:
-            if instead is not None:
-                host.args, host._train_batch_size = given, batch_size
-                host.accelerator.apply_accumulation(given)
-            self._asked = self.length_group = None
+            if adjusted is not None:
+                host.args = args
+                host._train_batch_size = batch_size
+                host.accelerator.apply_accumulation(args)
+            self._asked = None
+            self.length_group = None
 
     def require_known_order(self, dataloader: Any, stored: dict[str, Any], checkpoint: str) -> None:
         """Refuse to resume in the middle of a stream whose samples would come in another order.
@@ -192,28 +239,20 @@ class ElasticResumption:
         Raises:
             ValueError: the stream was shared out in another way when the checkpoint was made.
         """
-        first = self.stored.read(checkpoint, rank=0) or stored
-        state = first["loader"]
+        # Only the rest of a stream that an EpochLoader reads depends on who read its beginning.
+        if not isinstance(dataloader, EpochLoader) or not isinstance(dataloader.dataset, IterableDataset):
+            return
         is_in_middle = 0 < stored["done"] < stored["windows"]
-        if not isinstance(getattr(dataloader, "dataset", None), IterableDataset) or state is None or not is_in_middle:
+        state = self._of_rank_0(stored, checkpoint)["loader"]
+        if not is_in_middle or state is None or "handed_out" not in state:
             return
-        if not isinstance(dataloader, EpochLoader) or "handed_out" not in state:
-            return
-        before, now = stored["layout"], self.layout()
-        workers_before = (state.get("workers") or {}).get("workers", 0)
-        workers_now = self.host.args.dataloader_num_workers
-        config: Any = self.host.args.accelerator_config
-        workers_decide = now["world_size"] > 1 and config.dispatch_batches is None
-        changes = _changes(before, now)
-        problem = None
-        if before != now and workers_before > 1:
-            problem = f"{workers_before} workers read it, whose batches alternate, and now {changes}"
-        elif before == now and workers_decide and (workers_before > 1) != (workers_now > 1):
-            problem = f"dataloader_num_workers is {workers_now} instead of {workers_before}, which decides who reads it"
-        elif dataloader.files > 1 and before != now:
-            problem = f"each process now reads its own files of it, with {changes}"
-        elif before == now and state["files"] != dataloader.files:
-            problem = "accelerator_config.dispatch_batches, which decides who reads which files of it, is another one"
+
+        layout_before = stored["layout"]
+        layout_now = self.layout()
+        if layout_before != layout_now:
+            problem = _problem_of_other_layout(dataloader, state, _changes(layout_before, layout_now))
+        else:
+            problem = self._problem_of_other_readers(dataloader, state)
         if problem is not None:
             raise ValueError(
                 f"{checkpoint} was made in the middle of a stream, the rest of which cannot be read in the same order: "
@@ -221,27 +260,54 @@ class ElasticResumption:
                 "to begin the epoch again."
             )
 
+    def _problem_of_other_readers(self, dataloader: EpochLoader, state: dict[str, Any]) -> str | None:
+        """Return why a stream comes in another order although the layout is the same; None if it does not."""
+        args = self.host.args
+        config: Any = args.accelerator_config
+        workers_before = _workers(state)
+        workers_now = args.dataloader_num_workers
+        workers_decide = data_ranks(args) > 1 and config.dispatch_batches is None
+        if workers_decide and (workers_before > 1) != (workers_now > 1):
+            return f"dataloader_num_workers is {workers_now} instead of {workers_before}, which decides who reads it"
+        if state["files"] != dataloader.files:
+            return "accelerator_config.dispatch_batches, which decides who reads which files of it, is another one"
+        return None
+
+    def _of_rank_0(self, stored: dict[str, Any], checkpoint: str) -> dict[str, Any]:
+        """Return the position of rank 0, whose order is that of all; that of this process where its file is missing."""
+        return self.stored.read(checkpoint, rank=0) or stored
+
     def position(
         self, length: TrainingLength, stored: dict[str, Any], checkpoint: str
     ) -> tuple[int, int, dict[str, Any] | None]:
         """Return epoch, window and loader state after the samples seen so far."""
-        before, now = stored["layout"], self.layout()
+        before = stored["layout"]
+        now = self.layout()
         if before.get("tokens") != now.get("tokens"):
-            said = f"max_tokens_per_batch={now.get('tokens')}, but {before.get('tokens')} when {checkpoint} was made"
-            raise ValueError(f"{said}: its place in an epoch of other batches is not known. Pass the same.")
-        seen, each = stored["done"] * _samples(before), _samples(now)
-        done, rest = divmod(seen, each)
+            raise ValueError(
+                f"max_tokens_per_batch={now.get('tokens')}, but {before.get('tokens')} when {checkpoint} was made: its "
+                "place in an epoch of other batches is not known. Pass the same."
+            )
+
+        # The samples seen so far, in steps of the current layout.
+        seen = stored["done"] * _samples(before)
+        done, rest = divmod(seen, _samples(now))
         self._warn_of_change(before, now, seen, rest)
         if stored["done"] >= stored["windows"]:
             done = length.num_update_steps_per_epoch
         done = min(done, length.num_update_steps_per_epoch)
-        first = self.stored.read(checkpoint, rank=0) or stored  # the order of rank 0 is that of all
-        if _is_foreign(first["loader"]):
-            alone = {**before, "accumulation": now["accumulation"]} == now
-            return stored["epoch"], done, stored["loader"] if alone and not rest else None
-        loader = self._same_order(first["loader"], done * now["accumulation"], checkpoint)
-        if loader is not None and first["loader"].get("files", 1) > 1:
-            loader["files_in_turn"] = [first["loader"]["files"], before["batch_size"]]
+
+        state = self._of_rank_0(stored, checkpoint)["loader"]
+        if _is_foreign(state):
+            # It counts batches of its own process, so these have to be the same.
+            has_same_batches = {**before, "accumulation": now["accumulation"]} == now
+            if has_same_batches and rest == 0:
+                return stored["epoch"], done, stored["loader"]
+            return stored["epoch"], done, None
+
+        loader = self._same_order(state, done * now["accumulation"], checkpoint)
+        if loader is not None and state.get("files", 1) > 1:
+            loader["files_in_turn"] = [state["files"], before["batch_size"]]
         return stored["epoch"], done, loader
 
     def length_from(
@@ -260,19 +326,29 @@ class ElasticResumption:
         """
         if stored is None:
             return length
-        args, each = self.host.args, length.num_update_steps_per_epoch
+        args = self.host.args
+        steps_of_epoch = length.num_update_steps_per_epoch
+
         self.steps_ahead = stored["ahead"]
-        if stored["layout"] != self.layout():
-            before = self.host.state.global_step + self._steps_left_out(stored)
-            self.steps_ahead = epoch * each + done - before if sized else _ahead_in_stream(stored, done)
-        if not sized:  # the stream must not restart before the remaining steps are taken
+        has_other_layout = stored["layout"] != self.layout()
+        if has_other_layout and sized:
+            taken = self.host.state.global_step + self._steps_left_out(stored)
+            self.steps_ahead = epoch * steps_of_epoch + done - taken
+        elif has_other_layout:
+            self.steps_ahead = _ahead_in_stream(stored, done)
+
+        # A stream must not restart before the remaining steps are taken.
+        if not sized:
             windows = length.max_steps + max(self.steps_ahead, 0)
             batches = windows * args.gradient_accumulation_steps
             return length._replace(num_update_steps_per_epoch=windows, steps_in_epoch=batches)
+
         if self.steps_ahead == 0:
             return length
         if args.max_steps > 0:
-            return length._replace(num_train_epochs=math.ceil((length.max_steps + self.steps_ahead) / each))
+            epochs = math.ceil((length.max_steps + self.steps_ahead) / steps_of_epoch)
+            return length._replace(num_train_epochs=epochs)
+
         max_steps = max(length.max_steps - self.steps_ahead, 0)
         if args.should_log:
             logger.warning(
@@ -290,51 +366,78 @@ class ElasticResumption:
         processes = stored["layout"]["world_size"]
         if stored["progress"] is None or processes == data_ranks(self.host.args):
             return stored["progress"]
-        states = [self.stored.read(checkpoint, rank) for rank in range(processes)]
-        each = [state["progress"] for state in states if state is not None and state["progress"] is not None]
-        if len(each) < processes:
-            return None
-        joined = LossMeter.joined([progress["losses"]["losses"] for progress in each])
-        sums = joined_sums(progress.get("recorded", {}) for progress in each)
+
+        of_processes: list[dict[str, Any]] = []
+        for rank in range(processes):
+            state = self.stored.read(checkpoint, rank)
+            if state is None or state["progress"] is None:
+                return None
+            of_processes.append(state["progress"])
+
+        losses = LossMeter.joined([progress["losses"]["losses"] for progress in of_processes])
+        sums = joined_sums(progress.get("recorded", {}) for progress in of_processes)
         recorded = {name: (total / processes, weights / processes) for name, (total, weights) in sums.items()}
-        return {**each[0], "losses": {**each[0]["losses"], "losses": joined}, "recorded": recorded}
+
+        # Everything else is the same in all processes.
+        joined = dict(of_processes[0])
+        joined["losses"] = {**joined["losses"], "losses": losses}
+        joined["recorded"] = recorded
+        return joined
 
     def _adjusted(self, stored: dict[str, Any] | None) -> tuple[int, int] | None:
         """Return the batch size and accumulation that keep the samples per step; None if the arguments do."""
         if stored is None or self._asked_before(stored) != self._asked:
             return None
         now = self.layout()
-        each, rest = divmod(_samples(stored["layout"]), now["world_size"])
-        if rest or each == _unit(now) * now["accumulation"]:
+        of_process, rest = divmod(_samples(stored["layout"]), now["world_size"])
+        if rest or of_process == _unit(now) * now["accumulation"]:
             return None
-        batch = next(size for size in range(min(_unit(now), each), 0, -1) if each % size == 0)
-        return now["batch_size"] if "tokens" in now else batch, each // batch
+
+        # The largest batch that is not larger than the one asked for, and divides the samples of a process.
+        largest = min(_unit(now), of_process)
+        batch = next(size for size in range(largest, 0, -1) if of_process % size == 0)
+        accumulation = of_process // batch
+        if "tokens" in now:
+            return now["batch_size"], accumulation
+        return batch, accumulation
 
     def _asked_before(self, stored: dict[str, Any]) -> dict[str, int]:
         """Return the arguments at the time of the checkpoint; without a record, those of its layout."""
+        if stored["asked"]:
+            return stored["asked"]
         before = stored["layout"]
-        unit = before["world_size"] if self._splits_batches else 1
-        return stored["asked"] or {"batch": before["batch_size"] * unit, "accumulation": before["accumulation"]}
+        return {"batch": self._batch_asked(before), "accumulation": before["accumulation"]}
+
+    def _batch_asked(self, layout: dict[str, int]) -> int:
+        """Return the batch size in the arguments of a layout: that of all processes where batches are split."""
+        if self._splits_batches:
+            return layout["batch_size"] * layout["world_size"]
+        return layout["batch_size"]
 
     @property
     def _splits_batches(self) -> bool:
         config: Any = self.host.args.accelerator_config
         return bool(config.split_batches)
 
-    def _group_of(self, stored: dict[str, Any] | None, instead: tuple[int, int] | None) -> int | None:
+    def _group_of(self, stored: dict[str, Any] | None, adjusted: tuple[int, int] | None) -> int | None:
         """Return the stored batch size for grouping by length if a step takes the same samples, else None."""
-        now = self.layout()
-        kept = {} if instead is None else {"batch_size": instead[0], "accumulation": instead[1]}
-        samples = _samples({**now, **kept})
-        if stored is None or samples != _samples(stored["layout"]):
+        if stored is None:
             return None
-        before, unit = stored["layout"], stored["layout"]["world_size"] if self._splits_batches else 1
-        return stored["group"] or before["batch_size"] * unit * before["accumulation"]
+        now = self.layout()
+        if adjusted is not None:
+            now["batch_size"], now["accumulation"] = adjusted
+
+        before = stored["layout"]
+        if _samples(now) != _samples(before):
+            return None
+        return stored["group"] or self._batch_asked(before) * before["accumulation"]
 
     def _apply(self, batch_size: int, accumulation: int) -> None:
         host = self.host
         host.args = copy.copy(host.args)
-        host._train_batch_size = batch_size * (data_ranks(host.args) if self._splits_batches else 1)
+        if self._splits_batches:
+            batch_size *= data_ranks(host.args)
+        host._train_batch_size = batch_size
         host.args.per_device_train_batch_size = host._train_batch_size
         host.args.gradient_accumulation_steps = accumulation
         host.args.deepspeed = with_open_batches(host.args.deepspeed)
@@ -348,30 +451,57 @@ class ElasticResumption:
 
     def _same_order(self, loader: dict[str, Any] | None, handed_out: int, checkpoint: str) -> dict[str, Any] | None:
         """Return a loader state that continues in the order drawn for the epoch."""
-        if loader is None or "began" in loader:  # the generator at the start is all there is, and enough
+        # Of other loaders the generator at the start is all there is, and enough.
+        if loader is None or "began" in loader:
             return loader
         if loader["start"] is None:
             return None
+
+        rng = loader["start"]
         path = self.stored.rng_path(checkpoint)
-        rng = load_rng_file(path) if path is not None else loader["start"]
+        if path is not None:
+            rng = load_rng_file(path)
         return with_other_batches(loader, handed_out, rng)
 
     def _warn_of_change(self, before: dict[str, int], now: dict[str, int], seen: int, rest: int) -> None:
         if not self.host.args.should_log:
             return
-        samples, each = _samples(before), _samples(now)
-        of = "batches" if "tokens" in now else "samples"
-        effect = f"a step still takes {each} {of}, in the same order"
-        if samples != each:
-            again = f", the last {rest} of which are seen again" if rest else ""
-            effect = f"a step takes {each} {of} instead of {samples}, and {seen} of this epoch are seen{again}"
+        samples_before = _samples(before)
+        samples_now = _samples(now)
+        unit = "batches" if "tokens" in now else "samples"
+
+        effect = f"a step still takes {samples_now} {unit}, in the same order"
+        if samples_before != samples_now:
+            effect = f"a step takes {samples_now} {unit} instead of {samples_before}, and {seen} of this epoch are seen"
+            if rest:
+                effect += f", the last {rest} of which are seen again"
         logger.warning("The training goes on with %s: %s.", _changes(before, now), effect)
 
 
 def _changes(before: dict[str, int], now: dict[str, int]) -> str:
     """Return which arguments have changed from one layout to another, with both values."""
-    changed = [name for name in _NAMES if before[name] != now[name]]
-    return ", ".join(f"{_NAMES[name]}={now[name]} instead of {before[name]}" for name in changed)
+    changes: list[str] = []
+    for entry, argument in _NAMES.items():
+        if before[entry] != now[entry]:
+            changes.append(f"{argument}={now[entry]} instead of {before[entry]}")
+    return ", ".join(changes)
+
+
+def _workers(state: dict[str, Any]) -> int:
+    """Return how many workers read, by the state of an `EpochLoader`."""
+    if not state.get("workers"):
+        return 0
+    return state["workers"]["workers"]
+
+
+def _problem_of_other_layout(dataloader: EpochLoader, state: dict[str, Any], changes: str) -> str | None:
+    """Return why a stream comes in another order if the layout has changed; None if it does not."""
+    workers = _workers(state)
+    if workers > 1:
+        return f"{workers} workers read it, whose batches alternate, and now {changes}"
+    if dataloader.files > 1:
+        return f"each process now reads its own files of it, with {changes}"
+    return None
 
 
 def _is_foreign(loader: dict[str, Any] | None) -> bool:
@@ -385,12 +515,16 @@ def _asked(args: Any) -> dict[str, int]:
 
 def _ahead_in_stream(stored: dict[str, Any], done: int) -> int:
     """Return `ElasticResumption.steps_ahead` for the current pass over a stream; 0 at its end."""
-    return 0 if stored["done"] >= stored["windows"] else stored["ahead"] + done - stored["done"]
+    if stored["done"] >= stored["windows"]:
+        return 0
+    return stored["ahead"] + done - stored["done"]
 
 
 def _unit(layout: dict[str, int]) -> int:
     """Return the samples of a batch; 1 for batches of a number of tokens, which are counted themselves."""
-    return 1 if "tokens" in layout else layout["batch_size"]
+    if "tokens" in layout:
+        return 1
+    return layout["batch_size"]
 
 
 def _samples(layout: dict[str, int]) -> int:
