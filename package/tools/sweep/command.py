@@ -311,19 +311,13 @@ def _visible_gpus() -> list[str]:
 
 def _options_of_one(plan: SweepPlan) -> list[str]:
     """Return the options of a sweep with one trial that is run and judged as those of this one."""
-    options: list[tuple[str, Any]] = [
-        ("--launcher", plan.launcher),
-        ("--values-as", plan.values_as),
-        ("--value", plan.value),
-        ("--training", plan.training),
-        *(("--metric", metric) for metric in plan.metric),
-        ("--gpus-per-trial", plan.gpus_per_trial),
-        *(("--direction", direction) for direction in plan.direction),
-    ]
     words = [plan.script, "--n-trials", "1"]
-    for option, value in options:
-        if value not in (None, ""):
-            words += [option, str(value)]
+    for name in ("launcher", "values_as", "value", "training", "metric", "gpus_per_trial", "direction"):
+        given = getattr(plan, name)
+        values = given if isinstance(given, list) else [given]
+        for value in values:
+            if value not in (None, ""):
+                words += [f"--{name.replace('_', '-')}", str(value)]
     return words
 
 
