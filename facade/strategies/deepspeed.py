@@ -50,9 +50,13 @@ class DeepSpeed(Strategy):
         should_log: whether this rank logs.
     """
 
-    distributes = scales_losses = should_log = True
-    restarts = steps_parameters = False
-    device, processes_on_disk = "cpu", 1
+    distributes = True
+    scales_losses = True
+    restarts = False
+    steps_parameters = False
+    device = "cpu"
+    processes_on_disk = 1
+    should_log = True
 
     @classmethod
     def of(cls, args: TrainingArguments, model: nn.Module | None, steps: int | None) -> Self:
@@ -69,15 +73,24 @@ class DeepSpeed(Strategy):
         config = load_deepspeed(args.deepspeed)
         if steps is None and args.max_steps > 0:
             steps = args.max_steps
-        mismatches = fill_from_arguments(config, args, args.world_size) + fill_from_run(config, args, model, steps)
+
+        # Fill in what is "auto", and compare everything else with the arguments.
+        mismatches = fill_from_arguments(config, args, args.world_size)
+        mismatches += fill_from_run(config, args, model, steps)
         if mismatches:
-            said = f"deepspeed contradicts the arguments: {'; '.join(mismatches)}"
-            raise ValueError(f'{said}. Write "auto" in the configuration, or change one.')
+            raise ValueError(
+                f"deepspeed contradicts the arguments: {'; '.join(mismatches)}. "
+                'Write "auto" in the configuration, or change one.'
+            )
         _add_what_is_missing(config, args)
-        made = cls("DeepSpeedStrategy", {"config": config, **process_group(args)})
-        made.device, made.should_log = args.device.type, args.should_log
-        made.processes_on_disk = args.local_world_size if args.save_on_each_node else args.world_size
-        return made
+
+        strategy = cls("DeepSpeedStrategy", {"config": config, **process_group(args)})
+        strategy.device = args.device.type
+        strategy.should_log = args.should_log
+        strategy.processes_on_disk = args.world_size
+        if args.save_on_each_node:
+            strategy.processes_on_disk = args.local_world_size
+        return strategy
 
     @property
     def stage(self) -> int:
@@ -126,12 +139,14 @@ class DeepSpeed(Strategy):
         Raises:
             ValueError: something is "auto" still.
         """
-        with host_rng_untouched():  # imports draw from generators
+        # Imports draw from generators.
+        with host_rng_untouched():
             from ...lightning_modules.distributed.deepspeed_engine import choose_accelerator
             from ...lightning_modules.distributed.deepspeed_strategy import ModelDeepSpeedStrategy
 
             choose_accelerator(self.device)
-            return ModelDeepSpeedStrategy(**{**self.options, "config": self.engine_config()})
+            options = {**self.options, "config": self.engine_config()}
+            return ModelDeepSpeedStrategy(**options)
 
     def precision(self, name: str, device: str) -> Any:
         """See `Strategy.precision`: DeepSpeed casts and scales itself."""
@@ -146,35 +161,49 @@ class DeepSpeed(Strategy):
             ValueError: something is "auto" still.
         """
         if self.open_keys:
-            unknown = f"{', '.join(self.open_keys)} cannot be derived from the hidden_size and the number of steps"
-            raise ValueError(f'deepspeed: {unknown}. Write numbers in place of "auto".')
+            raise ValueError(
+                f"deepspeed: {', '.join(self.open_keys)} cannot be derived from the hidden_size and the number of "
+                'steps. Write numbers in place of "auto".'
+            )
 
     def engine_config(self) -> dict[str, Any]:
         """Return the configuration of the engine."""
-        config = _without_open(self.options["config"])  # an evaluation does not need them
-        config.setdefault("steps_per_print", 2**63 - 1)  # it would print to the screen
-        halves = (value_at(config, f"{name}.enabled") is True for name in ("bf16", "fp16"))
-        if self.stage == 0 and not any(halves):
-            config["gradient_clipping"] = 0.0  # then the gradients are whole: they are clipped as without DeepSpeed
+        # An evaluation begins although something is "auto" still, and does not need it.
+        config = _without_open(self.options["config"])
+
+        # DeepSpeed would print to the screen.
+        config.setdefault("steps_per_print", 2**63 - 1)
+
+        # Gradients that are whole, and in full precision, are clipped as without DeepSpeed.
+        has_bf16 = value_at(config, "bf16.enabled") is True
+        has_fp16 = value_at(config, "fp16.enabled") is True
+        if self.stage == 0 and not has_bf16 and not has_fp16:
+            config["gradient_clipping"] = 0.0
         return config
 
     def groups(self) -> list[tuple[str, str, Mapping[str, Any]]]:
         """See `Strategy.groups`: one row a section of the configuration."""
         config: Mapping[str, Any] = self.options["config"]
-        sections = {key: value for key, value in config.items() if isinstance(value, Mapping)}
-        plain = {key: value for key, value in config.items() if key not in sections}
+        plain: dict[str, Any] = {}
+        sections: list[tuple[str, str, Mapping[str, Any]]] = []
+        for key, value in config.items():
+            if isinstance(value, Mapping):
+                sections.append(("deepspeed", f"config: {key}", value))
+            else:
+                plain[key] = value
+
         return [
             ("deepspeed", "Trainer(strategy=)", {"stage": self.stage}),
             ("deepspeed", "config", plain),
-            *(("deepspeed", f"config: {key}", value) for key, value in sections.items()),
+            *sections,
             ("ddp_backend, ddp_timeout", "DeepSpeedStrategy: group", picked(self.options, *GROUP)),
         ]
 
     @property
     def engine(self) -> Any:
         """The engine of a training, that of now or the last; None where the model is not trained by one."""
-        called = self.called
-        return called if deepspeed_engine.trains(called) else None
+        model = self.called
+        return model if deepspeed_engine.trains(model) else None
 
     def _distribute(self, model: nn.Module, module: Any) -> nn.Module:
         """See `Strategy._distribute`; in a training the engine is made with the optimizer."""
@@ -182,18 +211,22 @@ class DeepSpeed(Strategy):
             return model
         if deepspeed_engine.is_engine(model):
             return self.lightning.use_engine(model)
-        return self.lightning.shard(model) if self.stage == 3 else model.to(self.lightning.root_device)
+        if self.stage == 3:
+            return self.lightning.shard(model)
+        return model.to(self.lightning.root_device)
 
     def distribute(self, module: Any) -> nn.Module:
         """See `Strategy.distribute`."""
-        called = super().distribute(module)
-        self.half_of_inputs = deepspeed_engine.half_of_inputs(called)
-        return called
+        model = super().distribute(module)
+        self.half_of_inputs = deepspeed_engine.half_of_inputs(model)
+        return model
 
     def parameters_beside_embeddings(self, model: Any) -> int:
         """See `Strategy.parameters_beside_embeddings`; where they are in parts, the model cannot tell."""
         count = deepspeed_engine.parameters_beside_embeddings(model)
-        return super().parameters_beside_embeddings(model) if count is None else count
+        if count is None:
+            return super().parameters_beside_embeddings(model)
+        return count
 
     def micro_batch(self, *, exchange: bool, steps: bool) -> contextlib.AbstractContextManager[Any]:
         """Tell the engine whether this micro-batch is the last one before a step: it exchanges gradients by that."""
@@ -204,7 +237,9 @@ class DeepSpeed(Strategy):
 
     def no_sync(self, model: nn.Module) -> contextlib.AbstractContextManager[Any]:
         """See `Strategy.no_sync`; in a run `micro_batch` tells the engine."""
-        return contextlib.nullcontext() if self.runs and self.is_trained(model) else super().no_sync(model)
+        if self.runs and self.is_trained(model):
+            return contextlib.nullcontext()
+        return super().no_sync(model)
 
     @property
     def clips_in_step(self) -> bool:
@@ -213,9 +248,10 @@ class DeepSpeed(Strategy):
 
     def clip(self, parameters: list[torch.Tensor], max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
         """See `Strategy.clip`; where the engine clips, return the norm of the last step."""
-        if self.clips_in_step:
-            return torch.as_tensor(self.norm_of_last_step(), device=parameters[0].device if parameters else None)
-        return super().clip(parameters, max_norm, norm_type)
+        if not self.clips_in_step:
+            return super().clip(parameters, max_norm, norm_type)
+        device = parameters[0].device if parameters else None
+        return torch.as_tensor(self.norm_of_last_step(), device=device)
 
     def clip_values(self, parameters: Iterable[torch.Tensor], limit: float) -> None:
         """See `Strategy.clip_values`."""
@@ -228,34 +264,53 @@ class DeepSpeed(Strategy):
     @property
     def step_was_skipped(self) -> bool | None:
         """See `Strategy.step_was_skipped`."""
-        return not self.called.was_step_applied() if self.runs and self.clips_in_step else None
+        if self.runs and self.clips_in_step:
+            return not self.called.was_step_applied()
+        return None
 
     def make_optimizers(self, module: Any, steps: int) -> tuple[Any, Any]:
         """Make optimizer, engine and schedule; what the configuration has sections for is DeepSpeed's own."""
         self.require_filled()
-        host, config = self._require_host(), self.lightning.config
-        own = {name for name in ("optimizer", "scheduler") if config.get(name)}
-        host.optimizer = None  # that of an earlier run has its parts, not the parameters
-        if not own:
+        host = self._require_host()
+        config = self.lightning.config
+        makes_optimizer = bool(config.get("optimizer"))
+        makes_schedule = bool(config.get("scheduler"))
+
+        # An optimizer of an earlier run holds the parts of that run, not the parameters.
+        host.optimizer = None
+        if not makes_optimizer and not makes_schedule:
             host.create_optimizer_and_scheduler(num_training_steps=steps)
-        elif "optimizer" not in own:
+        elif not makes_optimizer:
             host.create_optimizer()
-        if "optimizer" not in own:
+
+        # DeepSpeed takes the optimizer over, and drops its empty groups.
+        filled: list[bool] = []
+        if not makes_optimizer:
             self._check_made_optimizer(host)
-        groups = host.optimizer.param_groups if "optimizer" not in own else []
-        filled = [bool(group["params"]) for group in groups]
+            filled = [bool(group["params"]) for group in host.optimizer.param_groups]
         engine = self.lightning.train(self.called, host.optimizer)
         host.optimizer = engine.basic_optimizer
-        if not own:
-            _leave_out_empty_groups(host.lr_scheduler, filled)
-        schedule, engine.lr_scheduler = engine.lr_scheduler, None  # the run steps it
-        if "scheduler" in own:
-            host.lr_scheduler, host._created_lr_scheduler = schedule, True
-        elif "optimizer" in own:
+
+        # The run steps the schedule, not the engine.
+        schedule = engine.lr_scheduler
+        engine.lr_scheduler = None
+        if makes_schedule:
+            host.lr_scheduler = schedule
+            host._created_lr_scheduler = True
+        elif makes_optimizer:
             host.create_scheduler(num_training_steps=steps, optimizer=engine.basic_optimizer)
-        host.model_wrapped = host.deepspeed = module.model = engine
+        else:
+            _leave_out_empty_groups(host.lr_scheduler, filled)
+
+        # From now on the model is called through the engine.
+        host.model_wrapped = engine
+        host.deepspeed = engine
+        module.model = engine
         self.half_of_inputs = deepspeed_engine.half_of_inputs(engine)
-        return host.optimizer, host.lr_scheduler if isinstance(host.lr_scheduler, LRScheduler) else None
+
+        if isinstance(host.lr_scheduler, LRScheduler):
+            return host.optimizer, host.lr_scheduler
+        return host.optimizer, None
 
     @property
     def writes_itself(self) -> bool:
@@ -268,7 +323,8 @@ class DeepSpeed(Strategy):
 
     def save_weights(self, folder: str, *, files: CheckpointFiles, step: int, states_follow: bool) -> None:
         """See `Strategy.save_weights`."""
-        if states_follow:  # which have the weights in them
+        # The states have the weights in them.
+        if states_follow:
             return
         setting = "stage3_gather_16bit_weights_on_model_save is False"
         if self.engine is None:
@@ -279,8 +335,9 @@ class DeepSpeed(Strategy):
 
     def weights_are_in_parts(self, checkpoint: str) -> bool:
         """See `Strategy.weights_are_in_parts`."""
-        found = saved_states(checkpoint) if os.path.isdir(checkpoint) else None
-        return found is not None and not has_weights(Path(checkpoint))
+        if not os.path.isdir(checkpoint):
+            return False
+        return saved_states(checkpoint) is not None and not has_weights(Path(checkpoint))
 
     def load_weights(self, model: nn.Module, checkpoint: str) -> None:
         """See `Strategy.load_weights`; of parts the engine loads those of its process, once there is one."""
@@ -298,23 +355,33 @@ class DeepSpeed(Strategy):
 
     def require_fitting(self, checkpoint: str) -> None:
         """See `Strategy.require_fitting`: stage 0 goes with itself alone, others with each other."""
-        found, stage = saved_states(checkpoint), self.stage
-        if found is None or self._is_as_before(found):
+        saved = saved_states(checkpoint)
+        if saved is None or self._is_as_before(saved):
             return
-        before = " or ".join(map(str, found.stages))
-        if 0 in (stage, *found.stages):
-            written = f"{checkpoint} was written with zero_optimization.stage {before}"
-            raise ValueError(f"{written}, which stage {stage} cannot read. Set it to {before}.")
+
+        stage_before = " or ".join(map(str, saved.stages))
+        if self.stage == 0 or 0 in saved.stages:
+            raise ValueError(
+                f"{checkpoint} was written with zero_optimization.stage {stage_before}, which stage {self.stage} "
+                f"cannot read. Set it to {stage_before}."
+            )
+
+        # Everything else is resharded, except for options that spread the states in another way.
         for key, shards_otherwise in _SHARDED_OTHERWISE.items():
             value = value_at(self.options["config"], key)
             if shards_otherwise(value):
-                written = f"{checkpoint} was written by {found.processes} processes in stage {before}"
-                raise ValueError(f"{written}, and with {key}={value!r} it cannot be resharded. Leave that out.")
+                raise ValueError(
+                    f"{checkpoint} was written by {saved.processes} processes in stage {stage_before}, and with "
+                    f"{key}={value!r} it cannot be resharded. Leave that out."
+                )
+
+        # Raises if files are missing or damaged.
         ZeroStates(checkpoint)
 
     def load_optimizer(self, checkpoint: str) -> bool:
         """See `Strategy.load_optimizer`."""
-        if self.engine is None:  # no step is left to take, so there is none
+        # Without a step left to take there is no engine.
+        if self.engine is None:
             return False
         if saved_states(checkpoint) is None:
             logger.warning("%s has no states of DeepSpeed: training goes on with a new optimizer.", checkpoint)
@@ -324,19 +391,23 @@ class DeepSpeed(Strategy):
 
     def _load_states(self, checkpoint: str) -> None:
         """Load them as DeepSpeed does, bit for bit; those of other world sizes or stages are sharded anew."""
-        found, strict = saved_states(checkpoint), not self._has_adapter
-        if found is None or self._is_as_before(found):
+        strict = not self._has_adapter
+        saved = saved_states(checkpoint)
+        if saved is None or self._is_as_before(saved):
             deepspeed_engine.load_states(self.engine, checkpoint, strict=strict)
         else:
             deepspeed_engine.load_whole_states(self.engine, ZeroStates(checkpoint), strict=strict)
 
-    def _is_as_before(self, found: SavedStates) -> bool:
-        return self.stage in found.stages and found.processes in (None, self.processes_on_disk)
+    def _is_as_before(self, saved: SavedStates) -> bool:
+        """Return whether states are sharded as they would be now."""
+        return self.stage in saved.stages and saved.processes in (None, self.processes_on_disk)
 
     def read_schedule(self, checkpoint: str) -> dict[str, Any] | None:
         """See `Strategy.read_schedule`; the reference leaves it to DeepSpeed where that makes optimizer or schedule."""
-        found = super().read_schedule(checkpoint)
-        return saved_schedule(checkpoint) if found is None else found
+        schedule = super().read_schedule(checkpoint)
+        if schedule is None:
+            return saved_schedule(checkpoint)
+        return schedule
 
     def schedule_loaded(self) -> None:
         """Set the rate of a schedule of DeepSpeed, which forgets the one that it has set."""
@@ -362,13 +433,20 @@ class DeepSpeed(Strategy):
 def _leave_out_empty_groups(schedule: Any, filled: list[bool]) -> None:
     """Let a schedule know no more of groups without parameters, as DeepSpeed drops them: with LoRA, of biases."""
     for name in ("base_lrs", "lr_lambdas", "_last_lr"):
-        if len(values := getattr(schedule, name, ())) == len(filled):
+        values = getattr(schedule, name, ())
+        if len(values) == len(filled):
             setattr(schedule, name, list(itertools.compress(values, filled)))
 
 
 def _without_open(config: Mapping[str, Any]) -> dict[str, Any]:
-    closed = {key: value for key, value in config.items() if value != "auto"}
-    return {key: _without_open(value) if isinstance(value, Mapping) else value for key, value in closed.items()}
+    """Return a configuration without its keys that are "auto", also in its sections."""
+    closed: dict[str, Any] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            closed[key] = _without_open(value)
+        elif value != "auto":
+            closed[key] = value
+    return closed
 
 
 _SHARDED_OTHERWISE: dict[str, Callable[[Any], bool]] = {
@@ -387,10 +465,15 @@ def _add_what_is_missing(config: dict[str, Any], args: TrainingArguments) -> Non
     config.setdefault("gradient_clipping", args.max_grad_norm)
     if args.mixed_precision != "no":
         config.setdefault(args.mixed_precision, {"enabled": True})
+
+    # The Trainer's optimizer, of any class. torch's works on both devices, and is compiled already.
     if "optimizer" not in config:
-        config["zero_allow_untested_optimizer"] = True  # the optimizer is the Trainer's
-        config.setdefault("zero_force_ds_cpu_optimizer", False)  # torch's works on both devices, and is compiled
+        config["zero_allow_untested_optimizer"] = True
+        config.setdefault("zero_force_ds_cpu_optimizer", False)
         return
-    adam = str(config["optimizer"].get("type", "")).lower() in ("adam", "adamw")
-    if adam and args.device.type == "cpu":
-        config["optimizer"].setdefault("params", {}).setdefault("torch_adam", True)  # else it would be compiled now
+
+    # DeepSpeed's Adam for CPUs would be compiled now.
+    is_adam = str(config["optimizer"].get("type", "")).lower() in ("adam", "adamw")
+    if is_adam and args.device.type == "cpu":
+        options = config["optimizer"].setdefault("params", {})
+        options.setdefault("torch_adam", True)
