@@ -30,6 +30,9 @@ ScheduleSetting = ScheduleConfig | dict[str, Any] | Callable[[Optimizer], LRSche
 _FIELDS_OF_TORCH = {"lr": "'learning_rate'", "eps": "'epsilon'", "betas": "'beta1' and 'beta2'"}
 """What torch calls fields of `OptimizerConfig`."""
 
+_PARAMETERS_OF_FUNCTIONS = {"optimizer": "groups", "schedule": "optimizer"}
+"""What functions that are given for these arguments are called with."""
+
 ParameterRules = Mapping[str, Mapping[str, Any]]
 """Settings by patterns of names of parameters, as `TrainingArguments(parameter_rules=)`."""
 
@@ -43,18 +46,34 @@ def as_optimizer_setting(given: Any) -> Any:
         ValueError: a dict has fields that the config does not know.
         TypeError: it is something else.
     """
-    return OptimizerConfig() if given is None else _as_setting(given, OptimizerConfig, "optimizer")
+    if given is None:
+        return OptimizerConfig()
+    return _as_setting(given, OptimizerConfig, "optimizer")
 
 
 def as_schedule_setting(given: Any) -> Any:
-    """Return a `ScheduleConfig`, a description, a function, or None; errors as above."""
-    if isinstance(given, Mapping) and "monitor" in {*given, *(given.get("init_args") or {})}:
-        monitor = given.get("monitor") or given["init_args"]["monitor"]
+    """Return a `ScheduleConfig`, a description, a function, or None.
+
+    Raises:
+        ValueError: a dict has fields that the config does not know, or the metric of a plateau schedule.
+        TypeError: it is something else.
+    """
+    if given is None:
+        return None
+    if isinstance(given, Mapping):
+        _refuse_monitor(given)
+    return _as_setting(given, ScheduleConfig, "schedule")
+
+
+def _refuse_monitor(schedule: Mapping[str, Any]) -> None:
+    """Raise a ValueError for a schedule with the metric to watch, as other libraries have it."""
+    fields = {**(schedule.get("init_args") or {}), **schedule}
+    if "monitor" in fields:
+        monitor = fields["monitor"]
         raise ValueError(
             f"`schedule` has 'monitor' ({monitor!r}), but what a plateau schedule watches is "
             f"an argument of the module: schedule={{...}}, monitor={monitor!r}."
         )
-    return None if given is None else _as_setting(given, ScheduleConfig, "schedule")
 
 
 def build_module_optimizer(setting: Any, model: nn.Module, rules: ParameterRules | None = None) -> Optimizer:
@@ -71,7 +90,11 @@ def build_module_optimizer(setting: Any, model: nn.Module, rules: ParameterRules
         ValueError: rules need a learning rate that is not known, or the optimizer groups parameters itself.
     """
     if isinstance(setting, OptimizerConfig):
-        optimizer = setting.build(model) if rules is None else setting.build(model, rules=rules)
+        # Only with rules, so that a subclass whose `build` does not accept them works without.
+        options: dict[str, Any] = {}
+        if rules is not None:
+            options["rules"] = rules
+        optimizer = setting.build(model, **options)
         optimizer.defaults["weight_decay"] = setting.weight_decay
     else:
         groups = parameter_groups(model, None, rules=rules, lr=_rate_for_rules(setting, rules))
@@ -79,6 +102,8 @@ def build_module_optimizer(setting: Any, model: nn.Module, rules: ParameterRules
             optimizer = build_described(setting, Optimizer, "optimizer", groups)
         else:
             optimizer = setting(groups)
+
+    # Groups with rules are marked: without any, another grouping has taken their place.
     if _makes_groups(rules) and not any("rules" in group for group in optimizer.param_groups):
         raise ValueError(
             f"parameter_rules={rules} would have no effect: {type(optimizer).__name__} groups parameters itself, or "
@@ -89,7 +114,9 @@ def build_module_optimizer(setting: Any, model: nn.Module, rules: ParameterRules
 
 def _makes_groups(rules: ParameterRules | None) -> bool:
     """Return whether rules do more than freeze parameters."""
-    return any(settings.keys() - {"frozen"} for settings in (rules or {}).values())
+    if rules is None:
+        return False
+    return any(settings.keys() - {"frozen"} for settings in rules.values())
 
 
 def _rate_for_rules(setting: Any, rules: ParameterRules | None) -> float:
@@ -97,8 +124,12 @@ def _rate_for_rules(setting: Any, rules: ParameterRules | None) -> float:
     rate = learning_rate_of(setting)
     if rate is not None:
         return rate
-    for pattern, settings in (rules or {}).items():
-        if settings.keys() - {"frozen"} and "lr" not in settings:
+    if rules is None:
+        return 0.0
+
+    for pattern, settings in rules.items():
+        makes_group = bool(settings.keys() - {"frozen"})
+        if makes_group and "lr" not in settings:
             raise ValueError(
                 f"parameter_rules: {pattern!r} changes the learning rate of the optimizer, which is not known here. "
                 "Give the rule its 'lr', or pass optimizer={'class_path': ..., 'init_args': {'lr': ...}}."
@@ -119,8 +150,9 @@ def build_module_schedule(
         interval: "step" or "epoch", after which it is stepped; by default after each step where it is a
             `ScheduleConfig`, and after each epoch, as Lightning does, where it is another or watches a metric.
     """
-    usual = "step" if isinstance(setting, ScheduleConfig) else "epoch"
+    default_interval = "epoch"
     if isinstance(setting, ScheduleConfig):
+        default_interval = "step"
         if setting.needs_total_steps:
             setting = dataclasses.replace(setting, total_steps=total_steps())
         scheduler = setting.build(optimizer)
@@ -128,15 +160,17 @@ def build_module_schedule(
         scheduler = build_described(setting, LRScheduler, "schedule", optimizer)
     else:
         scheduler = setting(optimizer)
+
     if isinstance(scheduler, ReduceLROnPlateau):
         return {"scheduler": scheduler, "interval": interval or "epoch", "monitor": monitor}
+
     if interval is None and isinstance(scheduler, (CyclicLR, OneCycleLR)):
         warnings.warn(
             f"{type(scheduler).__name__} counts optimizer steps, but is stepped after each epoch. Pass "
             'schedule_interval="step", or "epoch" if that is meant.',
             stacklevel=2,
         )
-    return {"scheduler": scheduler, "interval": interval or usual}
+    return {"scheduler": scheduler, "interval": interval or default_interval}
 
 
 def learning_rate_of(setting: Any) -> float | None:
@@ -145,9 +179,12 @@ def learning_rate_of(setting: Any) -> float | None:
         return setting.learning_rate
     if is_description(setting):
         return (setting.get("init_args") or {}).get("lr")
-    if isinstance(setting, partial):  # made by `LightningCLI` from a class path
+    # `LightningCLI` makes one of these from a class path.
+    if isinstance(setting, partial):
         return setting.keywords.get("lr")
-    return setting.learning_rate if isinstance(setting, _AtRate) else None
+    if isinstance(setting, _AtRate):
+        return setting.learning_rate
+    return None
 
 
 def with_learning_rate(setting: Any, learning_rate: float) -> Any:
@@ -155,8 +192,12 @@ def with_learning_rate(setting: Any, learning_rate: float) -> Any:
     if isinstance(setting, OptimizerConfig):
         return dataclasses.replace(setting, learning_rate=learning_rate)
     if is_description(setting):
-        return {**setting, "init_args": {**(setting.get("init_args") or {}), "lr": learning_rate}}
-    return _AtRate(setting.function if isinstance(setting, _AtRate) else setting, learning_rate)
+        init_args = dict(setting.get("init_args") or {})
+        init_args["lr"] = learning_rate
+        return {**setting, "init_args": init_args}
+    if isinstance(setting, _AtRate):
+        return dataclasses.replace(setting, learning_rate=learning_rate)
+    return _AtRate(setting, learning_rate)
 
 
 def to_plain_setting(setting: Any) -> Any:
@@ -165,8 +206,7 @@ def to_plain_setting(setting: Any) -> Any:
         return {"class_path": setting["class_path"], "init_args": dict(setting.get("init_args") or {})}
     if not dataclasses.is_dataclass(setting) or isinstance(setting, (type, _AtRate, LeftOutFunction)):
         return None
-    values = {field.name: getattr(setting, field.name) for field in dataclasses.fields(setting)}
-    return {name: _plain(value) for name, value in values.items()}
+    return {field.name: _plain(getattr(setting, field.name)) for field in dataclasses.fields(setting)}
 
 
 def to_stored_setting(setting: Any) -> Any:
@@ -174,7 +214,9 @@ def to_stored_setting(setting: Any) -> Any:
     plain = to_plain_setting(setting)
     if plain is not None or setting is None:
         return plain
-    return describe_function(setting.function if isinstance(setting, _AtRate) else setting)
+    if isinstance(setting, _AtRate):
+        return describe_function(setting.function)
+    return describe_function(setting)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -195,23 +237,18 @@ def _as_setting(given: Any, config: type[Config], argument: str) -> Any:
     if left_out is not None:
         return left_out
     if isinstance(given, Mapping):
-        known = [field.name for field in dataclasses.fields(config)]
-        unknown = [name for name in given if name not in known]
-        if unknown:
-            near = _FIELDS_OF_TORCH.get(unknown[0]) if config is OptimizerConfig else None
-            advice = did_you_mean(unknown[0], known) if near is None else f" Use {near}."
-            raise ValueError(
-                f"`{argument}` has no {unknown[0]!r}.{advice} A dict has the fields of "
-                f"{config.__name__} ({', '.join(known)}), or 'class_path' and 'init_args'."
-            )
+        _require_fields(given, config, argument)
         return config(**given)
     if callable(given):
         return given
+
     if isinstance(given, (Optimizer, LRScheduler)):
-        name, of = type(given).__name__, "groups" if argument == "optimizer" else "optimizer"
+        name = type(given).__name__
+        parameter = _PARAMETERS_OF_FUNCTIONS[argument]
         raise TypeError(
             f"`{argument}` is a {name} object, but the model may still be moved or sharded. Pass a function that makes "
-            f"it: {argument}=lambda {of}: {name}({of}, ...), or {{'class_path': ..., 'init_args': {{...}}}}."
+            f"it: {argument}=lambda {parameter}: {name}({parameter}, ...), or "
+            "{'class_path': ..., 'init_args': {...}}."
         )
     raise TypeError(
         f"`{argument}` is a {type(given).__name__}, but expected is a {config.__name__}, a dict of its fields, a dict "
@@ -219,9 +256,28 @@ def _as_setting(given: Any, config: type[Config], argument: str) -> Any:
     )
 
 
+def _require_fields(given: Mapping[str, Any], config: type[Config], argument: str) -> None:
+    """Raise a ValueError for an entry that is not a field of the config, with the nearest one."""
+    fields = [field.name for field in dataclasses.fields(config)]
+    unknown = next((name for name in given if name not in fields), None)
+    if unknown is None:
+        return
+
+    advice = did_you_mean(unknown, fields)
+    if config is OptimizerConfig and unknown in _FIELDS_OF_TORCH:
+        advice = f" Use {_FIELDS_OF_TORCH[unknown]}."
+    raise ValueError(
+        f"`{argument}` has no {unknown!r}.{advice} A dict has the fields of "
+        f"{config.__name__} ({', '.join(fields)}), or 'class_path' and 'init_args'."
+    )
+
+
 def _plain(value: Any) -> Any:
+    """Return a value of a setting in types that a checkpoint can hold."""
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, (list, tuple, set, frozenset)) else value
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_plain(item) for item in value]
+    return value
