@@ -19,7 +19,9 @@ _INNER_WRAPPERS = {"FullyShardedDataParallel", "CheckpointWrapper"}
 
 def to_call(model: Any, wrapped: Any) -> Any:
     """Return `wrapped` if it is `model` or a wrapper of it, otherwise `model`, which has been replaced."""
-    return wrapped if unwrap_model(wrapped) is unwrap_model(model) else model
+    if unwrap_model(wrapped) is unwrap_model(model):
+        return wrapped
+    return model
 
 
 def unwrap_model(model: Any) -> Any:
@@ -35,7 +37,9 @@ def unwrap_model(model: Any) -> Any:
 
 def inside_compiled(model: Any) -> nn.Module | None:
     """Return the module that `torch.compile` wraps; None for others, also wrappers that forward to a compiled one."""
-    return model._orig_mod if type(model).__name__ == "OptimizedModule" else None
+    if type(model).__name__ == "OptimizedModule":
+        return model._orig_mod
+    return None
 
 
 def own_attribute(model: Any, name: str) -> Any:
@@ -44,7 +48,9 @@ def own_attribute(model: Any, name: str) -> Any:
     Unlike `getattr` it is not answered by a `__getattr__`, by which wrappers forward to an inner model.
     """
     is_own = name in vars(model) or hasattr(type(model), name)
-    return getattr(model, name) if is_own else None
+    if not is_own:
+        return None
+    return getattr(model, name)
 
 
 @contextlib.contextmanager
@@ -53,22 +59,28 @@ def without_inner_wrappers(model: Any) -> Iterator[Any]:
 
     Not safe while another thread calls the model.
     """
-    wrapped = [
-        (parent, name, child)
-        for parent in model.modules()
-        for name, child in parent.named_children()
-        if class_of(child).__name__ in _INNER_WRAPPERS
-    ]
+    # All are found before the first is removed, as `modules` walks through the model.
+    wrapped: list[tuple[nn.Module, str, nn.Module]] = []
+    for parent in model.modules():
+        for name, child in parent.named_children():
+            if _is_inner_wrapper(child):
+                wrapped.append((parent, name, child))
+
     for parent, name, child in wrapped:
-        inner: Any = child
-        while class_of(inner).__name__ in _INNER_WRAPPERS:
-            inner = next(iter(inner.children()))
+        # One wrapper may be inside another.
+        inner = child
+        while _is_inner_wrapper(inner):
+            inner = next(inner.children())
         setattr(parent, name, inner)
     try:
         yield model
     finally:
         for parent, name, child in wrapped:
             setattr(parent, name, child)
+
+
+def _is_inner_wrapper(module: nn.Module) -> bool:
+    return class_of(module).__name__ in _INNER_WRAPPERS
 
 
 def is_pretrained(model: Any) -> bool:
@@ -88,8 +100,11 @@ def base_of_adapter(model: Any) -> Any:
 
 def class_of(model: Any) -> type:
     """Return the original class of a model, also under that of `fully_shard`."""
-    first, *others = type(model).__mro__
-    return others[1] if others[0].__name__ == "FSDPModule" else first
+    own_class, *bases = type(model).__mro__
+    # It makes a class with two bases: its own, and the original.
+    if bases[0].__name__ == "FSDPModule":
+        return bases[1]
+    return own_class
 
 
 def overrides_mode(model: nn.Module) -> bool:
@@ -98,12 +113,12 @@ def overrides_mode(model: nn.Module) -> bool:
     Args:
         model: the model; torch's wrappers around it do not count.
     """
-    return any(
-        type(module).train is not nn.Module.train
-        or type(module).eval is not nn.Module.eval
-        or not vars(module).keys().isdisjoint(("train", "eval"))
-        for module in unwrap_model(model).modules()
-    )
+    for module in unwrap_model(model).modules():
+        by_class = type(module).train is not nn.Module.train or type(module).eval is not nn.Module.eval
+        by_attribute = not vars(module).keys().isdisjoint(("train", "eval"))
+        if by_class or by_attribute:
+            return True
+    return False
 
 
 def accepts_loss_kwargs(model: nn.Module) -> bool:
@@ -117,14 +132,17 @@ def accepts_loss_kwargs(model: nn.Module) -> bool:
 
 def signature_columns(model: nn.Module, label_names: Sequence[str]) -> list[str]:
     """Return the names that `model.forward` takes, and those that collators turn into labels."""
-    columns = list(inspect.signature(model.forward).parameters)
-    return columns + [name for name in dict.fromkeys(["label", "label_ids", *label_names]) if name not in columns]
+    parameters = inspect.signature(model.forward).parameters
+    # In this order, and each once.
+    return list(dict.fromkeys([*parameters, "label", "label_ids", *label_names]))
 
 
 def find_labels(model_class: type) -> list[str]:
     """As `transformers.utils.find_labels`: the arguments of `forward` that hold labels."""
     names = inspect.signature(model_class.forward).parameters
-    spans = {"start_positions", "end_positions"} if "QuestionAnswering" in model_class.__name__ else set()
+    spans: set[str] = set()
+    if "QuestionAnswering" in model_class.__name__:
+        spans = {"start_positions", "end_positions"}
     return [name for name in names if "label" in name or name in spans]
 
 
@@ -153,15 +171,20 @@ def _parameter_names(function: Any) -> frozenset[str] | None:
 
 def move(model: nn.Module, device: torch.device) -> None:
     """Move a model to a device, in place; weights that are shared stay shared, on devices of torch_xla too."""
+    # By torch's own method, as an override may not have the argument.
     places: dict[int, list[str]] = {}
-    for name, parameter in nn.Module.named_parameters(model, remove_duplicate=False):  # an override may lack it
+    for name, parameter in nn.Module.named_parameters(model, remove_duplicate=False):
         places.setdefault(id(parameter), []).append(name)
-    model.to(device)  # for torch_xla it makes new parameters, one for each place
+
+    # For torch_xla this makes new parameters, one for each place.
+    model.to(device)
+
     for first, *others in places.values():
+        shared = model.get_parameter(first)
         for name in others:
-            owner, _, last = name.rpartition(".")
-            if model.get_parameter(name) is not model.get_parameter(first):
-                setattr(model.get_submodule(owner), last, model.get_parameter(first))
+            if model.get_parameter(name) is not shared:
+                owner, _, attribute = name.rpartition(".")
+                setattr(model.get_submodule(owner), attribute, shared)
 
 
 def predicts_next_token(model: Any) -> bool:
@@ -175,11 +198,15 @@ def predicts_next_token(model: Any) -> bool:
     return _is_causal(type(model), loaded("transformers.models.auto.modeling_auto"))
 
 
-@functools.lru_cache(maxsize=64)  # called in steps
+@functools.lru_cache(maxsize=64)
 def _is_causal(model_class: type, auto: Any) -> bool:
+    """Return whether a class, or one that it inherits from, is causal. Cached, since every step may call it."""
     names = {base.__name__ for base in model_class.__mro__}
-    listed = set() if auto is None else set(auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
-    return bool(names & listed) or any(name.endswith("ForCausalLM") for name in names)
+    if any(name.endswith("ForCausalLM") for name in names):
+        return True
+    if auto is None:
+        return False
+    return not names.isdisjoint(auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
 
 
 def loss_shifts_labels(model: Any) -> bool:
@@ -191,7 +218,8 @@ def loss_shifts_labels(model: Any) -> bool:
     inner = base_of_adapter(model)
     if getattr(getattr(inner, "config", None), "is_encoder_decoder", False):
         return False
-    kind, library = getattr(inner, "loss_type", None), loaded("transformers.loss.loss_utils")
+    kind = getattr(inner, "loss_type", None)
+    library = loaded("transformers.loss.loss_utils")
     if library is None:
         return kind == "ForCausalLM"
     return library.LOSS_MAPPING.get(kind) is library.ForCausalLMLoss
