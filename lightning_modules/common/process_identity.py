@@ -22,7 +22,10 @@ def process_token() -> str:
     In a run of several processes the main one's token is broadcast once, so that all of them use the same folder.
     """
     pid = os.getpid()
-    _, start = _process_status(pid) or ("", 0)
+    start = 0
+    status = _process_status(pid)
+    if status is not None:
+        _, start = status
     return f"{_machine()}-{pid}-{start}"
 
 
@@ -35,7 +38,9 @@ def process_state(token: str) -> Literal["running", "ended", "elsewhere"]:
     known = _TOKEN.fullmatch(token)
     if known is None or known["machine"] != _machine() or os.name != "posix":
         return "elsewhere"
-    return "running" if _is_running(int(known["pid"]), int(known["start"])) else "ended"
+    if _is_running(int(known["pid"]), int(known["start"])):
+        return "running"
+    return "ended"
 
 
 def is_of_this_host(token: str) -> bool:
@@ -51,21 +56,27 @@ def _machine() -> str:
     """Identify the running system, and the container on Linux, by text for a file name that begins with the host's."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        system = f"{boot} {os.readlink('/proc/self/ns/pid')}"
+        namespace = os.readlink("/proc/self/ns/pid")
     except OSError:
         return _host()
-    return f"{_host()}-{hashlib.sha256(system.encode()).hexdigest()[:12]}"
+    system = hashlib.sha256(f"{boot} {namespace}".encode())
+    return f"{_host()}-{system.hexdigest()[:12]}"
 
 
 def _host() -> str:
-    return re.sub(r"[^A-Za-z0-9_]", "_", socket.gethostname())[:64] or "host"
+    """Return the host name with letters for a file name, and without the dash that separates parts of a token."""
+    name = re.sub(r"[^A-Za-z0-9_]", "_", socket.gethostname())
+    return name[:64] or "host"
 
 
 def _is_running(pid: int, start: int) -> bool:
+    """Return whether a process has not ended; without /proc any process of the same pid counts as it."""
     status = _process_status(pid)
     if status is not None:
         state, started = status
+        # Z is a process that has ended, and that its parent has not waited for; X one that is being removed.
         return state not in ("Z", "X") and started == start
+
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
