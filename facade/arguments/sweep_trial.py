@@ -150,7 +150,10 @@ def _read(text: str) -> ChildTrial:
 
 
 def apply_trial(args: Any) -> None:
-    """Set the values of the trial on training arguments under construction, and their output folder."""
+    """Set the values of the trial on training arguments under construction, and their output folder.
+
+    Outside of a sweep they stay as they are.
+    """
     trial = this_trial()
     if trial is None:
         return

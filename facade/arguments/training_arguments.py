@@ -20,6 +20,7 @@ from .process_view import ProcessView
 from .setters import Setters
 from .sharding_rules import loads_weights_once, warn_of_sharding
 from .support import raise_for_unsupported
+from .sweep_trial import apply_trial, note_applied
 from .unknown import NamesItsArguments, understand_old_names
 from .validation import raise_for_problems, warn_of_data_settings
 
@@ -117,10 +118,7 @@ class TrainingArguments(Setters, Serialization, ProcessView, NamesItsArguments):
     fsdp_plugin_args = None
 
     def __post_init__(self) -> None:
-        if "LIGHTRAINER_TRIAL" in os.environ:  # this script is a trial of a sweep
-            from .sweep_trial import apply_trial
-
-            apply_trial(self)
+        apply_trial(self)
         coerce(self, self._VALID_DICT_FIELDS)
         apply_launcher(self)
         raise_for_problems(self)
@@ -135,10 +133,7 @@ class TrainingArguments(Setters, Serialization, ProcessView, NamesItsArguments):
         self._export_deepspeed()
         if self.tf32 is not None and supports_tf32():
             set_tf32(self.tf32)
-        if "LIGHTRAINER_TRIAL" in os.environ:
-            from .sweep_trial import note_applied
-
-            note_applied(self)
+        note_applied(self)
 
     def _export_deepspeed(self) -> None:
         """Activate the DeepSpeed configuration for models of `transformers` loaded from now on."""

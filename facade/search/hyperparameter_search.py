@@ -11,7 +11,6 @@ from ...lightning_modules.common.libraries import is_installed
 from ...lightning_modules.common.suggestions import did_you_mean
 from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ..arguments.enums import HPSearchBackend
-from ..arguments.sweep_trial import VARIABLE
 from ..arguments.trial_values import apply
 from . import sweep_reports
 from .metric_objective import directions_of, metric_names, objective_from, objective_value, report_position
@@ -110,13 +109,11 @@ class HyperparameterSearch:
 
     def count_training(self) -> None:
         """Number this call of `train` in a script that is a trial of a sweep."""
-        if _in_sweep():
-            sweep_reports.count_training()
+        sweep_reports.count_training()
 
     def begin_training(self, state: TrainerState, trial: Any) -> None:
         """Record the folder of the trial, in its state and in the study, before anything is written into it."""
-        if _in_sweep():
-            sweep_reports.begin_training(self.trainer)
+        sweep_reports.begin_training(self.trainer)
         if self.current is not None and trial is not None:
             state.trial_name = os.path.basename(self.output_dir(str(self.trainer.args.output_dir), trial))
             state.is_hyper_param_search = True
@@ -124,7 +121,7 @@ class HyperparameterSearch:
 
     def note(self, metrics: dict[str, float], prefix: str) -> None:
         """Write down the metrics of an evaluation in a script that is a trial of a sweep."""
-        if _in_sweep() and prefix == "eval":
+        if prefix == "eval":
             sweep_reports.note(self.trainer, metrics)
 
     def report(self, trial: Any, step: int, metrics: dict[str, float]) -> None:
@@ -143,8 +140,7 @@ class HyperparameterSearch:
         """
         trainer = self.trainer
         search = self.current
-        if _in_sweep():
-            sweep_reports.report(trainer, step, metrics)
+        sweep_reports.report(trainer, step, metrics)
         if trainer.hp_search_backend is None or trial is None:
             return
         if search is None:  # `train(trial=...)` outside of a search
@@ -258,7 +254,3 @@ def _require_evaluation(trainer: Trainer) -> None:
     steps = (trainer.evaluate, trainer.get_eval_dataloader)
     if trainer.eval_dataset is None and all(getattr(step, "__module__", "").startswith(package) for step in steps):
         raise ValueError("hyperparameter_search judges trials by an evaluation: pass eval_dataset=... to the Trainer.")
-
-
-def _in_sweep() -> bool:
-    return VARIABLE in os.environ
