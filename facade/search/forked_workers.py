@@ -103,6 +103,8 @@ class _Pool:
             raise RuntimeError(f"{len(killed)} of {self.jobs} workers ended with exit code {killed[0]}.")
 
     def _work(self) -> None:
+        from ...lightning_modules.search.shared_study import optimize_together  # imports Lightning
+
         torch.set_num_threads(1)  # the parent's threads are gone after a fork
         if not self._take():
             return
@@ -119,7 +121,8 @@ class _Pool:
         callbacks = [*(self.options.get("callbacks") or []), stop_after_the_last]
         options = {**self.options, "n_trials": None, "callbacks": callbacks}
         try:
-            study.optimize(self.objective(self.search, study, Channel()), **options)
+            channel = Channel()
+            optimize_together(study, self.objective(self.search, study, channel), channel=channel, **options)
         except Exception as error:
             self.failures.put((_picklable(error), f"{type(error).__name__}: {error}"))
         if not stopped_here:  # an error, the timeout, or a callback ends the search: for all workers

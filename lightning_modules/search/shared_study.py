@@ -10,6 +10,7 @@ from typing import Any, Literal
 from ..common.suggestions import did_you_mean
 from ..internals.lightning_import import Callback
 from .channel import FAILURE, Channel, OtherProcessError, Outcome
+from .taken_trials import optimize_own, own_trial
 
 Objective = Callable[[Any], Any]
 _UNITS = ("steps", "epochs")
@@ -121,9 +122,9 @@ def _lead(study: Any, trials: _SharedTrials, result: Callable[[Any], Any] | None
     channel = trials.channel
     try:
         if channel.alone:
-            study.optimize(trials.run_alone, catch=trials.caught, **options)
+            optimize_own(study, trials.run_alone, catch=trials.caught, **options)
         else:
-            study.optimize(trials.lead, catch=(*trials.caught, _CaughtElsewhereError), **options)
+            optimize_own(study, trials.lead, catch=(*trials.caught, _CaughtElsewhereError), **options)
         found = None if result is None else result(study)
     except Exception as error:
         channel.broadcast(("stop", f"{type(error).__name__}: {error}"))
@@ -156,7 +157,8 @@ class _SharedTrials:
 
     def run_alone(self, trial: Any) -> Any:
         """Run the trial in the only process."""
-        value = self.objective(trial)
+        with own_trial(trial):
+            value = self.objective(trial)
         self.completed()
         return value
 
@@ -165,17 +167,18 @@ class _SharedTrials:
         import optuna
 
         self.channel.broadcast(("trial", None))
-        value, own = self._run(SharedTrial(trial, self.channel))
-        outcomes = self.channel.gather_outcomes(own)
-        if self.error is not None:
-            raise self.error
-        failed = [one for one in outcomes if one.kind == "failed"]
-        if failed:
-            trial.set_user_attr(FAILURE, failed[0].message)
-            kind = _CaughtElsewhereError if all(one.caught for one in failed) else OtherProcessError
-            raise kind(f"The trial failed in another process: {failed[0].message}")
-        if any(one.kind == "pruned" for one in outcomes):
-            raise optuna.TrialPruned()
+        with own_trial(trial):
+            value, own = self._run(SharedTrial(trial, self.channel))
+            outcomes = self.channel.gather_outcomes(own)
+            if self.error is not None:
+                raise self.error
+            failed = [one for one in outcomes if one.kind == "failed"]
+            if failed:
+                trial.set_user_attr(FAILURE, failed[0].message)
+                kind = _CaughtElsewhereError if all(one.caught for one in failed) else OtherProcessError
+                raise kind(f"The trial failed in another process: {failed[0].message}")
+            if any(one.kind == "pruned" for one in outcomes):
+                raise optuna.TrialPruned()
         self.completed()
         return value
 

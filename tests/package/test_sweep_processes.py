@@ -144,7 +144,7 @@ def test_a_sweep_that_was_suspended_continues_without_the_trial_that_another_one
 
     monkeypatch.setattr(trial_script.ScriptProcess, "wait", given_up_meanwhile)
     assert sweep(tmp_path, monkeypatch, EVALUATES, "--n-trials", "1") == 0
-    assert "run-0 was given to another process" in capsys.readouterr().err
+    assert "Trial 0 was given to another process" in capsys.readouterr().err
     assert [trial.state.name for trial in study_of(tmp_path).trials] == ["FAIL", "COMPLETE"]
 
 

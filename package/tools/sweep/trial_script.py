@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from optuna import TrialPruned
-from optuna.exceptions import UpdateFinishedTrialError
 
 from ...facade.arguments.sweep_trial import ChildTrial, TrialResult
 from ...facade.search import retries
 from ...facade.search.metric_objective import why_unusable
 from ...lightning_modules.common.redaction import shown_word
 from ...lightning_modules.common.suggestions import did_you_mean
+from ...lightning_modules.search.taken_trials import own_trial, require_own
 from .plan import SweepError, SweepPlan
 from .script_process import ScriptProcess, crash, was_killed
 
@@ -50,7 +50,7 @@ class Unusable(ScriptFailed):
 
 
 class Ended(BaseException):
-    """Leaves optuna's loop without a result: the trial is queued again, or another process has it."""
+    """Leaves optuna's loop without a result: the trial is queued again."""
 
 
 class ScriptRun:
@@ -85,17 +85,17 @@ class ScriptRun:
             TrialPruned: it was pruned.
             ScriptFailed: the script failed, or its process was killed too often.
             SweepError: the script cannot be a trial, whatever the values.
-            Ended: the trial is queued again, or another process has it.
+            Ended: the trial is queued again.
+            TrialTakenError: another process has it.
         """
-        try:
+        with own_trial(self.trial):
             retries.note_worker(self.study, self.trial)
             self.trial.set_user_attr(retries.LOG, str(self.log))
             values = self.plan.space.suggest(self.trial)
             self.trial.set_user_attr(retries.COMMAND, self._command(values))
             status = self._run_script(values)
+            require_own(self.trial)  # or the one that has it would be given up
             return self._judge(status)
-        except UpdateFinishedTrialError:
-            raise Ended(f"{self.name} was given to another process, as this one was suspended.") from None
 
     def stop(self) -> None:
         """Let the script write its checkpoint, and end."""
@@ -121,20 +121,10 @@ class ScriptRun:
                 self.process.stop()
             try:
                 while (status := self.process.wait(_SECONDS_BETWEEN_LOOKS)) is None:
-                    self._require_own()
+                    require_own(self.trial)
             finally:
                 self.process.kill()
-        self._require_own()
         return status
-
-    def _require_own(self) -> None:
-        """Raise if another process has given this trial up, as it saw no sign of life of this one.
-
-        Raises:
-            UpdateFinishedTrialError: it has.
-        """
-        if self.study.get_trials(deepcopy=False)[self.trial.number].state.is_finished():
-            raise UpdateFinishedTrialError
 
     def _command(self, values: dict[str, Value]) -> str:
         """Return the command of a sweep that has these values only."""

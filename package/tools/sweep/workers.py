@@ -25,6 +25,7 @@ from ...facade.search.samplers import make_pruner, make_sampler
 from ...facade.search.search_run import enqueue
 from ...facade.search.storages import database_address, open_storage
 from ...lightning_modules.search.channel import FAILURE
+from ...lightning_modules.search.taken_trials import TrialTakenError
 from .plan import SweepError, SweepPlan
 from .trial_script import Ended, ScriptFailed, ScriptRun, Unusable
 
@@ -228,7 +229,7 @@ class Sweep:
     def _run_one(self, study: Study, worker: int) -> None:
         try:
             study.optimize(lambda trial: self._objective(study, trial, worker), n_trials=1, catch=(ScriptFailed,))
-        except Ended as end:
+        except (Ended, TrialTakenError) as end:
             if not self.stopping.is_set():
                 print(f"\n{end}", file=sys.stderr)
 
