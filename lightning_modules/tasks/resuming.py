@@ -50,6 +50,7 @@ from .loader_positions import (
     position_state,
     restore_position,
 )
+from .missing_optimizer_states import explain_missing_optimizer_states
 from .upstream_faults import warn_of_upstream_faults
 
 _log = logging.getLogger(__name__)
@@ -71,9 +72,12 @@ class ResumingCallback(Callback):
         self._metrics: dict[str, Any] | None = None
         self._place = Place(0, 0)
         self._before_validation: dict[str, Any] | None = None
+        self._is_loaded = False
+        """Lightning has read the checkpoint of this run, or trains without one."""
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Let `ckpt_path` be a folder too, where Lightning would read and write its own files."""
+        self._is_loaded = False
         if _has_own_modules(trainer):
             _use_folder_reader(trainer)
 
@@ -90,6 +94,7 @@ class ResumingCallback(Callback):
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Keep the state of this process until the training starts, and settle the loops."""
+        self._is_loaded = True
         states = checkpoint.get(PROCESS_STATES) or {}
         if not _is_fitted(trainer) or not (states or _has_own_modules(trainer)):
             return
@@ -123,6 +128,7 @@ class ResumingCallback(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Go to the position in the data, and restore the generators."""
+        self._is_loaded = True
         for loader in epoch_loaders(trainer):
             loader.track()
             _use_folder_reader(trainer)  # which leaves states of loaders out of files of weights only
@@ -163,6 +169,11 @@ class ResumingCallback(Callback):
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Drop them."""
         self._before_validation = None
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Report why a checkpoint could not be loaded, where Lightning's error does not tell."""
+        if _is_fitted(trainer) and not self._is_loaded:
+            explain_missing_optimizer_states(trainer)
 
     def _restore_metrics(self, trainer: Trainer) -> None:
         """Restore the metrics logged last, and step the schedules that follow one if they had not been."""

@@ -6,8 +6,10 @@ Every rank writes what it saw of each way to `OUTPUT_FOLDER/WAY-rank<rank>.json`
 taken from that folder.
 """
 
+import contextlib
 import functools
 import json
+import logging
 import os
 import sys
 import warnings
@@ -22,10 +24,12 @@ warnings.filterwarnings("ignore")
 
 import torch
 from cpu_strategies import DeepSpeedOnCPU, FSDPOnCPU
+from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.strategies import ModelParallelStrategy
 from module_runs import make_trainer
 from torch import nn
+from torch.distributed.checkpoint import CheckpointException
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.utils.data import IterableDataset, TensorDataset
 
@@ -165,11 +169,45 @@ def refused() -> str:
     return "nothing"
 
 
+class SaveBeforeStep(Callback):
+    """Saves in the first batch, when there are gradients and no states of the optimizer."""
+
+    def __init__(self, file: Path):
+        self.file = file
+
+    def on_before_optimizer_step(self, trainer: Any, *args: Any) -> None:
+        if trainer.global_step == 0:
+            trainer.save_checkpoint(self.file)
+
+
+def reported_without_states(folder: Path) -> dict[str, list[str]]:
+    """Return what is logged where a checkpoint without optimizer states, and one with them, is resumed from."""
+    logged: dict[str, list[str]] = {}
+    handler = logging.Handler(logging.ERROR)
+    logging.getLogger("lightrainer").addHandler(handler)
+    for way in ("fsdp", "sharded", "sharded, one file"):
+        before, after = folder / f"{way}-before.ckpt", folder / f"{way}-after.ckpt"
+        fit(way, max_epochs=1, callbacks=[SaveBeforeStep(before)]).save_checkpoint(after)
+        for file in (before, after):
+            messages = logged[file.stem] = []
+            handler.emit = lambda record, messages=messages: messages.append(record.getMessage())  # type: ignore[method-assign]
+            with contextlib.suppress(Exception, CheckpointException):
+                fit(way, max_epochs=1, resume=file)
+                messages.append("resumed")
+    return logged
+
+
 def main() -> None:
     folder, ways = Path(sys.argv[1]), sys.argv[2:]
     torch.set_num_threads(1)
     for way in ways:
-        found: Any = refused() if way == "refused" else {**seen(way), **resumed(way, folder / way)}
+        found: Any
+        if way == "refused":
+            found = refused()
+        elif way == "without states":
+            found = reported_without_states(folder)
+        else:
+            found = {**seen(way), **resumed(way, folder / way)}
         (folder / f"{way}-rank{RANK}.json").write_text(json.dumps(found))
 
 

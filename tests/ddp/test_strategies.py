@@ -28,7 +28,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     folder = tmp_path_factory.mktemp("strategies")
     programs = [
         ("one", ["alone", "alone, large batches"], 1),
-        ("two", [*REPLICATED, *SPLIT, "refused"], 2),
+        ("two", [*REPLICATED, *SPLIT, "refused", "without states"], 2),
         ("four", ["both"], 4),
     ]
     programs += [("deepspeed", ZERO, 2)]
@@ -90,3 +90,16 @@ def test_a_model_that_is_not_split_is_refused(runs: Runs) -> None:
     for said in runs("refused"):
         assert "tensor_parallel_size=2, but no layer of Sequential is split" in str(said)
         assert "ModelParallelStrategy(data_parallel_size=2, tensor_parallel_size=1)" in str(said)
+
+
+def test_a_checkpoint_without_optimizer_states_is_reported(runs: Runs) -> None:
+    """Written in the first batch; Lightning's own errors are an IndexError and missing keys."""
+    for logged in runs("without states"):
+        for way, strategy in (
+            ("fsdp", "FSDPOnCPU"),
+            ("sharded", "ModelParallelStrategy"),
+            ("sharded, one file", "ModelParallelStrategy"),
+        ):
+            (message,) = logged[f"{way}-before"]
+            assert f"{way}-before.ckpt holds no optimizer states, so Lightning's {strategy} cannot load it" in message
+            assert logged[f"{way}-after"] == ["resumed"], "negative control"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from cpu_strategies import DeepSpeedOnCPU
+from cpu_strategies import DeepSpeedOnCPU, FSDPOnCPU
 from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch.callbacks import (
     BackboneFinetuning,
@@ -22,9 +22,11 @@ from lightning.pytorch.callbacks import (
     WeightAveraging,
 )
 from lightning.pytorch.plugins import MixedPrecision
+from lightning.pytorch.strategies import ModelParallelStrategy
 from module_world import make_trainer
 from resumed_world import EveryHook
 from torch import nn
+from torch.distributed.checkpoint import CheckpointException
 from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 
@@ -251,6 +253,11 @@ SETTINGS: dict[str, Setting] = {
         lambda: ModelPruning("l1_unstructured", amount=0.3, use_lottery_ticket_hypothesis=False)
     ),
     '`strategy="ddp"`': in_two_processes(lambda: "ddp"),
+    "FSDP": in_two_processes(lambda: FSDPOnCPU(state_dict_type="sharded")),
+    "`ModelParallelStrategy`": in_two_processes(lambda: ModelParallelStrategy(2, 1)),
+    "`ModelParallelStrategy`, one file": in_two_processes(
+        lambda: ModelParallelStrategy(2, 1, save_distributed_checkpoint=False)
+    ),
     "DeepSpeed ZeRO 2": in_two_processes(lambda: DeepSpeedOnCPU(stage=2, zero_allow_untested_optimizer=True)),
     "`bf16-mixed`, accumulation and `EMAWeightAveraging`": Setting(
         callbacks=lambda: [EMAWeightAveraging(decay=0.9)],
@@ -289,9 +296,13 @@ class Training:
     record: Record
     steps: int
     was_warned: bool
+    error: BaseException | None
+    """Why it could not be resumed."""
 
     def is_end_of(self, whole: "Training") -> bool:
         """Return whether everything that was done is as in the uninterrupted training."""
+        if self.error is not None:
+            return False
         pairs = (
             (self.module.read, whole.module.read),
             (self.record.rates, whole.record.rates),
@@ -330,26 +341,48 @@ def fitted(setting: Setting, callbacks: list[Callback], ckpt_path: Path | None =
     heard = Heard()
     logger = logging.getLogger("lightrainer")
     logger.addHandler(heard)
+    error = None
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        trainer.fit(module, ckpt_path=ckpt_path, **loaders)
+        try:
+            trainer.fit(module, ckpt_path=ckpt_path, **loaders)
+        except (Exception, CheckpointException) as raised:
+            if ckpt_path is None:
+                raise
+            error = raised
     logger.removeHandler(heard)
     of_lightning = [str(one.message) for one in caught if "dataloader is not resumable" in str(one.message)]
-    return Training(module, record, trainer.global_step, bool(heard.messages or of_lightning))
+    return Training(module, record, trainer.global_step, bool(heard.messages or of_lightning), error)
+
+
+FIRST = "000 in a batch.ckpt"
+"""Written before the first step."""
 
 
 @dataclass
 class Verdict:
-    """What resuming from the checkpoints of a place gave: how many are exact, and how many others were warned of."""
+    """What resuming from the checkpoints of a place gave.
+
+    Attributes:
+        exact: how many gave what the uninterrupted training did.
+        warned: how many others were warned of.
+        refused: those that could not be loaded, which was reported.
+        silent: those that differ without a warning.
+    """
 
     exact: int = 0
     warned: int = 0
+    refused: list[str] = field(default_factory=list)
     silent: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
         if self.silent:
             return "differs silently"
-        return "warns" if self.warned else "exact"
+        if self.warned:
+            return "warns"
+        if self.refused == [FIRST]:
+            return "error before step 1"
+        return "error" if self.refused else "exact"
 
 
 class Saving(EveryHook):
@@ -378,10 +411,12 @@ def walk(setting: Setting, folder: Path) -> dict[str, Verdict]:
         resumed = fitted(setting, [], file)
         if all(gather_objects(resumed.is_end_of(whole))):
             verdict.exact += 1
-        elif any(gather_objects(resumed.was_warned)):
-            verdict.warned += 1
-        else:
+        elif not any(gather_objects(resumed.was_warned)):
             verdict.silent.append(file.name)
+        elif resumed.error is not None:
+            verdict.refused.append(file.name)
+        else:
+            verdict.warned += 1
     return found
 
 
