@@ -53,7 +53,7 @@ def is_persistent(study: Any) -> bool:
 
 
 def note_worker(study: Any, trial: Any) -> None:
-    """Record the process that runs a trial, so that others can tell if it is gone."""
+    """Record the process that runs a trial, so that others can tell if it has ended."""
     if is_persistent(study):
         trial.set_user_attr(WORKER, [trial.number, process_token()])
 
@@ -69,7 +69,7 @@ def owner_of(trial: Trial, *, renew: bool = False) -> str:
 
     Args:
         trial: the trial, in its study.
-        renew: make a new owner, for a folder of its own.
+        renew: make a new owner, for a separate folder.
     """
     if renew or not isinstance(trial.user_attrs.get(_OWNER), str):
         trial.set_user_attr(_OWNER, uuid.uuid4().hex)

@@ -119,7 +119,7 @@ class SearchRun:
         self.pruner: Any = None
         """The pruner of the study, in the first process; None if it prunes nothing."""
         self.is_over = False
-        """True while the best run is trained once more: nothing is reported then."""
+        """True while the best run is trained again: nothing is reported then."""
 
     def run(self, trial: Any, start: Start) -> float | list[float]:
         """Train once with the values of a trial.

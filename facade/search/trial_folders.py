@@ -91,7 +91,7 @@ class RunFolders:
         self._names: dict[Any, str] = {}
 
     def name(self, trial: Any, number: Any = None) -> str:
-        """Return the folder of a trial; a retry has that of the trial it goes on with.
+        """Return the folder of a trial; a retry has that of the trial that it resumes.
 
         Args:
             trial: the trial.

@@ -175,7 +175,7 @@ def _add_run(add: Callable[..., Any]) -> None:
         type=whole(),
         default=3,
         metavar="N",
-        help="give up after so many failures before the first completed trial (%(default)s)",
+        help="failures before the first completed trial after which the sweep ends (%(default)s)",
     )
     add("--retry-failed", action="store_true", help="run trials that failed in an earlier start again")
     add(
@@ -195,7 +195,7 @@ def _add_run(add: Callable[..., Any]) -> None:
         "--gpus-per-trial",
         type=whole(0),
         metavar="N",
-        help="GPUs of its own for each trial; by default as many as --launcher starts processes, or one, shared where "
+        help="GPUs for each trial, not shared; by default as many as --launcher starts processes, or one, shared where "
         "there are more workers than GPUs; with one worker all of them",
     )
     add("--remove-pruned", action="store_true", help="remove the folders of pruned trials")

@@ -52,7 +52,7 @@ class SweepPlan(Namespace):
     timeout: float | None
     max_retry: int
     max_failures: int
-    """The sweep ends after so many failures before the first completed trial."""
+    """Number of failures before the first completed trial after which the sweep ends."""
     retry_failed: bool
     """Run trials that failed in an earlier start again."""
     heartbeat: float

@@ -66,7 +66,7 @@ class ScriptProcess:
         )
 
     def wait(self, seconds: float | None = None) -> int | None:
-        """Return the exit status, or 128 and the number of a signal; None if it still runs after so many seconds."""
+        """Return the exit status, or 128 and the number of a signal; None if it still runs after `seconds`."""
         try:
             return self._process.wait(seconds)
         except subprocess.TimeoutExpired:

@@ -341,7 +341,7 @@ class Sweep:
                 print(f"  {what}: {path}")
             for name, value in run.hyperparameters.items():
                 print(f"  {name} = {value}")
-            print(f"  once more: {trial.user_attrs.get(retries.COMMAND, 'unknown')}")
+            print(f"  train it again: {trial.user_attrs.get(retries.COMMAND, 'unknown')}")
         print(f"report: {page}")
         return 0
 
