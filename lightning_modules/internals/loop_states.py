@@ -178,18 +178,6 @@ def _marks_of_used_up(trainer: Trainer) -> list[bool]:
     return []
 
 
-def load_loader_states(trainer: Trainer, states: list[dict[str, Any]]) -> None:
-    """Load the states that Lightning has saved of loaders with `state_dict` and `load_state_dict`.
-
-    Args:
-        trainer: has its loaders.
-        states: from `take_loader_states`.
-    """
-    stateful = [loader for loader in train_loaders(trainer) if hasattr(loader, "load_state_dict")]
-    for loader, state in zip(stateful, states, strict=True):
-        loader.load_state_dict(state)
-
-
 def set_batches_done(trainer: Trainer, done: int) -> None:
     """Set how many batches of the current epoch are done, where those that follow are of another size."""
     current: Any = trainer.fit_loop.epoch_loop.batch_progress.current

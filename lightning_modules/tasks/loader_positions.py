@@ -19,7 +19,6 @@ from ..internals.loop_states import (
     Place,
     begin_reading_anew,
     count_read_ahead,
-    load_loader_states,
     loaders_used_up,
     place_in_loops,
     set_batches_done,
@@ -132,7 +131,8 @@ def restore_position(
     states = list(position.get("states", [None] * len(loaders)))
     if len(states) != len(loaders):
         _log.warning(
-            "The checkpoint was written with %s training loaders, and there are %s now: they begin their epoch again.",
+            "The checkpoint was written with %s training loaders, and there are %s now: none is restored to its state, "
+            "and each skips as many batches as were trained in this epoch.",
             len(states),
             len(loaders),
         )
@@ -184,7 +184,17 @@ def _resume_other_loaders(
     if not states or (is_next_epoch and not all(map(_has_order_to_restore, stateful))):
         return
 
-    load_loader_states(trainer, states)
+    if len(states) != len(stateful):
+        _log.warning(
+            "The checkpoint has the states of %s training loaders, and %s have a state now: none is restored, and they "
+            "begin their epoch again.",
+            len(states),
+            len(stateful),
+        )
+        return
+    for loader, state in zip(stateful, states, strict=True):
+        loader.load_state_dict(state)
+
     if not is_next_epoch:
         begin_reading_anew(trainer)
         return

@@ -7,7 +7,7 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities import CombinedLoader
-from module_world import make_trainer, points, same_weights
+from module_world import Net, make_trainer, points, same_weights, seeded
 from resumed_world import Events, EveryHook, Following, Noisy, Plain, Stream
 from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 
@@ -202,6 +202,46 @@ def test_resumed_stateful_loader(tmp_path):
 
     found, count = differences(tmp_path, Module, make_data, [saved], limit_val_batches=0)
     assert (found, count) == ({}, 9)
+
+
+class InOrder(LossModule):
+    """Records which batch of an unshuffled epoch it gets."""
+
+    def __init__(self):
+        super().__init__(seeded(Net))
+        self.read = []
+
+    def training_step(self, batch, batch_idx):
+        first = batch.get("a", batch)
+        self.read.append(int(first.pop("index")[0]) // 8)
+        return self.model(**first)["loss"]
+
+
+class Stateful(DataLoader):
+    """A loader of another library, which has a state."""
+
+    def state_dict(self):
+        return {"loads": 0}
+
+    def load_state_dict(self, state):
+        raise AssertionError("a state that may be of another loader")
+
+
+@pytest.mark.parametrize(
+    ("make_loader", "first_batch"),
+    [(lambda data: build_loader(data, batch_size=8), 2), (lambda data: Stateful(data, batch_size=8), 0)],
+    ids=["own", "stateful"],
+)
+def test_resumed_with_another_number_of_loaders(tmp_path, caplog, make_loader, first_batch):
+    """No state is that of a loader now: loaders of this library skip what was trained, others begin again."""
+    data = [{**row, "index": torch.tensor(index)} for index, row in enumerate(points(32))]
+    saved = ModelCheckpoint(tmp_path, filename="{step}", every_n_train_steps=2, save_top_k=-1)
+    fitted(InOrder(), make_loader(data), [saved], max_epochs=1)
+    loaders = {"a": make_loader(data), "b": make_loader(data)}
+    resumed, _, trainer = fitted(InOrder(), loaders, [], tmp_path / "step=2.ckpt", max_epochs=1)
+    assert "none is restored" in caplog.text
+    assert resumed.read == [first_batch, first_batch + 1]
+    assert trainer.global_step == 4
 
 
 class Reading(Plain):
