@@ -37,7 +37,10 @@ def epoch_loaders(trainer: Trainer) -> list[EpochLoader]:
 
 
 def position_state(trainer: Trainer) -> Any:
-    """Return the position in the loaders, and in a step that is not complete, in plain values and tensors."""
+    """Return the position in the loaders, and in a step that is not complete, in plain values and tensors.
+
+    A loader that began again has no state of the batches before that; `began_again` tells whether one is unused.
+    """
     place = place_in_loops(trainer)
     unused = count_read_ahead(trainer) + _in_work(trainer)
     position: dict[str, Any] = {"layout": _layout(trainer), "unused": unused}
@@ -48,6 +51,10 @@ def position_state(trainer: Trainer) -> Any:
         position["states"] = [
             _state_of(loader, place, unused, is_used_up) for loader, is_used_up in zip(loaders, used_up, strict=True)
         ]
+        position["began_again"] = any(
+            is_used_up and isinstance(loader, EpochLoader) and loader.handed_out < unused
+            for loader, is_used_up in zip(loaders, used_up, strict=True)
+        )
     if place.done % trainer.accumulate_grad_batches and not place.at_end:
         position["step"] = step_so_far(trainer)
         position["step_in_work"] = _in_work(trainer) > 0
@@ -146,6 +153,11 @@ def restore_position(
     else:
         _resume_loaders(trainer, place, _in_present_batches(trainer, place, position, states))
         set_loaders_used_up(trainer, position.get("used_up", []))
+        if position.get("began_again"):
+            _log.warning(
+                "The checkpoint was written in the middle of a batch, and a shorter stream had begun again just after "
+                "it: its last batch before that is left out. Resume from a checkpoint of a whole batch."
+            )
     if "step" in position and _layout(trainer) == position["layout"]:
         load_step(trainer.lightning_module, position["step"])
     if position.get("step_in_work"):

@@ -166,6 +166,10 @@ def loader(count: int = len(ROWS), **options: Any) -> Any:
     return build_loader(Noisy(count), batch_size=4, sampler=RandomSampler(Noisy(count)), seed=3, **options)
 
 
+def stream_loader(count: int = len(ROWS)) -> Any:
+    return build_loader(Stream(count), batch_size=4)
+
+
 def stateful_loader() -> Any:
     from torchdata.stateful_dataloader import StatefulDataLoader
 
@@ -236,6 +240,7 @@ SETTINGS: dict[str, Setting] = {
     "a worker": Setting(data=lambda: data_module(num_workers=1)),
     "`build_loader`, another author's module": Setting(module=Own, data=loader),
     "a dict of `build_loader`": Setting(data=lambda: {"a": loader(), "b": loader(9)}),
+    "a dict of streams": Setting(data=lambda: {"a": stream_loader(), "b": stream_loader(9)}),
     "`StatefulDataLoader` of torchdata": Setting(module=lambda: Ours({"name": "linear"}), data=stateful_loader),
     "`DataLoader` of torch": Setting(data=lambda: DataLoader(Plain(), batch_size=4, shuffle=True)),
     "`EarlyStopping`": with_callback(lambda: EarlyStopping("val_loss", patience=9)),

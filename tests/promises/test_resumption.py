@@ -14,7 +14,7 @@ pytestmark = pytest.mark.filterwarnings("default")
 
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs" / "user" / "lightning.md"
-CHOICE = ["`ReduceLROnPlateau` on `val_loss`", "a dict of `build_loader`", "`BackboneFinetuning`"]
+CHOICE = ["`ReduceLROnPlateau` on `val_loss`", "a dict of streams", "`BackboneFinetuning`"]
 """Rows of `make test`."""
 WITH_DEEPSPEED = ["DeepSpeed ZeRO 2"]
 needs_deepspeed = pytest.mark.skipif(
