@@ -39,25 +39,13 @@ class ScriptProcess:
     def __init__(
         self, plan: SweepPlan, values: dict[str, Value], trial: ChildTrial, output: IO[bytes], gpus: str | None
     ) -> None:
-        from ...facade import Seq2SeqTrainingArguments
-
-        known = set()
-        if plan.values_as == "arguments":
-            known = {field.name for field in fields(Seq2SeqTrainingArguments)}
-        trial.values = {name: value for name, value in values.items() if name in known}
-        options = {name: value for name, value in values.items() if name not in known}
-        variables = {}
-        if plan.values_as == "environment":
-            variables = options
-        else:
-            trial.options = options
-            trial.sets_fields = plan.values_as == "arguments"
-            trial.words = _option_words(options, plan.space.flags())
+        variables = _hand_out(values, plan, trial)
         words = [word.replace("{run}", trial.run_name) for word in plan.passed_on]
+
         # Python runs the keeper without site-packages, so that it starts in no time.
-        command = [sys.executable, "-I", "-S", str(_KEEPER), *plan.command, *words, *trial.words]
+        keeper = [sys.executable, "-I", "-S", str(_KEEPER)]
         self._process = subprocess.Popen(
-            command,
+            [*keeper, *plan.command, *words, *trial.words],
             env=_environment(trial, variables, gpus),
             stdin=subprocess.PIPE,
             stdout=output,
@@ -121,6 +109,24 @@ def set_objective(plan: SweepPlan) -> None:
     plan.metric = [answer["metric"]]
     plan.direction = plan.direction or ["maximize" if answer["greater_is_better"] else "minimize"]
     print(f"Objective: {plan.goal}. {answer['why']}", file=sys.stderr)
+
+
+def _hand_out(values: dict[str, Value], plan: SweepPlan, trial: ChildTrial) -> dict[str, Value]:
+    """Add values to the trial in the form in which the script gets them; return those that become variables."""
+    from ...facade import Seq2SeqTrainingArguments
+
+    if plan.values_as == "environment":
+        return values
+
+    # TrainingArguments take their own values by themselves; all others are options.
+    trial.sets_fields = plan.values_as == "arguments"
+    known: set[str] = set()
+    if trial.sets_fields:
+        known = {field.name for field in fields(Seq2SeqTrainingArguments)}
+    trial.values = {name: value for name, value in values.items() if name in known}
+    trial.options = {name: value for name, value in values.items() if name not in known}
+    trial.words = _option_words(trial.options, plan.space.flags())
+    return {}
 
 
 def _environment(trial: ChildTrial, variables: dict[str, Value], gpus: str | None) -> dict[str, str]:

@@ -165,15 +165,21 @@ class ScriptRun:
         evaluations = self._counted(result.values)
         self._report(evaluations)
 
+        # A script that was ended from outside has no result: its retry resumes where it was.
         is_stopped = self.stopping.is_set() and status != 0
         if is_stopped or was_killed(status):
             if not retries.may_retry(self.study, self.trial.number, self.plan.max_retry):
                 raise ScriptFailed(f"its process was killed {self.plan.max_retry + 1} times")
             retries.give_up(self.study, self.trial.number, self.plan.max_retry)
-            raise Ended(f"{self.name} was stopped." if is_stopped else f"{self.name} was killed, and is retried.")
+            if is_stopped:
+                raise Ended(f"{self.name} was stopped.")
+            raise Ended(f"{self.name} was killed, and is retried.")
+
+        # The script cannot be a trial, whatever the values.
         if result.refused is not None:
             raise SweepError(result.refused)
         self._require_effect(result.rates)
+
         if result.pruned is not None:
             if self.plan.remove_pruned:
                 for folder in result.claimed:

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,12 +32,16 @@ from .trial_script import Ended, ScriptFailed, ScriptRun, Unusable
 if TYPE_CHECKING:
     from optuna import Study, Trial
 
+    from ...facade.search.hyperparameters import BestRun
+
 _TAIL = 2000
 """Characters of a log that are shown."""
 _SECONDS_TO_CLAIM = 10.0
 """Time in which a process claims a trial that it has added to the study; usually it takes milliseconds."""
 _SECONDS_BETWEEN_LOOKS = 2.0
 """Interval in which other processes' trials are looked at."""
+_STATES = {"running": "RUNNING", "failed": "FAIL", "pruned": "PRUNED", "interrupted": "INTERRUPTED"}
+"""States that a progress bar shows, by their words."""
 
 
 class Progress:
@@ -78,23 +82,25 @@ class Progress:
             return
         self._updated = time.monotonic()
         states = self._states()
+        texts = self._texts(states)
+        self._bar.n = self._done(states)
+        self._bar.set_postfix(texts, refresh=False)
+
+        # A file gets no line a second.
+        if now or sys.stderr.isatty() or self._shown != (self._bar.n, texts):
+            self._shown = (self._bar.n, texts)
+            self._bar.refresh()
+
+    def _texts(self, states: Counter[str]) -> dict[str, Any]:
+        """Return what is shown beside the number of trials: the best one, and the numbers of those in other states."""
         texts: dict[str, Any] = {}
         if len(self.study.directions) == 1 and states["COMPLETE"]:
             best = self.study.best_trial
             texts = {"best": f"{best.value:.5g}", "by": _name_of(best)}
-        for word, state in (
-            ("running", "RUNNING"),
-            ("failed", "FAIL"),
-            ("pruned", "PRUNED"),
-            ("interrupted", "INTERRUPTED"),
-        ):
+        for word, state in _STATES.items():
             if states[state]:
                 texts[word] = states[state]
-        self._bar.n = self._done(states)
-        self._bar.set_postfix(texts, refresh=False)
-        if now or sys.stderr.isatty() or self._shown != (self._bar.n, texts):  # no line a second in a file
-            self._shown = (self._bar.n, texts)
-            self._bar.refresh()
+        return texts
 
     def _states(self) -> Counter[str]:
         """Count the states of the trials that were run in this study."""
@@ -318,6 +324,7 @@ class Sweep:
             page = str(write_report(self.study, self.plan.folder))
         except Exception as error:  # must not hide the result
             page = f"none, as it cannot be written: {type(error).__name__}: {error}"
+
         trials = self.study.get_trials(deepcopy=False)
         waiting = sum(trial.state.name == "WAITING" for trial in trials)
         if waiting:
@@ -329,21 +336,27 @@ class Sweep:
         except ValueError as error:
             print(f"{error}\nLogs: {self.plan.folder}. --retry-failed runs failed trials again.", file=sys.stderr)
             return 1
+
         failed = retries.failures(trials)
         if failed:
             print(f"failed trials ({len(failed)}; --retry-failed runs them again):{retries.listed(failed)}")
         self._warn_of_equal_values(trials)
         places = places_of(self.study)
-        for run in best if isinstance(best, list) else [best]:
+        runs = best if isinstance(best, list) else [best]
+        for run in runs:
             trial = trials[int(run.run_id)]
-            print(f"best: {_name_of(trial)}, {', '.join(self.plan.metric)} = {run.objective} ({self.plan.goal})")
-            for what, path in places.get(trial.number, {}).items():
-                print(f"  {what}: {path}")
-            for name, value in run.hyperparameters.items():
-                print(f"  {name} = {value}")
-            print(f"  train it again: {trial.user_attrs.get(retries.COMMAND, 'unknown')}")
+            self._print_best(run, trial, places.get(trial.number, {}))
         print(f"report: {page}")
         return 0
+
+    def _print_best(self, run: BestRun, trial: FrozenTrial, places: Mapping[str, str]) -> None:
+        """Print one of the best runs: its value, its files, its parameters, and the command that trains it again."""
+        print(f"best: {_name_of(trial)}, {', '.join(self.plan.metric)} = {run.objective} ({self.plan.goal})")
+        for what, path in places.items():
+            print(f"  {what}: {path}")
+        for name, value in run.hyperparameters.items():
+            print(f"  {name} = {value}")
+        print(f"  train it again: {trial.user_attrs.get(retries.COMMAND, 'unknown')}")
 
     def _warn_of_equal_values(self, trials: Sequence[FrozenTrial]) -> None:
         """Warn if trials with other parameters have the same value: a script that reads none of them does that."""
