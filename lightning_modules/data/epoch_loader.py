@@ -15,7 +15,7 @@ from ..common.safe_serialization import UnsafeValueError
 from ..common.seeding import capture_host_rng, restore_host_rng
 from .batch_samplers import SkippingBatchSampler
 from .iteration import batches_of
-from .loader_state import Resumption, go_on_after, is_between_epochs
+from .loader_state import Resumption, is_between_epochs, restore_own_now
 from .rng_discovery import drawing_parts, own_states
 from .samplers import IterableShard, SharedOrderSampler
 from .worker_state import (
@@ -400,7 +400,7 @@ class EpochLoader(DataLoader):
         """Start the next epoch as after one that ended in this `state_dict`, with persistent workers restored."""
         self.order_seed = state["next_seed"]
         self.had_workers(state.get("workers"))
-        go_on_after(state, self)
+        restore_own_now(state, self)
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override] - a generator is all that a loop needs
         resumption, self._resumption = self._resumption, None

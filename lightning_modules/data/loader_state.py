@@ -56,7 +56,7 @@ class Resumption:
         if self.state["ended"] or not self.state["before"]:
             reading.fetch(batches)
 
-        restore_own(self.state.get("own_now"), *drawing_parts(loader))
+        restore_own_now(self.state, loader)
         if self.is_exact or self.state["handed_out"] > 0:
             restore_host_rng(generators_now)
         if self.on_ready is not None and self.is_exact:
@@ -183,8 +183,8 @@ def restore_generators(state: dict[str, Any], loader: Any) -> None:
     restore_own(state.get("own"), *drawing_parts(loader))
 
 
-def go_on_after(state: dict[str, Any], loader: Any) -> None:
-    """Set the generators of collator and dataset to their states at the end of a `state_dict`."""
+def restore_own_now(state: dict[str, Any], loader: Any) -> None:
+    """Restore the generators of the loader's collator and dataset to their states when a `state_dict` was taken."""
     restore_own(state.get("own_now"), *drawing_parts(loader))
 
 
@@ -229,7 +229,7 @@ def begin_again(loader: Any, state: dict[str, Any]) -> None:
 def begin_after(loader: Any, state: dict[str, Any]) -> None:
     """Set the loader's own generators to the end of that iteration."""
     _set(loader, state["generators_now"])
-    restore_own(state.get("own_now"), *drawing_parts(loader))
+    restore_own_now(state, loader)
 
 
 def _own(loader: Any) -> list[torch.Generator]:
