@@ -1,4 +1,4 @@
-"""Folders that belong to one owner: whoever makes a folder leaves its name in it."""
+"""Folders that belong to one owner, whose name is in a file of the folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Callbacks of Lightning that do not resume exactly, and where: said when such a checkpoint is loaded."""
+"""Callbacks of Lightning that do not resume exactly, and from which checkpoints; a warning names them on loading."""
 
 from __future__ import annotations
 
