@@ -129,12 +129,15 @@ class LossModule(OptimizerModule):
         log_separator: str = "_",
         train_loss_on_epoch: bool = False,
     ) -> None:
+        watched = monitor
+        if watched is None:
+            watched = f"val{log_separator}loss"
         super().__init__(
             model,
             optimizer=optimizer,
             schedule=schedule,
             parameter_rules=parameter_rules,
-            monitor=f"val{log_separator}loss" if monitor is None else monitor,
+            monitor=watched,
             schedule_interval=schedule_interval,
             label_names=label_names,
             neftune_noise_alpha=neftune_noise_alpha,
@@ -153,6 +156,10 @@ class LossModule(OptimizerModule):
         self._batch: Any = None
         self._not_logged: set[str] = set()
         self._set_metrics(metrics, train_metrics)
+
+        described: dict[str, Any] = {}
+        if is_description(loss_fn):
+            described["loss_fn"] = loss_fn
         self.keep_hyperparameters(
             optimizer=to_stored_setting(self.optimizer_config),
             schedule=to_stored_setting(self.schedule_config),
@@ -165,7 +172,7 @@ class LossModule(OptimizerModule):
             shard_layers=self.shard_layers,
             log_separator=log_separator,
             train_loss_on_epoch=train_loss_on_epoch,
-            **({"loss_fn": loss_fn} if is_description(loss_fn) else {}),
+            **described,
         )
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -178,13 +185,19 @@ class LossModule(OptimizerModule):
         losses: list[torch.Tensor] = []
         numbers: list[Any] = []
         for index, part in self._parts(batch):
-            if part is None:  # in the mode "max_size", after the end of a loader
+            # In the mode "max_size" there are no batches after the end of a loader.
+            if part is None:
                 continue
             items = self._items(part)
             loss, outputs = self.compute_loss(part, items)
             losses.append(loss)
-            numbers.append(self._note_trained(part, items, loss, outputs, index))
-        return losses[0] if len(losses) == 1 else _weighted_mean(losses, numbers)
+
+            number = self._note_trained(part, items, loss, outputs, index)
+            numbers.append(number)
+
+        if len(losses) == 1:
+            return losses[0]
+        return _weighted_mean(losses, numbers)
 
     def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> torch.Tensor:
         """Compute the loss of a batch."""
@@ -201,14 +214,20 @@ class LossModule(OptimizerModule):
         The model is called as in the training, but with all of a tuple if `forward` requires every part, as none of
         them is a label then.
         """
-        named = isinstance(batch, Mapping)
-        if not named and needs_all(self.model, batch):
-            arguments, keywords = as_arguments(tuple(batch) if isinstance(batch, (tuple, list)) else (batch,))
+        has_names = isinstance(batch, Mapping)
+        if not has_names and needs_all(self.model, batch):
+            parts = tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)
+            arguments, keywords = as_arguments(parts)
             outputs = self.model(*arguments, **keywords)
         else:
-            withheld = self.loss_fn is not None or (self.label_smoothing and not named)
-            outputs = self.call_model(batch, without=self.label_names if withheld else ())
-        return self.predictions_of(outputs) if self.loss_fn is None else outputs
+            withheld: Sequence[str] = ()
+            if self.loss_fn is not None or (self.label_smoothing and not has_names):
+                withheld = self.label_names
+            outputs = self.call_model(batch, without=withheld)
+
+        if self.loss_fn is not None:
+            return outputs
+        return self.predictions_of(outputs)
 
     def compute_loss(self, batch: Any, items: torch.Tensor | None = None) -> tuple[torch.Tensor, Any]:
         """As `Trainer.compute_loss`: the loss of a batch, and the output of the model; the method to override.
@@ -224,18 +243,28 @@ class LossModule(OptimizerModule):
             labels = self._labels(batch)
             outputs = self.call_model(batch, without=self.label_names)
             return self.loss_fn(outputs, labels), outputs
-        labels = self._named_labels(batch) if self.label_smoothing else None
-        further = {}
+
+        keywords: dict[str, Any] = {}
         if items is not None:
-            items = further["num_items_in_batch"] = self._divisor(items)
-        outputs = self.call_model(batch, without=() if labels is None else ("labels",), **further)
+            items = self._divisor(items)
+            keywords["num_items_in_batch"] = items
+
+        # Smoothed labels are compared here, so that the model need not compute its own loss.
+        labels = self._named_labels(batch) if self.label_smoothing else None
         if labels is None:
+            outputs = self.call_model(batch, **keywords)
             return self.read_loss(outputs, batch, items), outputs
+        outputs = self.call_model(batch, without=("labels",), **keywords)
+        return self._smoothed_loss(outputs, labels), outputs
+
+    def _smoothed_loss(self, outputs: Any, labels: torch.Tensor) -> torch.Tensor:
+        """Return the loss of the logits in an output, by `label_smoothing`."""
         self._require_classes()
+        if isinstance(outputs, torch.Tensor):
+            outputs = (outputs,)
         smoother = LabelSmoother(epsilon=self.label_smoothing)
-        alone = (outputs,) if isinstance(outputs, torch.Tensor) else outputs
         counted = self._divisor(self._count_labels(labels))
-        return smoother(alone, labels, shift_labels=self._predicts_next_token(), num_items_in_batch=counted), outputs
+        return smoother(outputs, labels, shift_labels=self._predicts_next_token(), num_items_in_batch=counted)
 
     def call_model(self, batch: Any, *, without: Sequence[str] = (), **further: Any) -> Any:
         """Return the output of the model for a batch.
@@ -247,10 +276,10 @@ class LossModule(OptimizerModule):
         """
         if isinstance(batch, Mapping):
             arguments: tuple[Any, ...] = ()
-            named = {name: value for name, value in self.model_inputs(batch).items() if name not in without}
+            keywords = {name: value for name, value in self.model_inputs(batch).items() if name not in without}
         else:
-            arguments, named = self.positional_inputs(batch, labels=not without)
-        keywords = {**named, **further}
+            arguments, keywords = self.positional_inputs(batch, labels=not without)
+        keywords = {**keywords, **further}
         try:
             return self.model(*arguments, **keywords)
         except TypeError as error:
@@ -272,7 +301,9 @@ class LossModule(OptimizerModule):
             Positional and keyword arguments.
         """
         inputs, last = split_labels(batch)
-        return ((*inputs, last), {}) if labels and last is not None else as_arguments(inputs)
+        if labels and last is not None:
+            return (*inputs, last), {}
+        return as_arguments(inputs)
 
     def read_loss(self, outputs: Any, batch: Any, items: torch.Tensor | None) -> torch.Tensor:
         """Return the loss in the output of the model, if labels are not smoothed."""
@@ -285,10 +316,14 @@ class LossModule(OptimizerModule):
 
     def backward(self, loss: torch.Tensor, *args: Any, **kwargs: Any) -> None:
         """As Lightning's, but every item of a step counts the same, also in losses of a subclass's `training_step`."""
-        is_own = not self.window.has_current
-        if is_own and self.automatic_optimization:
-            mean = loss * self.trainer.accumulate_grad_batches  # by which Lightning has divided it
-            counted = self._items_of_loss(self._batch, None, None) if self._is_part_of_step() else None
+        # No method of this class has computed the loss, so nothing has added it to the step.
+        is_of_subclass = not self.window.has_current
+        if is_of_subclass and self.automatic_optimization:
+            counted = None
+            if self._is_part_of_step():
+                counted = self._items_of_loss(self._batch, None, None)
+            # Lightning has divided it.
+            mean = loss * self.trainer.accumulate_grad_batches
             self._add_to_step(mean, counted)
         super().backward(loss, *args, **kwargs)
 
@@ -308,22 +343,35 @@ class LossModule(OptimizerModule):
         return predictions_in(outputs, _not_predicted(self.model))
 
     def _set_metrics(self, metrics: Any, train_metrics: Any) -> None:
-        self.metrics = None if metrics is None else as_batch_metrics(metrics)
-        chosen = self.metrics if train_metrics is True else train_metrics or None
-        self.train_metrics = None if chosen is None else as_batch_metrics(chosen)
-        for given in (self.metrics, self.train_metrics):
-            if given is not None:
-                _require_no_loss(given.value_names())
-        self._counted = {name: StageMetrics(self.metrics) for name in ("val", "test")}
-        self._counted["train"] = StageMetrics(self.train_metrics)
+        self.metrics = None
+        if metrics is not None:
+            self.metrics = as_batch_metrics(metrics)
+
+        self.train_metrics = None
+        if train_metrics is True:
+            train_metrics = self.metrics
+        if train_metrics:
+            self.train_metrics = as_batch_metrics(train_metrics)
+
+        for chosen in (self.metrics, self.train_metrics):
+            if chosen is not None:
+                _require_no_loss(chosen.value_names())
+        self._counted = {
+            "train": StageMetrics(self.train_metrics),
+            "val": StageMetrics(self.metrics),
+            "test": StageMetrics(self.metrics),
+        }
 
     @stop_iteration_surfaces
     def _evaluated(self, stage: str, batch: Any, batch_idx: int, loader: int) -> torch.Tensor:
         if self.attached_trainer is None:
-            return self.compute_loss(batch, self._items(batch))[0]
+            loss, _ = self.compute_loss(batch, self._items(batch))
+            return loss
+
+        # Samples that are repeated for other processes are cut off; but every process takes every step.
         counting = self._counting(stage, batch, batch_idx, loader)
         if counting is not None:
-            batch = cut_batch(batch, max(counting, 1))  # every process takes every step
+            batch = cut_batch(batch, max(counting, 1))
         loss, outputs = self.compute_loss(batch, self._items(batch))
         self._note_evaluated(stage, batch, loader, loss, outputs, counting)
         return loss
@@ -345,18 +393,24 @@ class LossModule(OptimizerModule):
         """
         if self.attached_trainer is None:
             return None
-        counted = self._items_of_loss(batch, items, outputs) if self._is_part_of_step() else None
-        loss_so_far = self._add_to_step(loss, counted)
+        counted = None
+        if self._is_part_of_step():
+            counted = self._items_of_loss(batch, items, outputs)
+
         name = f"train{self.log_separator}loss"
-        self.log(name, loss_so_far, prog_bar=True, batch_size=find_batch_size(batch))
+        size = find_batch_size(batch)
+        loss_so_far = self._add_to_step(loss, counted)
+        self.log(name, loss_so_far, prog_bar=True, batch_size=size)
         if self.train_loss_on_epoch:
-            size = self._size_in_all(find_batch_size(batch))
-            self.log(f"{name}_epoch", loss, on_step=False, on_epoch=True, sync_dist=True, batch_size=size)
+            size_in_all = self._size_in_all(size)
+            self.log(f"{name}_epoch", loss, on_step=False, on_epoch=True, sync_dist=True, batch_size=size_in_all)
+
+        # What is logged for each loader.
         if loader is None:
             return counted
         if self._several("train"):
             own_name = self._name_in_logs("train", "loss", loader)
-            self.log(own_name, loss, batch_size=find_batch_size(batch), add_dataloader_idx=False)
+            self.log(own_name, loss, batch_size=size, add_dataloader_idx=False)
         self._count("train", loader, batch, loss, outputs, counts=True)
         return counted
 
@@ -365,7 +419,10 @@ class LossModule(OptimizerModule):
         self, stage: str, batch: Any, loader: int, loss: torch.Tensor, outputs: Any, counting: int | None
     ) -> None:
         name = self._name_in_logs(stage, "loss", loader)
-        size = self._size_in_all(find_batch_size(batch) if counting is None else counting)
+        size = counting
+        if size is None:
+            size = find_batch_size(batch)
+        size = self._size_in_all(size)
         self.log(name, loss, prog_bar=True, batch_size=size, sync_dist=True, add_dataloader_idx=False)
         self._count(stage, loader, batch, loss, outputs, counts=counting != 0)
 
@@ -374,44 +431,68 @@ class LossModule(OptimizerModule):
 
     def _size_in_all(self, size: int | None) -> int | None:
         """Return the size of a batch times the processes, as Lightning rounds the mean of these sizes over them."""
-        return None if size is None else size * self.trainer.world_size
+        if size is None:
+            return None
+        return size * self.trainer.world_size
 
     def _counting(self, stage: str, batch: Any, batch_idx: int, index: int) -> int | None:
         """Return the number of samples of a batch that are not repeated, if some are."""
-        loaders = self._loaders(stage)
-        if isinstance(loaders, (Mapping, list, tuple)):
-            loaders = list(loaders.values() if isinstance(loaders, Mapping) else loaders)[index]
+        loader = self._loaders(stage)
+        if isinstance(loader, Mapping):
+            loader = list(loader.values())
+        if isinstance(loader, (list, tuple)):
+            loader = loader[index]
         own = data_share(self.trainer)
-        return samples_that_count(loaders, batch, batch_idx, own.share, own.shares)
+        return samples_that_count(loader, batch, batch_idx, own.share, own.shares)
 
     def _count(self, stage: str, loader: int, batch: Any, loss: torch.Tensor, outputs: Any, *, counts: bool) -> None:
-        if self._counted[stage].metrics is not None:
-            predictions, shift = self.predictions_of(outputs), self._predicts_next_token()
-            further = {"inputs": batch, "loss": loss.detach(), "shift": shift, "counts": counts}
-            self._counted[stage].update(stage, loader, predictions, self._labels(batch), **further)
+        """Update the metrics of a stage with a batch."""
+        if self._counted[stage].metrics is None:
+            return
+        self._counted[stage].update(
+            stage,
+            loader,
+            self.predictions_of(outputs),
+            self._labels(batch),
+            inputs=batch,
+            loss=loss.detach(),
+            shift=self._predicts_next_token(),
+            counts=counts,
+        )
 
     def _labels(self, batch: Any) -> Any:
         if not isinstance(batch, Mapping):
             inputs, labels = split_labels(batch)
-            return inputs[0] if labels is None and self._compares_with_input() else labels
+            if labels is None and self._compares_with_input():
+                return inputs[0]
+            return labels
+
         labels = tuple(batch.get(label) for label in self.label_names)
-        return labels[0] if len(labels) == 1 else labels
+        if len(labels) == 1:
+            return labels[0]
+        return labels
 
     def _named_labels(self, batch: Any) -> Any:
         """Return the column `labels`, which the Trainer API counts and smooths for all `label_names`."""
-        return batch.get("labels") if isinstance(batch, Mapping) else self._labels(batch)
+        if isinstance(batch, Mapping):
+            return batch.get("labels")
+        return self._labels(batch)
 
     def _compares_with_input(self) -> bool:
         """Return whether a batch without labels is compared with itself."""
         return self.loss_fn is not None
 
     def _loaders(self, stage: str) -> Any:
-        return self.trainer.train_dataloader if stage == "train" else getattr(self.trainer, f"{stage}_dataloaders")
+        if stage == "train":
+            return self.trainer.train_dataloader
+        return getattr(self.trainer, f"{stage}_dataloaders")
 
     def _several(self, stage: str) -> int:
         """Return the number of loaders in a collection; 0 for a loader alone."""
         loaders = self._loaders(stage)
-        return len(loaders) if isinstance(loaders, (Mapping, list, tuple)) else 0
+        if isinstance(loaders, (Mapping, list, tuple)):
+            return len(loaders)
+        return 0
 
     def _parts(self, batch: Any) -> list[tuple[int | None, Any]]:
         """Return the batches of the training loaders, which Lightning combines, with the index of each loader.
@@ -419,16 +500,17 @@ class LossModule(OptimizerModule):
         A mapping with other names than the loaders have is a batch of one of them, which an override passes on. A
         `compute_loss` of a subclass gets the batches of all loaders at once, to compute one loss of them.
         """
-        if type(self).compute_loss is not LossModule.compute_loss:
-            has_several = self.attached_trainer is not None and self._several("train") > 0
-            return [(None if has_several else 0, batch)]
-        loaders = None if self.attached_trainer is None else self._loaders("train")
-        if isinstance(loaders, (list, tuple)):
-            return list(enumerate(batch))
-        if not isinstance(loaders, Mapping):
+        if self.attached_trainer is None or self._several("train") == 0:
             return [(0, batch)]
-        is_combined = isinstance(batch, Mapping) and loaders.keys() == batch.keys()
-        return list(enumerate(batch.values())) if is_combined else [(None, batch)]
+        if type(self).compute_loss is not LossModule.compute_loss:
+            return [(None, batch)]
+
+        loaders = self._loaders("train")
+        if not isinstance(loaders, Mapping):
+            return list(enumerate(batch))
+        if isinstance(batch, Mapping) and loaders.keys() == batch.keys():
+            return list(enumerate(batch.values()))
+        return [(None, batch)]
 
     @stop_iteration_surfaces
     def _log_metrics(self, stage: str) -> None:
@@ -463,12 +545,16 @@ class LossModule(OptimizerModule):
         if name in self._not_logged:
             return
         self._not_logged.add(name)
-        kind = f"tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
+        kind = type(value).__name__
+        if isinstance(value, torch.Tensor):
+            kind = f"tensor of shape {tuple(value.shape)}"
         _log.warning("%s is a %s, which cannot be logged. Read it in `module.metric_values`.", name, kind)
 
     def _items(self, batch: Any) -> torch.Tensor | None:
         """Return the number of labels that count, if the model takes it."""
-        labels = self._named_labels(batch) if self.loss_fn is None else None
+        if self.loss_fn is not None:
+            return None
+        labels = self._named_labels(batch)
         if not isinstance(labels, torch.Tensor) or not self._wants_items():
             return None
         return NotedItems.of(self._count_labels(labels))
@@ -492,23 +578,30 @@ class LossModule(OptimizerModule):
         return labels
 
     def _count_labels(self, labels: torch.Tensor) -> torch.Tensor:
-        shifted = self.label_smoothing and self._predicts_next_token()
-        return (labels[..., 1:] if shifted else labels).ne(-100).sum()
+        """Return the number of labels that count for the loss; smoothing drops the first one of a row."""
+        if self.label_smoothing and self._predicts_next_token():
+            labels = labels[..., 1:]
+        return labels.ne(-100).sum()
 
     def _divisor(self, items: torch.Tensor) -> torch.Tensor:
         """Return at least 1 for a batch of several, so that the loss of one without items is 0, not 0 / 0."""
-        return items.clamp(min=1) if self._is_part_of_step() else items
+        if self._is_part_of_step():
+            return items.clamp(min=1)
+        return items
 
     def _is_part_of_step(self) -> bool:
         """Return whether an optimizer step has several batches, in this process or others."""
         trainer = self.attached_trainer
         if trainer is None or not trainer.training:
             return False
-        return trainer.world_size * batches_per_step(trainer) * (self._several("train") or 1) > 1
+        loaders = self._several("train") or 1
+        return trainer.world_size * batches_per_step(trainer) * loaders > 1
 
     def _wants_items(self) -> bool:
-        if self._asked[0] != id(self.model):  # cached, as every step needs it
-            self._asked = (id(self.model), accepts_loss_kwargs(base_of_adapter(self.model)))
+        """Return whether the model takes the number of items; cached, as every step needs it."""
+        if self._asked[0] != id(self.model):
+            wants_items = accepts_loss_kwargs(base_of_adapter(self.model))
+            self._asked = (id(self.model), wants_items)
         return self._asked[1]
 
     def _add_to_step(self, loss: torch.Tensor, counted: torch.Tensor | None) -> torch.Tensor:
@@ -534,7 +627,8 @@ def _weighted_mean(losses: list[torch.Tensor], numbers: list[Any]) -> torch.Tens
         return torch.stack(losses).mean()
     weights = torch.stack(numbers).to(losses[0].dtype)
     stacked = torch.stack(losses)
-    stacked = torch.where(weights > 0, stacked, torch.zeros_like(stacked))  # the mean over no items is NaN
+    # The mean over no items is NaN.
+    stacked = torch.where(weights > 0, stacked, torch.zeros_like(stacked))
     return (stacked * weights).sum() / weights.sum().clamp(min=1)
 
 
@@ -546,7 +640,9 @@ def _require_parameters(
     try:
         signature.bind(*arguments, **keywords)
     except TypeError:
-        labels = "the last part are the labels" if arguments else "the batch has labels that the model does not take"
+        labels = "the batch has labels that the model does not take"
+        if arguments:
+            labels = "the last part are the labels"
         raise TypeError(
             f"{type(model).__name__}.forward{signature} does not take ({describe_batch(arguments or keywords)}): "
             f"{error}. If {labels}, pass a `loss_fn`, such as nn.CrossEntropyLoss(): the model is then given the "
