@@ -17,6 +17,7 @@ from .metric_objective import look_up, objective_value, report_position
 
 if TYPE_CHECKING:
     from optuna import Trial
+    from torch.optim import Optimizer
 
     from .. import Trainer
 
@@ -77,12 +78,19 @@ def note(trainer: Trainer, metrics: dict[str, float]) -> None:
     if trainer.is_world_process_zero():
         position = report_position(trainer.state, trainer.state.global_step, trial.unit)
         result = _with_evaluation(trial, metrics, position, str(trainer.args.output_dir))
-        groups = [] if trainer.optimizer is None else trainer.optimizer.param_groups
-        for name in trial.values.keys() & _SET_BY.keys():
-            values = [group.get(_SET_BY[name]) for group in groups]
-            if values and None not in values:
-                result.rates[name] = [float(value) for value in values]
+        if trainer.optimizer is not None:
+            result.rates.update(_rates(trial, trainer.optimizer))
         result.write(trial.result)
+
+
+def _rates(trial: ChildTrial, optimizer: Optimizer) -> dict[str, list[float]]:
+    """Return the values that the optimizer's groups have for training arguments of the trial, by argument."""
+    rates: dict[str, list[float]] = {}
+    for name in trial.values.keys() & _SET_BY.keys():
+        values: list[Any] = [group.get(_SET_BY[name]) for group in optimizer.param_groups]
+        if values and None not in values:
+            rates[name] = [float(value) for value in values]
+    return rates
 
 
 def report(trainer: Trainer, step: int, metrics: dict[str, float]) -> None:
@@ -211,11 +219,14 @@ def _is_pruned(trial: ChildTrial, metrics: Mapping[str, float], position: int | 
     training = _process.training
     if trial.pruner == "none" or position is None or trial.training not in (None, training):
         return False
+
+    # Steps of two trainings cannot be compared.
     if _process.compared not in (None, training):
         problem = "The script evaluates in more than one training: say which one --pruner compares, with --training N."
         run_on_first(lambda: _refuse(trial, problem))
         raise RefusedBySweep(problem)
     _process.compared = training
+
     if not run_on_first(lambda: _should_prune(trial, position, value)):
         return False
     print(f"This trial is pruned at {trial.unit[:-1]} {position}: {trial.metrics[0]} is {value:.6g}.", file=sys.stderr)
@@ -227,6 +238,7 @@ def _should_prune(trial: ChildTrial, position: int, value: float) -> bool:
         _process.in_study = _trial_in_study(trial)
     in_study = _process.in_study
     result = TrialResult.read(trial.result)
+
     # A retry reports what the interrupted process evaluated before its checkpoint, too.
     reports = {at: values[0] for at, values, training in result.values if training == _process.training}
     reports[position] = value
@@ -234,6 +246,7 @@ def _should_prune(trial: ChildTrial, position: int, value: float) -> bool:
         if at is not None and at <= position and at not in _process.reported:
             _process.reported.add(at)
             in_study.report(reported, at)
+
     is_pruned = in_study.should_prune()
     if is_pruned:
         result.pruned = f"{trial.unit[:-1]} {position}"

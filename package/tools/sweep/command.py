@@ -22,6 +22,9 @@ from typing import Any
 from ..command_line import CommandParser, positive, whole
 from .plan import SweepError, SweepPlan
 
+_TRIALS = 20
+"""Number of trials by default; of a grid all points."""
+
 _DESCRIPTION = """\
 Run a script with a Trainer, or with one of Lightning, many times, each time with other values, to find the best. The
 script is not changed: TrainingArguments apply the values by themselves, whatever the script passes; parameters that
@@ -80,7 +83,7 @@ def _add_search(add: Callable[..., Any]) -> None:
         "--n-trials",
         type=whole(),
         metavar="N",
-        help="trials of the study, earlier ones included (20; of a grid all points)",
+        help=f"trials of the study, earlier ones included ({_TRIALS}; of a grid all points)",
     )
     add(
         "--values-as",
@@ -244,10 +247,12 @@ def _complete_space(plan: SweepPlan) -> None:
     if plan.values_as == "arguments":
         plan.space = space.fitted(Seq2SeqTrainingArguments)
     plan.space.check_enqueued()
+
     plan.points = plan.space.grid() if is_grid else []
     if plan.points:
         plan.n_trials = min(plan.n_trials or len(plan.points), len(plan.points))
-    plan.n_trials = plan.n_trials or 20
+    plan.n_trials = plan.n_trials or _TRIALS
+
     for given, fitted in zip(space.parameters, plan.space.parameters, strict=True):
         if given != fitted:
             print(
