@@ -44,13 +44,17 @@ def data_share(trainer: Trainer | None) -> DataShare:
         ValueError: the strategy does not say which processes read the same, or they are not successive.
     """
     if trainer is None:
-        return DataShare(dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else DataShare()
+        if not dist.is_initialized():
+            return DataShare()
+        return DataShare(dist.get_rank(), dist.get_world_size())
 
-    rank, world_size = trainer.global_rank, trainer.world_size
+    rank = trainer.global_rank
+    world_size = trainer.world_size
     name = type(trainer.strategy).__name__
     try:
         counted = trainer.distributed_sampler_kwargs
-    except (KeyError, RuntimeError) as error:  # raised by torch where the mesh lacks the dimension "data_parallel"
+    except (KeyError, RuntimeError) as error:
+        # torch raises these for a mesh without the dimension "data_parallel".
         raise ValueError(
             f"{name}.distributed_sampler_kwargs failed: {error}. DataModule asks it which processes read the same "
             'batches. Name a dimension of the device mesh "data_parallel", or override that property.'
@@ -58,11 +62,14 @@ def data_share(trainer: Trainer | None) -> DataShare:
 
     if counted is None:
         return DataShare()
-    found = DataShare(rank, world_size, world_size // counted["num_replicas"] or 1)
-    if (found.share, found.shares) != (counted["rank"], counted["num_replicas"]):
+
+    # The class knows successive copies only, so its counts have to be those of the strategy.
+    copies = max(world_size // counted["num_replicas"], 1)
+    share = DataShare(rank, world_size, copies)
+    if (share.share, share.shares) != (counted["rank"], counted["num_replicas"]):
         raise ValueError(
             f"{name}.distributed_sampler_kwargs is {counted} in process {rank} of {world_size}. DataModule shares the "
             "data out where successive processes read the same batches, equally many of them each. Make "
             '"data_parallel" the first dimension of the device mesh, or pass loaders of your own instead.'
         )
-    return found
+    return share

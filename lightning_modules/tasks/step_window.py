@@ -23,15 +23,18 @@ _log = logging.getLogger(__name__)
 
 def batches_per_step(trainer: Trainer) -> int:
     """As `gradient_accumulation_steps`; 1 where the strategy accumulates by itself."""
-    return 1 if trainer.strategy.handles_gradient_accumulation else trainer.accumulate_grad_batches
+    if trainer.strategy.handles_gradient_accumulation:
+        return 1
+    return trainer.accumulate_grad_batches
 
 
 def ends_step(trainer: Trainer) -> bool:
     """Return whether Lightning takes an optimizer step after the current batch."""
     progress = trainer.fit_loop.epoch_loop.batch_progress
     ready = progress.current.ready
-    over = progress.is_last_batch or ready >= trainer.num_training_batches
-    return over or ready % trainer.accumulate_grad_batches == 0
+    if progress.is_last_batch or ready >= trainer.num_training_batches:
+        return True
+    return ready % trainer.accumulate_grad_batches == 0
 
 
 class _Items(NamedTuple):
@@ -102,23 +105,35 @@ class StepWindow:
         loss = loss.detach()
         before = self._with_current
         if items is None:
-            mean = loss if before.mean is None else before.mean + (loss - before.mean) / (self.batches + 1)
+            mean = loss
+            if before.mean is not None:
+                mean = before.mean + (loss - before.mean) / (self.batches + 1)
             self._with_current = before._replace(mean=mean)
             return mean
 
+        # Counts are exact in these, unlike in half precision.
         dtype = torch.float64 if loss.dtype == torch.float64 else torch.float32
         items = items.to(dtype)
         share = items if share is None else share.to(dtype)
-        self._weight = share if self._weight is None else self._weight + share
-        loss = torch.where(share > 0, loss, torch.zeros_like(loss))  # the mean over no items is NaN
+        if self._weight is None:
+            self._weight = share
+        else:
+            self._weight = self._weight + share
+
+        # The mean over no items is NaN.
+        loss = torch.where(share > 0, loss, torch.zeros_like(loss))
         if before.mean is None or before.items is None:
-            self._with_current = _Losses(loss, _Items(items, loss * share, unit=items.clamp(min=1)))
+            first = _Items(items, loss * share, unit=items.clamp(min=1))
+            self._with_current = _Losses(loss, first)
             return loss
 
         number = before.items.number + items
         total = before.items.total + loss * share
         mean = before.mean + (loss - before.mean) * (items / number.clamp(min=1))
-        unit = number.clamp(min=1) if self.batches == 0 else before.items.unit
+        # Several losses of the first batch make up the unit together.
+        unit = before.items.unit
+        if self.batches == 0:
+            unit = number.clamp(min=1)
         self._with_current = _Losses(mean, _Items(number, total, unit))
         return mean
 
@@ -149,13 +164,16 @@ class StepWindow:
         if self.batches == 0:
             return
         finished_loss, items = self._counted
-        factor: Any = divisor / self.batches
+        factor: float | torch.Tensor = divisor / self.batches
         if items is not None:
             number = items.number.clamp(min=1)
             factor = divisor * items.unit / number
             finished_loss = items.total / number
+
+        # A single batch is in its own unit already.
         if self.batches > 1 or divisor > 1:
-            _scale([parameter.grad for parameter in parameters if parameter.grad is not None], factor)
+            gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+            _scale(gradients, factor)
         self.clear()
         self.finished_loss = finished_loss
 
@@ -179,7 +197,8 @@ class StepWindow:
         mean = values.get("loss")
         items = None
         if mean is not None and "_items" in values:
-            total = values.get("_total", mean * values["_items"])  # version 0.1.0 did not save it
+            # Version 0.1.0 did not save the total.
+            total = values.get("_total", mean * values["_items"])
             items = _Items(values["_items"], total, values["_unit"])
 
         self.batches = state["batches"]
@@ -190,15 +209,21 @@ class StepWindow:
 def step_so_far(trainer: Trainer) -> dict[str, Any]:
     """Return the state of an incomplete step: gradients of this process, and the `StepWindow`."""
     module = trainer.lightning_module
-    window = getattr(module, "window", None)
-    named = ((name, parameter.grad) for name, parameter in module.named_parameters())
-    gradients = {name: own_part(gradient) for name, gradient in named if gradient is not None}
+    gradients: dict[str, torch.Tensor] = {}
+    for name, parameter in module.named_parameters():
+        if parameter.grad is not None:
+            gradients[name] = own_part(parameter.grad)
     if not gradients:
-        said = (
-            "A checkpoint inside of a step of %s batches lacks their gradients, hidden by %s: save after whole steps."
+        _log.warning(
+            "A checkpoint inside of a step of %s batches lacks their gradients, hidden by %s: save after whole steps.",
+            trainer.accumulate_grad_batches,
+            type(trainer.strategy).__name__,
         )
-        _log.warning(said, trainer.accumulate_grad_batches, type(trainer.strategy).__name__)
-    return {"gradients": gradients, "window": window.state_dict() if isinstance(window, StepWindow) else None}
+
+    # Modules of other libraries have no window.
+    window = getattr(module, "window", None)
+    state = window.state_dict() if isinstance(window, StepWindow) else None
+    return {"gradients": gradients, "window": state}
 
 
 def load_step(module: Any, step: dict[str, Any]) -> None:
@@ -217,9 +242,14 @@ def load_step(module: Any, step: dict[str, Any]) -> None:
         window.load_state_dict(step["window"], module.device)
 
 
-def _scale(gradients: list[torch.Tensor], factor: Any) -> None:
-    if not gradients or (isinstance(factor, float) and factor == 1.0):
+def _scale(gradients: list[torch.Tensor], factor: float | torch.Tensor) -> None:
+    """Multiply gradients by a factor, in place; a factor on a device is not read."""
+    if isinstance(factor, float) and factor == 1.0:
         return
     with torch.no_grad():
-        for gradient in map(own_part, gradients):
-            gradient.mul_(factor.to(gradient.device) if isinstance(factor, torch.Tensor) else factor)
+        for gradient in gradients:
+            own = own_part(gradient)
+            if isinstance(factor, torch.Tensor):
+                own.mul_(factor.to(own.device))
+            else:
+                own.mul_(factor)
