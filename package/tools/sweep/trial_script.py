@@ -94,7 +94,7 @@ class ScriptRun:
             values = self.plan.space.suggest(self.trial)
             self.trial.set_user_attr(retries.COMMAND, self._command(values))
             status = self._run_script(values)
-            require_own(self.trial)  # or the one that has it would be given up
+            require_own(self.trial)  # the end of its script is not that of the trial any more
             return self._judge(status)
 
     def stop(self) -> None:
