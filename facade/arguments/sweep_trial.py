@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
+from ...callbacks._files import write_whole
 from ...lightning_modules.common.claimed_folder import claim_folder, is_claimed
 from ...lightning_modules.common.local_paths import is_address
 from ...lightning_modules.common.metric_directions import known_direction
@@ -48,9 +49,7 @@ class TrialResult:
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write the file, so that a reader finds the old content or the new one."""
-        partial = Path(f"{os.fspath(path)}.partial")
-        partial.write_text(json.dumps(asdict(self)))
-        os.replace(partial, path)
+        write_whole(path, json.dumps(asdict(self)).encode())
 
 
 @dataclass(kw_only=True)

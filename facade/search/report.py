@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from ...callbacks._files import write_whole
 from ...lightning_modules.common.libraries import is_installed
 from .retries import COMMAND, FOLDER, LOG, failures, interrupted, state_of
 
@@ -48,10 +49,11 @@ def write_report(study: Study, folder: str | os.PathLike[str]) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     rows = table(study)
     best = _best_trials(study)
-    _replace(folder / "best.json", json.dumps(_summary(study, best), indent=2, default=str, allow_nan=False) + "\n")
-    _replace(folder / "trials.csv", _as_csv(rows))
+    summary = json.dumps(_summary(study, best), indent=2, default=str, allow_nan=False)
+    write_whole(folder / "best.json", f"{summary}\n".encode())
+    write_whole(folder / "trials.csv", _as_csv(rows).encode())
     page = folder / "report.html"
-    _replace(page, _page(study, rows, {trial.number for trial in best}, folder))
+    write_whole(page, _page(study, rows, {trial.number for trial in best}, folder).encode())
     logger.info("The report of the search is in %s.", page)
     return page
 
@@ -181,13 +183,6 @@ def _columns(rows: Iterable[Row]) -> list[str]:
     for row in rows:
         columns.update(dict.fromkeys(row))
     return list(columns)
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write a file, so that a reader finds the old content or the new one."""
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, path)
 
 
 # --- the page
