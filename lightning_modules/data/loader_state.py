@@ -99,11 +99,16 @@ class Resumption:
         if isinstance(loader.dataset, IterableDataset):
             return self._in_stream(loader, skip, workers)
 
-        blanks = 0 if workers is None else next_worker(workers)
+        # The workers before the next one get empty batches, since torch asks them in turn.
+        blanks = 0
+        if workers is not None:
+            blanks = next_worker(workers)
         loader.skip(skip, blanks)
         batches = self._resumed(loader, workers)
-        if loader.num_workers == 0:  # otherwise their first batches have been drawn
-            loader.batch_sampler.peek()  # the draws of the sampler belong to the start
+
+        # The draws of the sampler belong to the start. With workers their first batches have been drawn by now.
+        if loader.num_workers == 0:
+            loader.batch_sampler.peek()
         return skip_items(batches, blanks)
 
     def _in_stream(self, loader: Any, skip: int, workers: dict[str, Any] | None) -> Iterator[Any]:
@@ -147,13 +152,18 @@ class Resumption:
     def _workers_before(self) -> int:
         """Return how many workers read before the interruption."""
         workers = self.state.get("workers")
-        return 0 if workers is None else workers["workers"]
+        if workers is None:
+            return 0
+        return workers["workers"]
 
     def _workers(self, loader: Any, name: str = "workers") -> dict[str, Any] | None:
+        """Return the states of the workers; None if other numbers of them read a map-style dataset before and now."""
         state = self.state.get(name)
-        if state is None or isinstance(loader.dataset, IterableDataset) or state["workers"] == loader.num_workers:
+        if state is None or isinstance(loader.dataset, IterableDataset):
             return state
-        return None
+        if state["workers"] != loader.num_workers:
+            return None
+        return state
 
 
 def is_between_epochs(state: dict[str, Any]) -> bool:
@@ -172,9 +182,15 @@ def with_other_batches(
         generators: the global ones before the next batch is read; by default they stay as they are.
     """
     names = ("epoch", "start", "renewed", "seed", "next_seed", "files_in_turn")
-    kept = {name: state[name] for name in names if name in state}
-    before = [] if generators is None else [generators]
-    return {**kept, "handed_out": handed_out, "before": before, "ended": False, "workers": None}
+    other = {name: state[name] for name in names if name in state}
+    other["handed_out"] = handed_out
+    other["before"] = []
+    if generators is not None:
+        other["before"] = [generators]
+    other["ended"] = False
+    # Workers hold states after batches of the old size.
+    other["workers"] = None
+    return other
 
 
 def restore_generators(state: dict[str, Any], loader: Any) -> None:
@@ -215,8 +231,13 @@ class EpochStart:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the generators at the start, and the loader's own as they are now."""
-        own = {"own": self.own, "own_now": own_states(*drawing_parts(self.loader))}
-        return {"began": self.rng, "generators": self.generators, "generators_now": _states(self.loader), **own}
+        return {
+            "began": self.rng,
+            "generators": self.generators,
+            "generators_now": _states(self.loader),
+            "own": self.own,
+            "own_now": own_states(*drawing_parts(self.loader)),
+        }
 
 
 def begin_again(loader: Any, state: dict[str, Any]) -> None:
@@ -234,9 +255,12 @@ def begin_after(loader: Any, state: dict[str, Any]) -> None:
 
 def _own(loader: Any) -> list[torch.Generator]:
     """Return each generator once: a DataLoader shares its own with the sampler that it makes."""
-    sampler = getattr(loader, "sampler", None)
-    found = [getattr(part, "generator", None) for part in (loader, sampler)]
-    return list({id(one): one for one in found if isinstance(one, torch.Generator)}.values())
+    generators: dict[int, torch.Generator] = {}
+    for part in (loader, getattr(loader, "sampler", None)):
+        generator = getattr(part, "generator", None)
+        if isinstance(generator, torch.Generator):
+            generators[id(generator)] = generator
+    return list(generators.values())
 
 
 def _states(loader: Any) -> list[torch.Tensor]:
