@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -40,9 +39,15 @@ class ExpectedWeights:
         """For each weight the names that stand for it: its own, those of tied weights, those in an own `state_dict`."""
         self.frozen = _frozen_names(model)
 
-        weights = _weights_of(model) if gathered is None else gathered
-        other_names = model.state_dict() if gathered is None else {}  # an override may have its own
-        same = _names_of_memory(itertools.chain(other_names.items(), weights.items()))
+        named: list[tuple[str, Any]] = []
+        if gathered is None:
+            weights: Mapping[str, Any] = _weights_of(model)
+            # An override of `state_dict` may have its own names.
+            named += model.state_dict().items()
+        else:
+            weights = gathered
+        named += weights.items()
+        same = _names_of_memory(named)
 
         left_out = own_attribute(model, "_keys_to_ignore_on_save") or ()
         for name, tensor in weights.items():
@@ -103,6 +108,7 @@ class ExpectedWeights:
 def _weights_of(model: nn.Module) -> dict[str, Tensor]:
     """Return parameters and saved buffers by name, also those that an own `state_dict` leaves out."""
     saved = nn.Module.state_dict(model)
+    # An extra state may be anything.
     weights = {name: value for name, value in saved.items() if isinstance(value, Tensor)}
     weights.update(nn.Module.named_parameters(model, remove_duplicate=False))
     return weights
@@ -110,7 +116,9 @@ def _weights_of(model: nn.Module) -> dict[str, Tensor]:
 
 def _frozen_names(model: nn.Module) -> set[str]:
     """Return the names of buffers, and of parameters that are not trained."""
-    frozen = {plain_name(name) for name, _ in nn.Module.named_buffers(model, remove_duplicate=False)}
+    frozen: set[str] = set()
+    for name, _ in nn.Module.named_buffers(model, remove_duplicate=False):
+        frozen.add(plain_name(name))
     for name, parameter in nn.Module.named_parameters(model, remove_duplicate=False):
         if not parameter.requires_grad:
             frozen.add(plain_name(name))
@@ -121,7 +129,9 @@ def _names_of_memory(named: Iterable[tuple[str, Any]]) -> dict[Any, set[str]]:
     """Return all names of each tensor, by its identity."""
     names: defaultdict[Any, set[str]] = defaultdict(set)
     for name, value in named:
-        key = identity(value) if isinstance(value, Tensor) else None
+        if not isinstance(value, Tensor):
+            continue
+        key = identity(value)
         if key is not None:
             names[key].add(name)
     return names
@@ -133,6 +143,7 @@ def _names_in(folder: Path) -> Iterator[str]:
         if file.suffix == ".safetensors":
             names, aliases = header_of(file)
             yield from names
+            # Names of tied weights, which are stored under another one.
             for alias, name in aliases.items():
                 if name in names:
                     yield alias
@@ -142,6 +153,9 @@ def _names_in(folder: Path) -> Iterator[str]:
 
 def _is_among(name: str, written: set[str]) -> bool:
     """Return whether a name, or its end, is among others: overrides save inner modules, whose names lack the start."""
-    parts = name.split(".")
-    ends = (".".join(parts[start:]) for start in range(len(parts)))
-    return not written.isdisjoint(ends)
+    end = name
+    while end:
+        if end in written:
+            return True
+        _, _, end = end.partition(".")
+    return False
