@@ -246,6 +246,7 @@ WORDS = [
     (["script.py", "--folder", "s3://bucket/x"], "--folder='s3://bucket/x'"),
     (["script.py", "--metric", "a", "--metric", "b", "--direction", "maximize"], "2 --metric and 1 --direction"),
     (["script.py", "--metric", "loss", "--metric", "f1", "--pruner", "median"], "--pruner needs a single --metric"),
+    (["script.py", "--metric", "loss", "--metric", "f1", "--value", "best"], "--value best needs a single --metric"),
     (["script.py", "--pruner", "medain"], "'median'"),
     (["script.py", "--metric", "score"], "Pass --direction minimize or --direction maximize"),
     (["script.py", "--launcher", "no-such-program -x"], "'no-such-program'"),

@@ -233,6 +233,10 @@ def _complete_objective(plan: SweepPlan) -> None:
     plan.direction = plan.direction or directions_of(plan.metric, "--direction", "--metric")
     if len(plan.metric) > 1 and plan.pruner != "none":
         raise ValueError("--pruner needs a single --metric: optuna prunes nothing where there are several objectives.")
+    if len(plan.metric) > 1 and plan.value == "best":
+        raise ValueError(
+            "--value best needs a single --metric: the best evaluation by one need not be that by another."
+        )
 
 
 def _complete_space(plan: SweepPlan) -> None:

@@ -257,7 +257,7 @@ class ScriptRun:
         """
         plan = self.plan
         chosen = evaluations[-1]
-        if plan.value == "best" and len(plan.metric) == 1:
+        if plan.value == "best":
             usable = [values for values in evaluations if why_unusable(values, plan.direction) is None]
             choose = max if plan.direction[0] == "maximize" else min
             chosen = choose(usable, default=chosen)
