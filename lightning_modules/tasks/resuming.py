@@ -87,9 +87,15 @@ class ResumingCallback(Callback):
             return
         if not _has_own_modules(trainer) and not epoch_loaders(trainer):
             return
-        repeated = None if place_in_loops(trainer).validated else self._before_validation
-        add_process_states(checkpoint, trainer, rng=repeated)
-        checkpoint[POSITIONS] = dict(enumerate(gather_objects(pack(position_state(trainer)))))
+
+        # A validation that is interrupted is repeated with the generators that it began with.
+        rng = self._before_validation
+        if place_in_loops(trainer).validated:
+            rng = None
+        add_process_states(checkpoint, trainer, rng=rng)
+
+        positions = gather_objects(pack(position_state(trainer)))
+        checkpoint[POSITIONS] = dict(enumerate(positions))
         checkpoint[METRICS] = {name: value.detach().cpu() for name, value in trainer.callback_metrics.items()}
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
@@ -98,15 +104,20 @@ class ResumingCallback(Callback):
         states = checkpoint.get(PROCESS_STATES) or {}
         if not _is_fitted(trainer) or not (states or _has_own_modules(trainer)):
             return
-        others = [callback for callback in callbacks_of(trainer) if isinstance(callback, ResumingCallback)]
-        if self is not others[0]:
+        # A trainer may have several of these; the first one resumes.
+        of_this_kind = [callback for callback in callbacks_of(trainer) if isinstance(callback, ResumingCallback)]
+        if self is not of_this_kind[0]:
             return
+
         rank = trainer.global_rank
         if states and rank not in states:
             _log.warning("The checkpoint has no state of process %s: its random numbers will be others.", rank)
-        resumed: dict[str, Any] = unpack(states[rank]) if rank in states else {}
+        resumed: dict[str, Any] = {}
+        if rank in states:
+            resumed = unpack(states[rank])
         self._resumed = resumed
         self._metrics = checkpoint.get(METRICS)
+
         fit_loop = checkpoint["loops"]["fit_loop"]
         self._place = place_of(fit_loop)
         warn_of_upstream_faults(callbacks_of(trainer), self._place, is_inside_validation(fit_loop))
@@ -131,13 +142,15 @@ class ResumingCallback(Callback):
         self._is_loaded = True
         for loader in epoch_loaders(trainer):
             loader.track()
-            _use_folder_reader(trainer)  # which leaves states of loaders out of files of weights only
+            # It leaves the states of loaders out of files of weights only.
+            _use_folder_reader(trainer)
+
         resumed = self._resumed
         self._resumed = None
         if resumed is None:
             return
-        place = self._place
 
+        place = self._place
         self._restore_metrics(trainer)
         if place.done > 0:
             _schedule_accumulation(trainer, place.epoch)
@@ -157,7 +170,9 @@ class ResumingCallback(Callback):
 
         With `overfit_batches` they stay in the first one, whose batches are repeated.
         """
-        epoch = 0 if getattr(trainer, "overfit_batches", 0) else trainer.current_epoch
+        epoch = trainer.current_epoch
+        if getattr(trainer, "overfit_batches", 0):
+            epoch = 0
         for loader in epoch_loaders(trainer):
             if epoch != loader.epoch:
                 loader.set_epoch(epoch)
@@ -179,7 +194,9 @@ class ResumingCallback(Callback):
         """Restore the metrics logged last, and step the schedules that follow one if they had not been."""
         if self._metrics is not None:
             device = trainer.strategy.root_device
-            trainer.callback_metrics.update({name: value.to(device) for name, value in self._metrics.items()})
+            for name, value in self._metrics.items():
+                trainer.callback_metrics[name] = value.to(device)
+
         if not self._place.owes_schedules:
             return
         if self._metrics is not None:
@@ -219,8 +236,10 @@ class ResumableModule(LightningModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Give weights the names that this module has for them, for strategies that load them by themselves."""
         super().on_load_checkpoint(checkpoint)
-        checkpoint.setdefault("callbacks", {})  # without it Lightning calls no callback
-        if "state_dict" in checkpoint:  # not if the strategy has loaded the weights itself
+        # Without this entry Lightning calls no callback.
+        checkpoint.setdefault("callbacks", {})
+        # Some strategies have loaded the weights themselves.
+        if "state_dict" in checkpoint:
             checkpoint["state_dict"] = self._under_own_names(checkpoint["state_dict"])
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
@@ -230,12 +249,19 @@ class ResumableModule(LightningModule):
     def _under_own_names(self, stored: Mapping[str, Any]) -> dict[str, Any]:
         """Return weights under the names of this module, also of tied ones that a safetensors file stores once."""
         own = self.state_dict(keep_vars=True)
-        names = {plain_name(name): name for name in own}
-        renamed = {names.get(plain_name(name), name): value for name, value in stored.items()}
-        by_tensor = {id(value): name for name, value in own.items() if name in renamed}
+
+        # Names differ by the wrappers of compiled modules.
+        own_names = {plain_name(name): name for name in own}
+        renamed: dict[str, Any] = {}
+        for name, value in stored.items():
+            own_name = own_names.get(plain_name(name), name)
+            renamed[own_name] = value
+
+        # Of weights that are tied one is stored.
+        stored_names = {id(value): name for name, value in own.items() if name in renamed}
         for name, value in own.items():
-            if name not in renamed and id(value) in by_tensor:
-                renamed[name] = renamed[by_tensor[id(value)]]
+            if name not in renamed and id(value) in stored_names:
+                renamed[name] = renamed[stored_names[id(value)]]
         return renamed
 
 
@@ -245,9 +271,15 @@ def _with_own_callbacks(configure: Callable[[Any], Any]) -> Callable[[Any], list
     @functools.wraps(configure)
     def configure_callbacks(self: ResumableModule) -> list[Callback]:
         configured = configure(self)
-        callbacks = list(configured) if isinstance(configured, Sequence) else [configured]
+        callbacks: list[Callback] = [configured]
+        if isinstance(configured, Sequence):
+            callbacks = list(configured)
+
         kinds = {type(callback) for callback in [*callbacks, *callbacks_of(self.trainer)]}
-        return [*callbacks, *(callback for callback in self.own_callbacks() if type(callback) not in kinds)]
+        for callback in self.own_callbacks():
+            if type(callback) not in kinds:
+                callbacks.append(callback)
+        return callbacks
 
     return configure_callbacks
 
@@ -262,8 +294,12 @@ def add_process_states(checkpoint: dict[str, Any], trainer: Trainer, rng: dict[s
     """
     if "optimizer_states" not in checkpoint:
         return
-    state = {"rng": rng or capture_rng_state(trainer.world_size > 1), "data": facade_position(trainer)}
-    checkpoint[PROCESS_STATES] = dict(enumerate(gather_objects(pack(state))))
+    if rng is None:
+        rng = capture_rng_state(trainer.world_size > 1)
+    state = {"rng": rng, "data": facade_position(trainer)}
+    states = gather_objects(pack(state))
+    checkpoint[PROCESS_STATES] = dict(enumerate(states))
+
     if isinstance(trainer.train_dataloader, WindowLoader):
         checkpoint[IN_WINDOWS] = True
     if epoch_loaders(trainer) or state["data"] is not None:
