@@ -66,6 +66,11 @@ class OptunaBackend:
             study = trainer.study
             if study is not None and not isinstance(study.pruner, NopPruner):
                 search.pruner = study.pruner
+                if search.options.several and self._of_study.get("pruner") is not None:
+                    logger.warning(
+                        "pruner=%s prunes nothing: there are several objectives, and optuna compares single numbers.",
+                        type(study.pruner).__name__,
+                    )
             if self._jobs != 1:
                 optimize_in_workers(search, study, self._jobs, OptunaObjective, options)
                 found, folders = _best_and_folders(study)

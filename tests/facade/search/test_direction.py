@@ -33,9 +33,11 @@ def test_accuracy_is_maximized_and_every_output_says_so(tmp_path, caplog):
     assert "maximize accuracy" in (tmp_path / "search" / "report.html").read_text()
 
 
-def test_several_metrics_have_a_direction_each(tmp_path):
-    study, _ = searched(tmp_path, ["loss", "accuracy"], pruner=Odd())
+@pytest.mark.parametrize("given", [{"pruner": Odd()}, {}], ids=["pruner", "none"])
+def test_several_metrics_have_a_direction_each(tmp_path, caplog, given):
+    study, _ = searched(tmp_path, ["loss", "accuracy"], **given)
     assert [trial.state.name for trial in study.trials] == ["COMPLETE"] * 3, "nothing is pruned"
+    assert ("prunes nothing" in caplog.text) == bool(given)
     assert [one.name for one in study.directions] == ["MINIMIZE", "MAXIMIZE"]
     assert study.metric_names == ["loss", "accuracy"]
 
