@@ -39,22 +39,22 @@ def epoch_loaders(trainer: Trainer) -> list[EpochLoader]:
 def position_state(trainer: Trainer) -> Any:
     """Return the position in the loaders, and in a step that is not complete, in plain values and tensors.
 
-    A loader that began again has no state of the batches before that; `began_again` tells whether one is unused.
+    A loader that began again has no state of the batches before that; `began_again` tells whether one may be unused.
     """
     place = place_in_loops(trainer)
-    unused = count_read_ahead(trainer) + _in_work(trainer)
+    in_work = _in_work(trainer)
+    unused = count_read_ahead(trainer) + in_work
     position: dict[str, Any] = {"layout": _layout(trainer), "unused": unused}
     if epoch_loaders(trainer):
         loaders = train_loaders(trainer)
         used_up = loaders_used_up(trainer) or [False] * len(loaders)
         position["used_up"] = used_up
-        position["states"] = [
-            _state_of(loader, place, unused, is_used_up) for loader, is_used_up in zip(loaders, used_up, strict=True)
-        ]
-        position["began_again"] = any(
-            is_used_up and isinstance(loader, EpochLoader) and loader.handed_out < unused
+        counts = [
+            unused if is_used_up else _unused_of(loader, place, unused, in_work)
             for loader, is_used_up in zip(loaders, used_up, strict=True)
-        )
+        ]
+        position["states"] = [_state_of(loader, count) for loader, count in zip(loaders, counts, strict=True)]
+        position["began_again"] = _began_again(loaders, counts, used_up, place) if in_work else False
     if place.done % trainer.accumulate_grad_batches and not place.at_end:
         position["step"] = step_so_far(trainer)
         position["step_in_work"] = _in_work(trainer) > 0
@@ -155,8 +155,8 @@ def restore_position(
         set_loaders_used_up(trainer, position.get("used_up", []))
         if position.get("began_again"):
             _log.warning(
-                "The checkpoint was written in the middle of a batch, and a shorter stream had begun again just after "
-                "it: its last batch before that is left out. Resume from a checkpoint of a whole batch."
+                "The checkpoint was written in the middle of a batch, and a stream had begun again just after it: its "
+                "last batch before that may be left out. Resume from a checkpoint of a whole batch."
             )
     if "step" in position and _layout(trainer) == position["layout"]:
         load_step(trainer.lightning_module, position["step"])
@@ -259,18 +259,45 @@ def _layout(trainer: Trainer) -> dict[str, Any]:
     }
 
 
-def _state_of(loader: Any, place: Place, unused: int, is_used_up: bool) -> Any:
+def _unused_of(loader: Any, place: Place, unused: int, in_work: int) -> int:
+    """Return how many batches a loader handed out in this epoch that no step was taken on.
+
+    Args:
+        loader: one of the training, not begun again in this epoch.
+        place: of the training.
+        unused: batches that were read of all loaders together, and not trained.
+        in_work: 1 in the middle of a batch, otherwise 0.
+    """
+    if not isinstance(loader, EpochLoader):
+        return unused
+    read = max(loader.handed_out - place.done, 0)
+    if in_work:  # it may have been read once more before another one ended, with which the epoch does
+        return read
+    return min(unused, read)  # it may have ended before those that were read ahead
+
+
+def _began_again(loaders: list[Any], counts: list[int], used_up: list[bool], place: Place) -> bool:
+    """Return whether a loader may have begun again since the batch in work, of which it has no state then.
+
+    At the end of an epoch Lightning finds which loader is the longest by reading those before it once more.
+    """
+    if all(used_up):
+        is_first_longest = place.done > 0 and getattr(loaders[0], "handed_out", None) == place.done + 1
+        return len(loaders) > 1 and not is_first_longest
+    return any(
+        is_used_up and isinstance(loader, EpochLoader) and loader.handed_out < count
+        for loader, count, is_used_up in zip(loaders, counts, used_up, strict=True)
+    )
+
+
+def _state_of(loader: Any, unused: int) -> Any:
     """Return the state of a loader; None if it has none, or one that a checkpoint cannot hold.
 
     Args:
         loader: one of the training.
-        place: of the training.
-        unused: batches that were read of all loaders, and that no step was taken on.
-        is_used_up: the loader was begun again in this epoch.
+        unused: batches that it handed out last, and that no step was taken on.
     """
     if isinstance(loader, EpochLoader):
-        if not is_used_up:  # it may have ended before those that were read ahead
-            unused = min(unused, max(loader.handed_out - place.done, 0))
         return _if_plain(loader.state_dict(min(unused, loader.handed_out)))
     return _if_plain(loader.state_dict()) if _is_stateful(loader) else None
 

@@ -23,6 +23,7 @@ from lightning.pytorch.callbacks import (
 )
 from lightning.pytorch.plugins import MixedPrecision
 from lightning.pytorch.strategies import ModelParallelStrategy
+from lightning.pytorch.utilities import CombinedLoader
 from module_world import make_trainer
 from resumed_world import EveryHook
 from torch import nn
@@ -241,6 +242,10 @@ SETTINGS: dict[str, Setting] = {
     "`build_loader`, another author's module": Setting(module=Own, data=loader),
     "a dict of `build_loader`": Setting(data=lambda: {"a": loader(), "b": loader(9)}),
     "a dict of streams": Setting(data=lambda: {"a": stream_loader(), "b": stream_loader(9)}),
+    "a dict of equally long streams": Setting(data=lambda: {"a": stream_loader(), "b": stream_loader()}),
+    "streams in `min_size`": Setting(
+        data=lambda: CombinedLoader({"a": stream_loader(), "b": stream_loader(9)}, "min_size")
+    ),
     "`StatefulDataLoader` of torchdata": Setting(module=lambda: Ours({"name": "linear"}), data=stateful_loader),
     "`DataLoader` of torch": Setting(data=lambda: DataLoader(Plain(), batch_size=4, shuffle=True)),
     "`EarlyStopping`": with_callback(lambda: EarlyStopping("val_loss", patience=9)),
