@@ -49,12 +49,17 @@ def position_state(trainer: Trainer) -> Any:
         loaders = train_loaders(trainer)
         used_up = loaders_used_up(trainer) or [False] * len(loaders)
         position["used_up"] = used_up
-        counts = [
-            unused if is_used_up else _unused_of(loader, place, unused, in_work)
-            for loader, is_used_up in zip(loaders, used_up, strict=True)
-        ]
+        counts: list[int] = []
+        for loader, is_used_up in zip(loaders, used_up, strict=True):
+            if is_used_up:
+                counts.append(unused)
+            else:
+                counts.append(_unused_of(loader, place, unused, in_work))
+
         position["states"] = [_state_of(loader, count) for loader, count in zip(loaders, counts, strict=True)]
-        position["began_again"] = _began_again(loaders, counts, used_up, place) if in_work else False
+        position["began_again"] = in_work > 0 and _began_again(loaders, counts, used_up, place)
+
+    # Gradients of a step that is not complete.
     if place.done % trainer.accumulate_grad_batches and not place.at_end:
         position["step"] = step_so_far(trainer)
         position["step_in_work"] = _in_work(trainer) > 0
@@ -67,26 +72,44 @@ def facade_position(trainer: Trainer) -> Any:
     So the Trainer API resumes from folders of Lightning. It reads whole windows itself, in which case only they count.
     """
     loader = trainer.train_dataloader
-    windowed = isinstance(loader, WindowLoader)
-    inner = loader.loader if windowed else loader
-    if not isinstance(inner, EpochLoader):
-        return None
-
     place = place_in_loops(trainer)
     batches = trainer.num_training_batches
-    accumulation = 1 if windowed else trainer.accumulate_grad_batches
-    sized = windowed or batches != float("inf")
-    windows = math.ceil(batches / accumulation) if sized else place.done // accumulation + 1
-    is_whole_step = sized and place.done % accumulation == 0 and (windowed or _in_work(trainer) == 0)
+    if isinstance(loader, WindowLoader):
+        # Lightning's batches are windows, each of which is a step.
+        accumulation = loader.accumulation
+        batches_of_step = 1
+        is_sized = True
+        is_between_batches = True
+        loader = loader.loader
+    else:
+        accumulation = trainer.accumulate_grad_batches
+        batches_of_step = accumulation
+        is_sized = batches != float("inf")
+        is_between_batches = _in_work(trainer) == 0
+    if not isinstance(loader, EpochLoader):
+        return None
+
+    # Of a stream it is only known that it has not ended.
+    done = place.done // batches_of_step
+    windows = done + 1
+    if is_sized:
+        windows = math.ceil(batches / batches_of_step)
+    if place.done >= batches:
+        done = windows
+
+    # In the middle of a step the Trainer API counts from the start of the epoch.
+    loader_state = None
+    if is_sized and is_between_batches and place.done % batches_of_step == 0:
+        loader_state = _if_plain(loader.state_dict())
     state: dict[str, Any] = {
         "epoch": place.epoch,
-        "done": windows if place.done >= batches else place.done // accumulation,
-        "loader": _if_plain(inner.state_dict()) if is_whole_step else None,
+        "done": done,
+        "loader": loader_state,
         "windows": windows,
         "layout": {
             "world_size": trainer.world_size,
-            "batch_size": inner.samples_per_round // trainer.world_size,
-            "accumulation": loader.accumulation if windowed else accumulation,
+            "batch_size": loader.samples_per_round // trainer.world_size,
+            "accumulation": accumulation,
         },
     }
     return to_plain(state)
@@ -97,14 +120,16 @@ def from_facade_position(written: Any, place: Place) -> dict[str, Any]:
     if written is None:
         return {}
     stored: dict[str, Any] = from_plain(written)
-    is_over = stored["done"] >= stored["windows"]
-    at = (stored["epoch"] + 1, 0) if is_over else (stored["epoch"], stored["done"] * stored["layout"]["accumulation"])
-    state = stored["loader"]
-    if at != _next(place) or state is None or "handed_out" not in state:
-        return {}
     layout = stored["layout"]
-    batches = [layout["world_size"] * layout["batch_size"]]
-    return {"layout": {"batches": batches}, "states": [state], "unused": 0, "used_up": []}
+    next_batch = (stored["epoch"], stored["done"] * layout["accumulation"])
+    if stored["done"] >= stored["windows"]:
+        next_batch = (stored["epoch"] + 1, 0)
+
+    state = stored["loader"]
+    if next_batch != _next(place) or state is None or "handed_out" not in state:
+        return {}
+    samples = layout["world_size"] * layout["batch_size"]
+    return {"layout": {"batches": [samples]}, "states": [state], "unused": 0, "used_up": []}
 
 
 def is_inside_of_epoch(place: Place, position: Mapping[str, Any]) -> bool:
@@ -132,7 +157,8 @@ def restore_position(
     """
     loaders = train_loaders(trainer)
     for loader in epoch_loaders(trainer):
-        loader.end_workers()  # Lightning has read already where there is no length
+        # Lightning has read already where there is no length.
+        loader.end_workers()
         _warn_of_kept_workers(trainer, loader)
 
     states = list(position.get("states", [None] * len(loaders)))
@@ -158,6 +184,7 @@ def restore_position(
                 "The checkpoint was written in the middle of a batch, and a stream had begun again just after it: its "
                 "last batch before that may be left out. Resume from a checkpoint of a whole batch."
             )
+
     if "step" in position and _layout(trainer) == position["layout"]:
         load_step(trainer.lightning_module, position["step"])
     if position.get("step_in_work"):
@@ -210,8 +237,9 @@ def _resume_other_loaders(
     if not is_next_epoch:
         begin_reading_anew(trainer)
         return
+    # This iteration is of the epoch that is complete, so that the next one is of the next epoch.
     for loader in stateful:
-        iter(loader)  # of the epoch that is complete, so that the next iteration is of the next one
+        iter(loader)
 
 
 def _begin_next_epoch(trainer: Trainer, place: Place, states: list[Any]) -> None:
@@ -223,7 +251,8 @@ def _begin_next_epoch(trainer: Trainer, place: Place, states: list[Any]) -> None
                 loader.begin_epoch_after(state)
         elif state is not None and _has_order_to_restore(loader):
             loader.load_state_dict(state)
-            iter(loader)  # of the epoch that is complete, so that the next iteration is of the next one
+            # This iteration is of the epoch that is complete, so that the next one is of the next epoch.
+            iter(loader)
 
 
 def _in_present_batches(trainer: Trainer, place: Place, position: Mapping[str, Any], states: list[Any]) -> list[Any]:
@@ -233,12 +262,15 @@ def _in_present_batches(trainer: Trainer, place: Place, position: Mapping[str, A
     if before is None or before == now or len(before) != len(now):
         return states
 
+    # One loader continues with the next sample if whole batches of the present size end there.
     state: dict[str, Any] | None = states[0]
     is_alone = len(now) == 1 and "step" not in position
-    if is_alone and state is not None and place.done * before[0] % now[0] == 0:
-        done = place.done * before[0] // now[0]
-        set_batches_done(trainer, done)
-        return [with_other_batches(state, done)]
+    if is_alone and state is not None:
+        done, rest = divmod(place.done * before[0], now[0])
+        if rest == 0:
+            set_batches_done(trainer, done)
+            return [with_other_batches(state, done)]
+
     _log.warning(
         "The training resumes in the middle of an epoch with another batch size or number of processes (%s samples a "
         "batch of all processes instead of %s): samples of this epoch are trained twice, or not at all. Resume with "
@@ -299,10 +331,13 @@ def _state_of(loader: Any, unused: int) -> Any:
     """
     if isinstance(loader, EpochLoader):
         return _if_plain(loader.state_dict(min(unused, loader.handed_out)))
-    return _if_plain(loader.state_dict()) if _is_stateful(loader) else None
+    if _is_stateful(loader):
+        return _if_plain(loader.state_dict())
+    return None
 
 
 def _if_plain(state: dict[str, Any]) -> dict[str, Any] | None:
+    """Return a state that a checkpoint can hold; of others None, with a warning."""
     try:
         to_plain(state)
     except UnsafeValueError as error:
@@ -319,7 +354,9 @@ def _in_work(trainer: Trainer) -> int:
 
 def _next(place: Place) -> tuple[int, int]:
     """Return epoch and batch to resume at."""
-    return (place.epoch + 1, 0) if place.at_end else (place.epoch, place.done)
+    if place.at_end:
+        return place.epoch + 1, 0
+    return place.epoch, place.done
 
 
 def _is_stateful(loader: Any) -> bool:
@@ -335,8 +372,10 @@ def _has_order_to_restore(loader: Any) -> bool:
 
 
 def _warn_of_kept_workers(trainer: Trainer, loader: EpochLoader) -> None:
-    cut = not isinstance(trainer.limit_train_batches, float) or trainer.limit_train_batches < 1
-    if loader.persistent_workers and (trainer.enable_validation or cut):
+    """Warn of persistent workers, whose states at the end of an epoch are not known."""
+    limit = trainer.limit_train_batches
+    is_cut_short = not isinstance(limit, float) or limit < 1
+    if loader.persistent_workers and (trainer.enable_validation or is_cut_short):
         _log.warning(
             "persistent_workers=True: the resumed training may draw other random numbers than an uninterrupted one, as "
             "workers of validations begin anew, and those of epochs that limit_train_batches cuts short had read ahead."
