@@ -18,7 +18,8 @@ LOGGED_STEPS = "_batches_that_stepped"
 """Under this name a checkpoint of Lightning holds the step that its loggers have come to."""
 
 
-_ANNOUNCING, _CALLBACKS = ("lightning.pytorch", "lightning.fabric"), "lightning.pytorch.callbacks"
+_ANNOUNCING = ("lightning.pytorch", "lightning.fabric")
+_CALLBACKS = "lightning.pytorch.callbacks"
 
 
 @contextlib.contextmanager
@@ -61,7 +62,8 @@ def start_at(trainer: Trainer, *, epoch: int, window: int, global_step: int) -> 
         window: batches of the current epoch that are complete.
         global_step: optimizer steps taken.
     """
-    fit_loop, epoch_loop = trainer.fit_loop, trainer.fit_loop.epoch_loop
+    fit_loop = trainer.fit_loop
+    epoch_loop = fit_loop.epoch_loop
     _set_progress(fit_loop.epoch_progress.total, epoch)
     _set_progress(fit_loop.epoch_progress.current, epoch)
     _set_progress(epoch_loop.batch_progress.total, global_step)
@@ -104,7 +106,8 @@ def evaluate_inside_fit(trainer: Trainer, loader: Any) -> None:
 
     Lightning callbacks see the validation hooks; the module's `validation_step` gets the batches.
     """
-    epoch_loop, connector = trainer.fit_loop.epoch_loop, trainer._logger_connector
+    epoch_loop = trainer.fit_loop.epoch_loop
+    connector = trainer._logger_connector
     usual_loop, usual_limit, first_iteration = (
         epoch_loop.val_loop,
         trainer.limit_val_batches,
@@ -214,7 +217,8 @@ def release(trainer: Trainer) -> None:
     if trainer.lightning_module is not None:
         trainer.lightning_module.trainer = None
     trainer.strategy.model = None
-    trainer.strategy.optimizers, trainer.strategy.lr_scheduler_configs = [], []
+    trainer.strategy.optimizers = []
+    trainer.strategy.lr_scheduler_configs = []
     vars(trainer).clear()
 
 
