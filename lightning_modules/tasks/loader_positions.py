@@ -19,6 +19,7 @@ from ..internals.loop_states import (
     Place,
     begin_reading_anew,
     count_read_ahead,
+    ends_with_shortest_loader,
     loaders_used_up,
     place_in_loops,
     set_batches_done,
@@ -179,6 +180,7 @@ def restore_position(
     else:
         _resume_loaders(trainer, place, _in_present_batches(trainer, place, position, states))
         set_loaders_used_up(trainer, position.get("used_up", []))
+        _warn_of_unnoticed_end(trainer, place, position, states)
         if position.get("began_again"):
             _log.warning(
                 "The checkpoint was written in the middle of a batch, and a stream had begun again just after it: its "
@@ -191,6 +193,20 @@ def restore_position(
         _log.warning(
             "The checkpoint was written in the middle of a batch of an accumulated step: the gradients that it holds "
             "may be those of that batch too, which is trained again. Resume from a checkpoint of a whole batch."
+        )
+
+
+def _warn_of_unnoticed_end(trainer: Trainer, place: Place, position: Mapping[str, Any], states: list[Any]) -> None:
+    """Warn where an epoch has ended and Lightning does not know, as a stream is shorter than the other loaders.
+
+    In "min_size" Lightning takes the shortest length, and finds out by reading that a stream is shorter.
+    """
+    if not ends_with_shortest_loader(trainer) or position.get("unused"):
+        return
+    if any(state is not None and state.get("ended") and state["handed_out"] == place.done for state in states):
+        _log.warning(
+            "The checkpoint was written after the last batch of a stream, of which Lightning did not know that it ends "
+            'the epoch in the mode "min_size": other samples may follow. Resume from a checkpoint of another batch.'
         )
 
 

@@ -246,6 +246,9 @@ SETTINGS: dict[str, Setting] = {
     "streams in `min_size`": Setting(
         data=lambda: CombinedLoader({"a": stream_loader(), "b": stream_loader(9)}, "min_size")
     ),
+    "a stream and a longer dataset in `min_size`": Setting(
+        data=lambda: CombinedLoader({"a": stream_loader(9), "b": loader()}, "min_size")
+    ),
     "`StatefulDataLoader` of torchdata": Setting(module=lambda: Ours({"name": "linear"}), data=stateful_loader),
     "`DataLoader` of torch": Setting(data=lambda: DataLoader(Plain(), batch_size=4, shuffle=True)),
     "`EarlyStopping`": with_callback(lambda: EarlyStopping("val_loss", patience=9)),
