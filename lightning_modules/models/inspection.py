@@ -180,8 +180,8 @@ def move(model: nn.Module, device: torch.device) -> None:
     model.to(device)
 
     for first, *others in places.values():
-        shared = model.get_parameter(first)
         for name in others:
+            shared = model.get_parameter(first)
             if model.get_parameter(name) is not shared:
                 owner, _, attribute = name.rpartition(".")
                 setattr(model.get_submodule(owner), attribute, shared)
