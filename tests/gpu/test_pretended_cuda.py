@@ -9,6 +9,8 @@ import torch
 from pretended_cuda import DEVICE, pretended_device
 from torch import nn
 
+from lightrainer import TrainingArguments
+
 
 @pytest.fixture
 def device():
@@ -107,10 +109,13 @@ def test_gradient_comes_back_from_the_cpu(device):
     assert tensor.grad.tolist() == [3, 3]
 
 
-def test_nothing_is_left_behind():
+def test_nothing_is_left_behind(tmp_path):
     before = torch.cuda.is_available(), torch.accelerator.is_available(), torch.load
+    there = TrainingArguments(str(tmp_path)).device.type
     with pretended_device():
         assert torch.cuda.is_available()
+        assert TrainingArguments(str(tmp_path)).device == DEVICE
+    assert TrainingArguments(str(tmp_path)).device.type == there
     assert before == (torch.cuda.is_available(), torch.accelerator.is_available(), torch.load)
     assert before[0] or torch.ones(2).device.type == "cpu"
     with pytest.raises((AssertionError, RuntimeError), match="CUDA"):

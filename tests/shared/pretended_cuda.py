@@ -31,6 +31,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from lightrainer.facade.distributed import process
 from lightrainer.lightning_modules.common import safe_serialization
 
 DEVICE = torch.device("cuda", 0)
@@ -587,10 +588,18 @@ def _onto_device(value: Any) -> Any:
     return value.to(DEVICE) if isinstance(value, torch.Tensor) else value
 
 
+def _forget_devices() -> None:
+    """Let the package look for devices again, which it remembers for each process."""
+    for remembered in vars(process).values():
+        if hasattr(remembered, "cache_clear"):
+            remembered.cache_clear()
+
+
 @contextlib.contextmanager
 def pretended_device() -> Iterator[PretendedDevice]:
     """Pretend that this process has one CUDA device, until the end of the block."""
     global _pretended
+    _forget_devices()
     swaps = torch.__future__.get_swap_module_params_on_conversion()
     device = PretendedDevice()
     with contextlib.ExitStack() as stack:
@@ -613,3 +622,4 @@ def pretended_device() -> Iterator[PretendedDevice]:
             yield device
         finally:
             _pretended = None
+            _forget_devices()
