@@ -53,4 +53,4 @@ def test_a_step_goes_through_few_files_and_functions(tmp_path):
     functions = {code for code in codes if code.co_name not in ("<listcomp>", "<setcomp>", "<dictcomp>")}
     assert 5 < len({code.co_filename for code in functions}) <= 15
     assert 20 < len(functions) <= 47
-    assert 200 < sum(map(lines, codes)) <= 508
+    assert 200 < sum(map(lines, codes)) <= 509
