@@ -161,10 +161,18 @@ def pytest_runtest_setup(item):
 
 
 def _skip_without_hardware(item):
-    """Skip a test marked `gpu` whose subject a pretended device does not have, before its fixtures are made."""
-    mark = item.get_closest_marker("gpu")
-    if mark is not None and "needs" in mark.kwargs and not torch.cuda.is_available():
-        pytest.skip(f"a pretended device has no {mark.kwargs['needs']}")
+    """Skip a test whose subject a pretended device cannot have, before its fixtures are made."""
+    is_pretended = item.config.getoption("--pretended")
+
+    gpu = item.get_closest_marker("gpu")
+    has_hardware = torch.cuda.is_available() and not is_pretended
+    if gpu is not None and "needs" in gpu.kwargs and not has_hardware:
+        pytest.skip(f"a pretended device has no {gpu.kwargs['needs']}")
+
+    cpu_only = item.get_closest_marker("cpu_only")
+    if cpu_only is not None and is_pretended:
+        (reason,) = cpu_only.args
+        pytest.skip(f"not on a pretended device: {reason}")
 
 
 _left_out = 0
