@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
-from ...lightning_modules.common.nested import map_nested
+from ...lightning_modules.common.nested import to_device
 from ...lightning_modules.data.batch_samplers import has_batches, iterates_as_torch, rounds_filled
 from ...lightning_modules.data.loaders import EpochLoader, loader_after, rebuild_loader
 from ...lightning_modules.distributed import sharding
@@ -269,15 +269,8 @@ class _Watcher:
         if not self.placed:
             return batch
 
-        device = self.accelerator.device
         non_blocking = self.accelerator.dataloader_config.non_blocking
-
-        def moved(leaf: Any) -> Any:
-            if not hasattr(leaf, "to"):
-                return leaf
-            return leaf.to(device, non_blocking=non_blocking)
-
-        return map_nested(moved, batch)
+        return to_device(batch, self.accelerator.device, non_blocking)
 
     def ended(self, loader: EpochLoader) -> None:
         """See `BatchWatcher`."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class EvaluationModule(FastModule):
     """Run `Trainer.prediction_step` on each batch, and expose the metrics to Lightning callbacks.
 
-    Lightning does not move batches: `Trainer._prepare_inputs`, an override point, does.
+    Lightning does not move batches: the Trainer's loaders do, and `Trainer._prepare_inputs` those of other loaders.
 
     Args:
         model: the user's model; its parameters are those of this module.

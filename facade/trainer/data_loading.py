@@ -14,9 +14,11 @@ from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sampler
 
 from ...lightning_modules.common.followed import followed
 from ...lightning_modules.common.libraries import is_instance
+from ...lightning_modules.common.nested import to_device
 from ...lightning_modules.common.seeding import seed_worker
 from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ...lightning_modules.data.collators import DataCollatorWithPadding, default_data_collator
+from ...lightning_modules.data.epoch_loader import EpochLoader
 from ...lightning_modules.data.length_grouping import LengthGroupedSampler
 from ...lightning_modules.data.lengths import LengthCache, column_lengths, has_length, is_table, sample_lengths
 from ...lightning_modules.data.loaders import build_loader
@@ -68,6 +70,9 @@ class DataLoading:
             **ways_of_sharing(args, args.accelerator_config, trainer.accelerator.even_batches),
             **self._worker_options(is_training and not stream),
         )
+        if args.device.type != "cpu":
+            config: Any = args.accelerator_config
+            loader.watcher = DevicePlacement(args.device, config.non_blocking)
         if key is not None and args.dataloader_persistent_workers:
             trainer._eval_dataloaders[key] = loader
             loader.track()
@@ -181,6 +186,26 @@ class DataLoading:
         if workers > 0 and args.world_size > 1:  # workers inherit the connections to other ranks
             start = functools.partial(attached_worker, then=start)
         return options if start is None else {**options, "worker_init_fn": start}
+
+
+class DevicePlacement:
+    """Move the batches of a Trainer's loader to the device, for overrides and scripts that use them as they come.
+
+    Args:
+        device: of the process.
+        non_blocking: see `to_device`.
+    """
+
+    def __init__(self, device: torch.device, non_blocking: bool) -> None:
+        self.device = device
+        self.non_blocking = non_blocking
+
+    def handed_out(self, loader: EpochLoader, batch: Any) -> Any:
+        """See `BatchWatcher`."""
+        return to_device(batch, self.device, self.non_blocking)
+
+    def ended(self, loader: EpochLoader) -> None:
+        """See `BatchWatcher`."""
 
 
 _PADDING_OPTIONS = dict.fromkeys(("padding", "max_length", "pad_to_multiple_of", "return_tensors"))

@@ -57,7 +57,7 @@ def build_lightning_trainer(host: Trainer, **kwargs: Any) -> LightningTrainer:
         "inference_mode": False,
         "profiler": fast_path.HookGuard(),
     }
-    with lightning_internals.packages_searched_once():
+    with lightning_internals.packages_searched_once(), lightning_internals.without_advice_on_devices():
         trainer = LightningTrainer(**(parameters | kwargs))
     lightning_internals.leave_signals_alone(trainer)
     fast_path.step_lightly(trainer)

@@ -63,18 +63,6 @@ def _counted_labels(trainer: Any, batches: list[Any]) -> Iterator[torch.Tensor]:
             yield batch["labels"]
 
 
-def to_device(data: Any, device: torch.device, non_blocking: bool) -> Any:
-    """Copy the tensors of a batch, however nested; those in pinned memory always without blocking."""
-
-    def copied(leaf: Any) -> Any:
-        if not isinstance(leaf, torch.Tensor):
-            return leaf
-        is_pinned = leaf.device.type == "cpu" and leaf.is_pinned()
-        return leaf.to(device, non_blocking=non_blocking or is_pinned)
-
-    return map_nested(copied, data)
-
-
 def to_half(data: Any, dtype: torch.dtype) -> Any:
     """Cast the floating point tensors of a batch, for an engine that has cast the model."""
 

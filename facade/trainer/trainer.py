@@ -22,7 +22,7 @@ from ...callbacks import CallbackHandler, TrainerCallback, TrainerControl, Train
 from ...callbacks.recording import record
 from ...lightning_modules.common.file_names import PREFIX_CHECKPOINT_DIR
 from ...lightning_modules.common.local_paths import require_local
-from ...lightning_modules.common.nested import nested_detach
+from ...lightning_modules.common.nested import nested_detach, to_device
 from ...lightning_modules.common.redaction import hidden_values, secret
 from ...lightning_modules.data.collators import RemoveColumnsCollator, remove_unused
 from ...lightning_modules.internals.compiler import build_optimizers_plainly, step_plainly
@@ -696,13 +696,13 @@ class Trainer:
         return steps.count_items(self, batch_samples, device)
 
     def _prepare_input(self, data: Any) -> Any:
-        """Move tensors, however nested, to the device."""
+        """Move a batch to the device, if its loader has not."""
         device = self._run_device or self.args.device
         if device == _CPU and type(data) is dict and {*map(type, data.values())} == {torch.Tensor}:
             data = {name: tensor if tensor.is_cpu else tensor.to(device) for name, tensor in data.items()}
         else:
             config: Any = self.args.accelerator_config
-            data = steps.to_device(data, device, config.non_blocking)
+            data = to_device(data, device, config.non_blocking)
         half = self.accelerator.strategy.half_of_inputs
         return data if half is None else steps.to_half(data, half)
 

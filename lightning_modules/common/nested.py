@@ -64,6 +64,24 @@ def map_nested(function: Callable[[Any], Any], value: Any) -> Any:
     return function(value)
 
 
+def to_device(batch: Any, device: torch.device, non_blocking: bool) -> Any:
+    """Move a batch to a device: its tensors, however nested, and other objects with a method `to`, such as graphs.
+
+    Args:
+        batch: any batch.
+        device: where to.
+        non_blocking: do not wait for the copies; those of tensors in pinned memory are never waited for.
+    """
+
+    def moved(leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor):
+            is_pinned = leaf.device.type == "cpu" and leaf.is_pinned()
+            return leaf.to(device, non_blocking=non_blocking or is_pinned)
+        return leaf.to(device) if hasattr(leaf, "to") else leaf
+
+    return map_nested(moved, batch)
+
+
 def nested_detach(tensors: Any) -> Any:
     """As `transformers.trainer_pt_utils.nested_detach`."""
     if type(tensors) is torch.Tensor:

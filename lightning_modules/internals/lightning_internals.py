@@ -37,6 +37,14 @@ def packages_searched_once() -> Iterator[None]:
         searching.entry_points = usual
 
 
+@contextlib.contextmanager
+def without_advice_on_devices() -> Iterator[None]:
+    """Make a Trainer without Lightning's warning that there is a GPU which it was not told to use."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="[GT]PU available but not used")
+        yield
+
+
 @functools.cache
 def _entry_points(group: str) -> list[EntryPoint]:
     return [one for one in entry_points(group=group) if one.name != "lightrainer"]

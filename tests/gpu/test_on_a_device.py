@@ -1,5 +1,6 @@
 """Code that is different on a GPU, on the CPU too: the numbers of the CPU show that the tests are right."""
 
+import lightning
 import pytest
 import torch
 from beside_one_process import devices
@@ -12,6 +13,7 @@ from torch.utils.data import default_collate
 from lightrainer import NaNGuardCallback, ProfilerCallback, Trainer, TrainerCallback, TrainingArguments
 from lightrainer.lightning_modules import checkpoint_activations
 from lightrainer.lightning_modules.common.seeding import capture_rng_state, restore_rng_state
+from lightrainer.lightning_modules.data.iteration import batches_of
 
 
 @pytest.fixture(params=devices(1))
@@ -151,13 +153,79 @@ def test_predictions_come_from_the_device(tmp_path, device):
     torch.testing.assert_close(torch.as_tensor(found.predictions), expected, rtol=1e-4, atol=1e-5)
 
 
+class OwnSteps(Trainer):
+    """Uses batches as they come."""
+
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        model.train()
+        loss = model(**inputs)["loss"]
+        self.accelerator.backward(loss)
+        return loss.detach()
+
+    def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None):
+        with torch.no_grad():
+            outputs = model(**inputs)
+        return outputs["loss"], outputs["logits"], inputs["labels"]
+
+
+class OwnForward(lightning.Callback):
+    """Calls the model with the batches that Lightning hands to callbacks."""
+
+    def __init__(self):
+        self.called = 0
+
+    def on_train_batch_start(self, trainer, module, batch, batch_idx):
+        (micro_batch,) = batch
+        self.call(module, micro_batch)
+
+    def on_validation_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        self.call(module, batch)
+
+    def call(self, module, batch):
+        self.called += 1
+        with torch.no_grad():
+            module.model(**batch)
+
+
+@pytest.mark.parametrize("pinned", [True, False])
+def test_batches_come_on_the_device(tmp_path, device, pinned):
+    """As in the reference: for overrides, loops by hand, and Lightning callbacks."""
+    options = {"save_strategy": "no", "dataloader_pin_memory": pinned}
+    usual = trainer(tmp_path, device, **options)
+    usual.train()
+    torch.manual_seed(0)
+    data = points(32)
+    args = usual.args
+    own = OwnSteps(Classifier(dropout=0.2), args, train_dataset=data, eval_dataset=data)
+    own.train()
+    assert same(weights(own), weights(usual))
+    assert own.evaluate()["eval_loss"] == usual.evaluate()["eval_loss"]
+
+    for loader in (own.get_train_dataloader(), own.get_eval_dataloader(), own.get_test_dataloader(data)):
+        for batch in loader:
+            own.model(**batch)
+
+    called = OwnForward()
+    trainer(tmp_path, device, callbacks=[called], eval_strategy="epoch", **options).train()
+    assert called.called == 8 + 4
+
+
+@pytest.mark.gpu
+def test_cpu_beside_a_gpu_is_taken_without_a_warning(tmp_path):
+    """Lightning advises to use the GPU, and warnings are errors here."""
+    made = trainer(tmp_path, "cpu", save_strategy="no")
+    made.train()
+    made.evaluate()
+    assert made.model.first.weight.device.type == "cpu"
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_batches_arrive_page_locked(tmp_path, device, workers):
     """`dataloader_pin_memory` is on by default, and copies of page-locked batches do not wait."""
     if device == "cpu":
         pytest.skip("nothing is page-locked without a GPU")
     loader = trainer(tmp_path, device, dataloader_num_workers=workers).get_train_dataloader()
-    assert next(iter(loader))["x"].is_pinned()
+    assert next(batches_of(loader))["x"].is_pinned(), "before the loader moves it"
 
 
 @pytest.mark.parametrize("pinned", [True, False])
