@@ -28,7 +28,7 @@ class Plain(nn.Module):
 
     def forward(self, source: torch.Tensor, labels: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
         state = self.encode(source)
-        tokens = torch.full((len(source), 1), START) if labels is None else shifted(labels)
+        tokens = starts(source) if labels is None else shifted(labels)
         logits = []
         for step in range(tokens.shape[1]):
             state = self.cell(self.embedding(tokens[:, step]), state)
@@ -40,18 +40,22 @@ class Plain(nn.Module):
 
     def generate(self, source: torch.Tensor, max_length: int = 5, num_beams: int = 1) -> torch.Tensor:
         self.calls.append({"max_length": max_length, "num_beams": num_beams, "training": self.training})
-        state, tokens = self.encode(source), torch.full((len(source), 1), START)
+        state, tokens = self.encode(source), starts(source)
         while tokens.shape[1] < max_length and not tokens.eq(END).any(dim=1).all():
             state = self.cell(self.embedding(tokens[:, -1]), state)
             best = self.head(state).argmax(dim=-1)
             ended = tokens.eq(END).any(dim=1)
-            tokens = torch.cat([tokens, torch.where(ended, torch.tensor(PAD), best)[:, None]], dim=1)
+            tokens = torch.cat([tokens, torch.where(ended, PAD, best)[:, None]], dim=1)
         return tokens
 
 
+def starts(rows: torch.Tensor) -> torch.Tensor:
+    """The token that starts a sequence, for each of the rows."""
+    return torch.full((len(rows), 1), START, device=rows.device)
+
+
 def shifted(labels: torch.Tensor) -> torch.Tensor:
-    start = torch.full((len(labels), 1), START)
-    return torch.cat([start, labels[:, :-1].clamp(min=0)], dim=1)
+    return torch.cat([starts(labels), labels[:, :-1].clamp(min=0)], dim=1)
 
 
 def pairs(count: int = 10, seed: int = 1, labelled: bool = True) -> list[dict[str, torch.Tensor]]:

@@ -11,6 +11,8 @@ from torch import nn
 
 from lightrainer import TrainingArguments
 
+pytestmark = pytest.mark.cpu_only("the test makes a pretended device itself")
+
 
 @pytest.fixture
 def device():
@@ -100,6 +102,17 @@ def test_model_moves_with_its_optimizer_and_comes_back(device):
     optimizer.step()
     assert copy.deepcopy(model).weight.device == DEVICE
     assert torch.equal(model.cpu().weight, expected - 0.5)
+
+
+def test_hooks_of_a_parameter_move_with_it(device):
+    model = nn.Linear(2, 1)
+    called = []
+    model.weight.register_hook(lambda gradient: called.append("gradient"))
+    model.weight.register_post_accumulate_grad_hook(lambda weight: called.append("accumulated"))
+    for _ in range(2):
+        model.to("cuda")
+        model(torch.ones(1, 2, device="cuda")).sum().backward()
+    assert called == ["gradient", "accumulated"] * 2
 
 
 def test_gradient_comes_back_from_the_cpu(device):

@@ -7,7 +7,7 @@
 
 A tensor of it says `cuda:0`, computes on the CPU, cannot be mixed with tensors of the CPU, and cannot become a numpy
 array. Random numbers come from a generator of the device's own. What it cannot show: kernels, the order of streams,
-real memory, NCCL, several devices, `torch.compile`; and `Module.to` loses hooks of gradients, which torch keeps.
+real memory, NCCL, several devices, `torch.compile`.
 
 Tensors are subclasses made as torch's `FakeTensor` is, with elements on the CPU. A mode of torch's dispatcher computes,
 and creates tensors whose `device` is asked to be `cuda`; a mode of torch's functions makes the copies to the CPU, which
@@ -553,6 +553,15 @@ def _of_others() -> list[tuple[Any, str, Any]]:
         else:
             enter_autocast(self, device_type, dtype, *args, **kwargs)
 
+    swap_tensors = torch.utils.swap_tensors
+
+    def swap_with_hooks(parameter: Any, moved: Any) -> None:
+        """Connect the hooks of a parameter with the tensor that it became, as torch keeps them on a real device."""
+        swap_tensors(parameter, moved)
+        parameter._backward_hooks = parameter._backward_hooks
+        if parameter._post_accumulate_grad_hooks is not None:
+            parameter._post_accumulate_grad_hooks = parameter._post_accumulate_grad_hooks
+
     plain = safe_serialization.to_plain
 
     def to_plain(value: Any) -> Any:
@@ -574,6 +583,7 @@ def _of_others() -> list[tuple[Any, str, Any]]:
         (torch.autocast, "__init__", autocast),
         (torch, "get_autocast_dtype", of_cpu(torch.get_autocast_dtype)),
         (torch, "load", loaded),
+        (torch.utils, "swap_tensors", swap_with_hooks),
         (safe_serialization, "to_plain", to_plain),
         (torch.version, "cuda", "12.8"),
         (torch.cuda.memory, "memory_allocated", _always(0)),

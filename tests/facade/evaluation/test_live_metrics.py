@@ -27,7 +27,7 @@ def by_hand(prediction):
 
 
 def share_of_hits(logits, labels):
-    return (logits.argmax(-1) == labels).numpy().mean(dtype=np.float32)
+    return (logits.argmax(-1) == labels).cpu().numpy().mean(dtype=np.float32)
 
 
 class Stream(IterableDataset):
@@ -132,7 +132,8 @@ def test_predictions_are_not_kept(tmp_path, metrics, kept):
         seen.append(sum(ref() is not None for ref in of.model.logits[:-1]))
 
     looking = At("on_prediction_step", look)
-    made = told(trainer(tmp_path, model=Watched(), compute_metrics=metrics(), callbacks=[looking]))
+    options = {"compute_metrics": metrics(), "callbacks": [looking], "eval_accumulation_steps": 1}
+    made = told(trainer(tmp_path, model=Watched(), **options))
     output = made.evaluation_loop(made.get_eval_dataloader(points(20)), "Evaluation")
     assert seen == [0] * 5  # a function's are copied
     assert (output.predictions is None) == (kept == 0)
@@ -210,7 +211,7 @@ def test_the_loss_for_each_token_of_a_language_model(tmp_path):
     made = trainer(tmp_path, model=model, compute_metrics=metrics, data_collator=pad, per_device_eval_batch_size=2)
     found = made.evaluate(sentences())
     with torch.no_grad():
-        logits = torch.cat([model.head(item["input_ids"])[:-1] for item in sentences()])
+        logits = torch.cat([model.head(item["input_ids"].to(made.args.device))[:-1] for item in sentences()]).cpu()
     labels = torch.cat([item["labels"][1:] for item in sentences()])
     expected = functional.cross_entropy(logits.double(), labels).item()
     assert found["eval_token_loss"] == pytest.approx(expected, rel=1e-5)

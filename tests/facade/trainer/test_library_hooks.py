@@ -179,7 +179,7 @@ class OwnGroups(OwnLoss):
 
     def __init__(self, *positional, **keywords):
         super().__init__(*positional, **keywords)
-        self.loss = nn.Linear(1, 1)
+        self.loss = nn.Linear(1, 1).to(self.args.device)
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         loss = super().compute_loss(model, inputs) * self.loss.weight.abs().sum()
@@ -295,7 +295,7 @@ def test_accelerate_knows_the_process_where_names_are_served(tmp_path, states):
     old_names.accept()
     args = arguments(tmp_path, bf16=True)
     logger.debug("there is a state")
-    assert states.PartialState().device == torch.device("cpu")
+    assert states.PartialState().device.type == args.device.type
     assert not states.is_initialized()
     Accelerator(args)
     assert states.AcceleratorState().mixed_precision == "bf16"
@@ -319,7 +319,7 @@ def test_accelerate_knows_the_process_where_names_are_served(tmp_path, states):
 def test_export_precision_on_the_cpu_ignores_engines_of_the_launcher(tmp_path, states, monkeypatch, variables):
     """accelerate has no use for them there, and makes settings that need a GPU, a package or more processes."""
     old_names.accept()
-    args = arguments(tmp_path, bf16=True)
+    args = arguments(tmp_path, bf16=True, use_cpu=True)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     export_precision(args)

@@ -34,4 +34,4 @@ def test_variables_of_lightning_reach_a_plain_trainer(monkeypatch):
     """Negative control: the names are those that Lightning reads."""
     monkeypatch.setenv("PL_TRAINER_LIMIT_TRAIN_BATCHES", "1")
     monkeypatch.setenv("PL_TRAINER_LOGGER", "False")
-    assert lightning.Trainer(accelerator="cpu", enable_checkpointing=False).limit_train_batches == 1
+    assert lightning.Trainer(enable_checkpointing=False).limit_train_batches == 1

@@ -220,6 +220,7 @@ def test_all_callbacks_of_lightning_are_decided_on():
 
 
 @pytest.mark.filterwarnings(SWAP, "ignore:When using the `ThroughputMonitor`", "ignore:Checkpoint directory .* exists")
+@pytest.mark.filterwarnings("ignore:FLOPs not found for")
 @pytest.mark.parametrize("name", WORKING)
 def test_the_others_train_evaluate_predict_and_go_on(tmp_path, name):
     """A resumed training ends in the same weights; of pruning, whose masks are in no checkpoint, it is refused."""

@@ -6,7 +6,7 @@ import types
 import pytest
 import torch
 from lightning.pytorch.callbacks import LambdaCallback
-from tiny import At, losses, tiny, trained, trainer
+from tiny import At, arguments, losses, tiny, trained, trainer
 from torch import nn
 
 from lightrainer.facade.distributed.process import ProcessEnvironment
@@ -214,8 +214,9 @@ class LossWithWeights(nn.Module):
 
 @pytest.mark.parametrize("belongs_to_model", [False, True])
 def test_trained_weights_of_no_model_are_warned_of(tmp_path, caplog, belongs_to_model):
-    loss = LossWithWeights()
-    model = tiny()
+    device = arguments(tmp_path).device
+    loss = LossWithWeights().to(device)
+    model = tiny().to(device)
     parameters = [*model.parameters(), *loss.parameters()]
     if belongs_to_model:
         model.loss = loss

@@ -116,17 +116,23 @@ def memory(metrics):
     return {name: value for name, value in metrics.items() if "_mem_" in name}
 
 
+def of_memory(places):
+    return [f"mem_{place}_{kind}_delta" for place in places for kind in ("alloc", "peaked")]
+
+
 def test_the_memory_report(tmp_path):
     """In the metrics of each stage, bytes; an evaluation in the middle belongs to the training."""
     pytest.importorskip("psutil")
     made = trainer(tmp_path, skip_memory_metrics=False, eval_strategy="epoch")
     after = memory(made.train().metrics)
-    deltas = (f"{stage}_mem_cpu_{kind}_delta" for stage in ("init", "train") for kind in ("alloc", "peaked"))
-    assert set(after) == {"before_init_mem_cpu", *deltas}
+    places = {"cpu", made.args.device.type.replace("cuda", "gpu")}
+    stages = ("init", "train")
+    deltas = [f"{stage}_{delta}" for stage in stages for delta in of_memory(places)]
+    assert set(after) == {*deltas, *(f"before_init_mem_{place}" for place in places)}
     assert all(isinstance(value, int) for value in after.values())
     assert after["before_init_mem_cpu"] > 10 << 20
-    assert set(memory(made.evaluate())) == {"eval_mem_cpu_alloc_delta", "eval_mem_cpu_peaked_delta"}
-    assert set(memory(made.predict(points(3)).metrics)) == {"test_mem_cpu_alloc_delta", "test_mem_cpu_peaked_delta"}
+    assert set(memory(made.evaluate())) == {f"eval_{delta}" for delta in of_memory(places)}
+    assert set(memory(made.predict(points(3)).metrics)) == {f"test_{delta}" for delta in of_memory(places)}
 
 
 class EvaluatesByItself(Trainer):

@@ -73,7 +73,7 @@ def test_a_training_takes_batches_within_the_budget_over_items(tmp_path):
 
     once = made(tmp_path / "once", gradient_accumulation_steps=2, lr_scheduler_type="constant")
     once.train()
-    torch.testing.assert_close(once.model.out.weight.detach(), by_hand(True), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(once.model.out.weight.detach().cpu(), by_hand(True), rtol=1e-5, atol=1e-6)
     assert not torch.allclose(by_hand(True), by_hand(False), atol=1e-4)
 
 
