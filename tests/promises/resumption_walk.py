@@ -267,6 +267,7 @@ SETTINGS: dict[str, Setting] = {
     ),
     '`strategy="ddp"`': in_two_processes(lambda: "ddp"),
     "FSDP": in_two_processes(lambda: FSDPOnCPU(state_dict_type="sharded")),
+    "FSDP, one file": in_two_processes(lambda: FSDPOnCPU(state_dict_type="full")),
     "`ModelParallelStrategy`": in_two_processes(lambda: ModelParallelStrategy(2, 1)),
     "`ModelParallelStrategy`, one file": in_two_processes(
         lambda: ModelParallelStrategy(2, 1, save_distributed_checkpoint=False)

@@ -4,7 +4,7 @@ import os
 
 import torch
 from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy
-from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.distributed.fsdp import FullStateDictConfig, FullyShardedDataParallel, StateDictType
 
 
 class FSDPOnCPU(FSDPStrategy):
@@ -12,6 +12,14 @@ class FSDPOnCPU(FSDPStrategy):
 
     def _setup_model(self, model):
         return super()._setup_model(FullyShardedDataParallel(model, device_id=self.root_device, use_orig_params=True))
+
+    def lightning_module_state_dict(self):
+        """Gather whole weights where they are: torch frees them too early where they are copied from the CPU to it."""
+        if self._state_dict_type != "full":
+            return super().lightning_module_state_dict()
+        in_place = FullStateDictConfig(offload_to_cpu=False, rank0_only=True)
+        with FullyShardedDataParallel.state_dict_type(self.model, StateDictType.FULL_STATE_DICT, in_place):
+            return self.model.state_dict()
 
 
 class DeepSpeedOnCPU(DeepSpeedStrategy):
