@@ -1,5 +1,6 @@
 """Strategies of Lightning that train on GPUs only, for CPUs: only checks for GPUs are left out."""
 
+import importlib
 import os
 
 import torch
@@ -33,6 +34,7 @@ class DeepSpeedOnCPU(DeepSpeedStrategy):
         super(DeepSpeedStrategy, self).setup_environment()
 
     def setup_distributed(self):
-        """As DDP; DeepSpeed would compile an operation for communication first, which takes minutes."""
+        """As DDP; DeepSpeed does not compile an operation for shared memory, which takes minutes."""
+        importlib.import_module("deepspeed.ops").__compatible_ops__["deepspeed_shm_comm"] = False
         super(DeepSpeedStrategy, self).setup_distributed()
         os.environ.setdefault("LOCAL_RANK", str(self.local_rank))
