@@ -445,7 +445,7 @@ def test_plain_lightning_keeps_the_modes_of_a_model(ours, name):
     loader = torch.utils.data.DataLoader(points(8), batch_size=4)
     trainer = lightning.Trainer(
         max_epochs=2,
-        accelerator="cpu",
+        accelerator="gpu" if is_pretended() else "cpu",
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,

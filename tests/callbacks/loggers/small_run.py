@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pretended_cuda import is_pretended
 from torch import nn
 from torch.nn import functional
 
@@ -47,7 +48,12 @@ def trainer(api: Any, folder: Path, callbacks: list[Any] | None = None, model: A
     """A trainer of four steps, with a log after each and an evaluation at the end."""
     settings = {"per_device_train_batch_size": 2, "per_device_eval_batch_size": 2, "num_train_epochs": 1}
     settings |= {"learning_rate": 1e-2, "logging_steps": 1, "eval_strategy": "epoch", "save_strategy": "no"}
-    settings |= {"report_to": "none", "disable_tqdm": True, "use_cpu": True, "dataloader_pin_memory": False}
+    settings |= {
+        "report_to": "none",
+        "disable_tqdm": True,
+        "use_cpu": not is_pretended(),
+        "dataloader_pin_memory": False,
+    }
     # No Space is the default here, as since transformers 5.6.
     settings |= {"hub_token": SECRET, "trackio_space_id": None, "output_dir": str(folder), **changes}
     torch.manual_seed(5)
