@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import threading
 
 import numpy as np
 import pytest
@@ -120,6 +121,24 @@ def test_gradient_comes_back_from_the_cpu(device):
     (tensor.cpu() * 3).sum().backward()
     assert tensor.grad.device == DEVICE
     assert tensor.grad.tolist() == [3, 3]
+
+
+def test_other_threads_have_the_device(device):
+    made = []
+    thread = threading.Thread(target=lambda: made.append(torch.ones(2, device="cuda")))
+    thread.start()
+    thread.join()
+    assert made[0].device == DEVICE
+
+
+def test_attention_with_dropout_is_causal(device):
+    """A value of the last token reaches no other."""
+    query = key = torch.ones(9, 1, 4, 8, device="cuda")
+    value = torch.zeros(9, 1, 4, 8, device="cuda")
+    value[:, :, -1] = 1
+    found = nn.functional.scaled_dot_product_attention(query, key, value, dropout_p=0.1, is_causal=True)
+    assert found.device == DEVICE
+    assert found[:, :, :-1].count_nonzero() == 0 < found.count_nonzero()
 
 
 def test_nothing_is_left_behind(tmp_path):

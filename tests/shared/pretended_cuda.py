@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import threading
 import traceback
 import types
 from collections import Counter
@@ -340,6 +341,8 @@ def _function(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return _ToCpu.apply(args[0])
     if func is torch.Tensor.to:
         return _moved(args, kwargs)
+    if func is torch.nn.functional.scaled_dot_product_attention:
+        return _attention(func, *args, **kwargs)
 
     makes_from_values = func in (torch.tensor, torch.as_tensor, torch.asarray)
     if makes_from_values and kwargs.get("device") == DEVICE:
@@ -356,6 +359,26 @@ def _on_device(cls: type[torch.Tensor]) -> type[CudaTensor]:
 def _with_index(device: Any) -> Any:
     is_device = isinstance(device, (str, torch.device))
     return DEVICE if is_device and str(device) == "cuda" else device
+
+
+def _attention(
+    func: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    **kwargs: Any,
+) -> Any:
+    """Compute attention; torch's own operations for dropout create the causal mask on the CPU."""
+    if is_causal and dropout_p > 0:
+        allowed = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device)
+        kwargs["attn_mask"] = allowed.tril()
+        is_causal = False
+    elif mask is not None:
+        kwargs["attn_mask"] = mask
+    return func(query, key, value, dropout_p=dropout_p, is_causal=is_causal, **kwargs)
 
 
 def _moved(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -568,6 +591,13 @@ def _of_others() -> list[tuple[Any, str, Any]]:
         """Let tensors of the device pass where those of torch's own class do."""
         return value if isinstance(value, CudaTensor) else plain(value)
 
+    run = threading.Thread.run
+
+    def run_on_device(thread: threading.Thread) -> None:
+        """Run a thread with the modes, which belong to the thread that entered them."""
+        with _Computes(), _Copies():
+            run(thread)
+
     def of_cpu(function: Any) -> Any:
         """Return the function of autocast that is asked for the CPU, whichever device it is asked for."""
         return lambda device_type=None, *args: function("cpu" if device_type else None, *args)
@@ -584,6 +614,7 @@ def _of_others() -> list[tuple[Any, str, Any]]:
         (torch, "get_autocast_dtype", of_cpu(torch.get_autocast_dtype)),
         (torch, "load", loaded),
         (torch.utils, "swap_tensors", swap_with_hooks),
+        (threading.Thread, "run", run_on_device),
         (safe_serialization, "to_plain", to_plain),
         (torch.version, "cuda", "12.8"),
         (torch.cuda.memory, "memory_allocated", _always(0)),
@@ -591,6 +622,8 @@ def _of_others() -> list[tuple[Any, str, Any]]:
         (torch._C, "_cuda_getCurrentRawStream", _always(0)),
         *((torch._C, name, _always(0)) for name in ("_cuda_setDevice", "_cuda_exchangeDevice", "_cuda_getDevice")),
         (torch._C, "_cuda_maybeExchangeDevice", _always(0)),
+        (torch._C, "_cuda_record_memory_history", _always(None)),
+        (torch._C, "_cuda_memorySnapshot", _always({"segments": [], "device_traces": []})),
     ]
 
 
