@@ -15,6 +15,7 @@ from lightrainer import ProfilerCallback, TrainingArguments
 from lightrainer.callbacks.profiler import advice
 
 
+@pytest.mark.cpu_only("a slow collator is not the longest part of a step, as the pretended device computes slowly")
 def test_the_parts_of_a_step_are_told_apart(tmp_path, capsys):
     """A slow collator is `data`, and named first; files are written, hooks are gone, and the training goes on."""
 

@@ -136,7 +136,7 @@ def test_a_real_kernel_shows_the_table(tmp_path):
     """Nothing but a Trainer in a cell: it finds by itself that it is in a notebook."""
     cell = f"""
 import sys
-sys.path.insert(0, {str(Path(__file__).parent)!r})
+sys.path[:0] = {[str(Path(__file__).parent), str(Path(__file__).parents[1] / "shared")]!r}
 from small_training import make_trainer
 trainer = make_trainer({str(tmp_path)!r}, disable_tqdm=False, eval_strategy="epoch")
 trainer.train()

@@ -332,10 +332,11 @@ def test_settings_that_are_none_are_refused(name, message):
 
 def test_arguments_are_read_under_documented_names():
     settings = {"run_name": "tried", "logging_steps": 3}
-    bridge, _, _ = fit(accumulate_grad_batches=2, gradient_clip_val=0.5, bridge=settings)
+    bridge, trainer, _ = fit(accumulate_grad_batches=2, gradient_clip_val=0.5, bridge=settings)
     expected = {"num_train_epochs": 2, "gradient_accumulation_steps": 2, "max_grad_norm": 0.5, "learning_rate": 0.1}
     expected |= {"per_device_train_batch_size": 4, "world_size": 1, "eval_strategy": "epoch", "run_name": "tried"}
-    expected |= {"logging_steps": 3, "device": "cpu", "save_strategy": "no", "max_steps": -1}
+    expected |= {"logging_steps": 3, "save_strategy": "no", "max_steps": -1}
+    expected |= {"device": str(trainer.strategy.root_device)}
     written = bridge.args.to_dict()
     assert {name: written[name] for name in expected} == expected
 
