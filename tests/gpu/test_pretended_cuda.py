@@ -9,6 +9,7 @@ import pytest
 import torch
 from pretended_cuda import DEVICE, pretended_device
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from lightrainer import TrainingArguments
 
@@ -139,6 +140,20 @@ def test_attention_with_dropout_is_causal(device):
     found = nn.functional.scaled_dot_product_attention(query, key, value, dropout_p=0.1, is_causal=True)
     assert found.device == DEVICE
     assert found[:, :, :-1].count_nonzero() == 0 < found.count_nonzero()
+
+
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_recomputed_dropout_is_that_of_the_forward_pass(device, use_reentrant):
+    tensor = torch.ones(20, device="cuda", requires_grad=True)
+    result = checkpoint(nn.functional.dropout, tensor, 0.5, use_reentrant=use_reentrant)
+    before = device.generator.get_state()
+    result.sum().backward()
+    assert torch.equal(tensor.grad, result)
+    assert torch.equal(device.generator.get_state(), before)
+
+
+def test_tensor_moves_to_the_device_of_another(device):
+    assert torch.ones(2).to(torch.ones(1, dtype=torch.float64, device="cuda")).device == DEVICE
 
 
 def test_nothing_is_left_behind(tmp_path):

@@ -199,6 +199,9 @@ class CudaTensor(torch.Tensor):
     def untyped_storage(self) -> torch.UntypedStorage:
         return self.elements.untyped_storage()
 
+    def get_device(self) -> int:
+        return 0
+
     def data_ptr(self) -> int:
         return self.elements.data_ptr()
 
@@ -386,6 +389,8 @@ def _moved(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     tensor, *rest = args
     target = kwargs.get("device", rest[0] if rest else None)
     if isinstance(target, torch.Tensor):
+        rest = [target.device, target.dtype, *rest[1:]]
+        args = (tensor, *rest)
         target = target.device
     if not isinstance(target, (str, torch.device)):
         return torch.Tensor.to(*args, **kwargs)
@@ -510,6 +515,7 @@ def _of_cuda(device: PretendedDevice) -> dict[str, Any]:
         **{name: _always(None) for name in nothing},
         "is_available": _always(True),
         "is_initialized": _always(True),
+        "_initialized": True,
         "_is_compiled": _always(True),
         "device_count": _always(1),
         "_device_count_nvml": _always(1),
