@@ -15,11 +15,6 @@ def without_clock(entry: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in entry.items() if not key.endswith(CLOCK_ENDINGS)}
 
 
-def on_cpu(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The weights of a model where those of a file are."""
-    return {name: weight.cpu() for name, weight in weights.items()}
-
-
 def differences(left: Any, right: Any, path: str = "") -> list[str]:
     """One line for each place where the values differ: in type, shape or in a single bit (NaN equals the same NaN)."""
     if type(left) is not type(right) and not (isinstance(left, Mapping) and isinstance(right, Mapping)):

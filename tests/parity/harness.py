@@ -51,7 +51,7 @@ class Case:
 
 @dataclass
 class Run:
-    """Results of a training, all compared bit for bit."""
+    """Results of a training, all compared bit for bit; weights are on the CPU, where those of files are."""
 
     history: list[dict[str, Any]]
     state: dict[str, Any]
@@ -105,7 +105,7 @@ def collect(trainer: Any, output: Any) -> Run:
         history=[without_clock(entry) for entry in trainer.state.log_history],
         state=state,
         output={"global_step": output.global_step, "training_loss": output.training_loss, "metrics": metrics},
-        weights={name: tensor.detach().clone() for name, tensor in trainer.model.state_dict().items()},
+        weights={name: tensor.detach().cpu().clone() for name, tensor in trainer.model.state_dict().items()},
         random_state=random_state(),
         trainer=trainer,
     )

@@ -106,6 +106,6 @@ class Plain:
         held_out = build_loader(points(10, seed=11), batch_size=4) if self.validate else None
         with lightning_internals.quiet():
             self.lightning.fit(module, loader, held_out, ckpt_path=resume)
-        self.weights = {name: value.detach().clone() for name, value in module.model.state_dict().items()}
+        self.weights = {name: value.detach().cpu().clone() for name, value in module.model.state_dict().items()}
         self.random = torch.get_rng_state()
         return self

@@ -96,5 +96,5 @@ def plain_run(case: Case, folder: Path, kind: type = LossModule, **options: Any)
         )
         set_seed(42)
         trainer.fit(module, datamodule)
-    weights = {name: value.detach().clone() for name, value in module.model.state_dict().items()}
+    weights = {name: value.detach().cpu().clone() for name, value in module.model.state_dict().items()}
     return PlainRun(steps.losses, steps.rates, evaluations.losses, weights, torch.get_rng_state(), module, trainer)

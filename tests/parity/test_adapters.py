@@ -112,7 +112,7 @@ def test_the_best_of_all_adapters_is_back_at_the_end(ours, tmp_path):
 
     class Watch(ours.TrainerCallback):
         def on_step_end(self, args, state, control, model, **kwargs):
-            trained[state.global_step] = {name: weight.clone() for name, weight in model.state_dict().items()}
+            trained[state.global_step] = {name: weight.cpu().clone() for name, weight in model.state_dict().items()}
 
     best = {"eval_strategy": "steps", "save_strategy": "steps", "eval_steps": 4, "save_steps": 4}
     case = Case(
@@ -166,7 +166,7 @@ def test_trained_weights_that_peft_leaves_out_are_resumed_and_the_best(ours, tmp
 
     class Watch(ours.TrainerCallback):
         def on_step_end(self, args, state, control, model, **kwargs):
-            trained[state.global_step] = {name: weight.clone() for name, weight in model.state_dict().items()}
+            trained[state.global_step] = {name: weight.cpu().clone() for name, weight in model.state_dict().items()}
 
     def first_is_best(api):
         return {"compute_metrics": lambda prediction: {"first": -len(trained)}, "callbacks": [Watch()]}

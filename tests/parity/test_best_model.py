@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from comparison import differences, on_cpu
+from comparison import differences
 from datasets_for_parity import point_data, points
 from harness import Case, assert_parity, assert_same, run
 from interrupted_runs import folders, interrupted
@@ -85,7 +85,7 @@ def test_the_best_of_before_the_interruption_is_still_the_best(reference, ours, 
         assert folders_in(tmp_path / name) == ["checkpoint-4", "checkpoint-8"]
         runs.append(run(api, case.but(model_seed=99), tmp_path / name, resume=str(tmp_path / name / "checkpoint-8")))
         stored = load_file(tmp_path / name / "checkpoint-4" / "model.safetensors")
-        assert not differences(stored, on_cpu(runs[-1].weights))
+        assert not differences(stored, runs[-1].weights)
         runs[-1].history[-1].pop("train_loss")  # which part of the training it is the mean of is another matter
     assert_same(*runs, ignoring=("output",))
     assert folders(runs[0]) == folders(runs[1]) == ["checkpoint-12", "checkpoint-4"]
@@ -106,7 +106,7 @@ def test_a_best_step_that_was_not_saved_is_said(ours, tmp_path, caplog):
     )
     made = run(ours, case, tmp_path)
     assert (made.state["best_global_step"], made.state["best_model_checkpoint"]) == (2, None)
-    assert not differences(on_cpu(made.weights), load_file(tmp_path / "checkpoint-12" / "model.safetensors"))
+    assert not differences(made.weights, load_file(tmp_path / "checkpoint-12" / "model.safetensors"))
     assert "step 2" in caplog.text
     assert "no checkpoint" in caplog.text
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from comparison import differences, on_cpu
+from comparison import differences
 from datasets_for_parity import Stream, point_data, sentence_data, sentences
 from harness import Case, Run, assert_parity, assert_same, checkpoint_state, run
 from interrupted_runs import folders, interrupted
@@ -65,7 +65,7 @@ def test_early_stopping_with_the_best_strategy(reference, ours, tmp_path):
     assert 0 < actual.state["global_step"] < 60
     assert 0 < actual.state["best_global_step"] < actual.state["global_step"]
     best = actual.folder / actual.state["best_model_checkpoint"]
-    assert not differences(on_cpu(actual.weights), load_file(best / "model.safetensors"))
+    assert not differences(actual.weights, load_file(best / "model.safetensors"))
 
 
 def stream_data():
@@ -169,5 +169,5 @@ def test_a_model_saved_by_one_is_read_by_the_other(reference, ours, tmp_path):
     trained = run(ours, Case(gpt2, sentence_data, {"max_steps": 2}), tmp_path / "ours")
     trained.trainer.save_model(str(tmp_path / "saved"))
     loaded = GPT2LMHeadModel.from_pretrained(tmp_path / "saved")
-    assert not differences(on_cpu(trained.weights), dict(loaded.state_dict()))
+    assert not differences(trained.weights, dict(loaded.state_dict()))
     assert (tmp_path / "saved" / "training_args.bin").exists()

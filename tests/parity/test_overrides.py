@@ -57,7 +57,8 @@ def test_a_value_that_is_no_function_switches_the_division_off(reference, ours, 
 
 def weighted_loss(model, inputs, return_outputs=False, **more):
     outputs = model(x=inputs["x"])
-    loss = functional.cross_entropy(outputs["logits"], inputs["labels"], weight=torch.tensor([1.0, 2.0, 0.5]))
+    weight = torch.tensor([1.0, 2.0, 0.5], device=outputs["logits"].device)
+    loss = functional.cross_entropy(outputs["logits"], inputs["labels"], weight=weight)
     return (loss, {"loss": None, **outputs}) if return_outputs else loss
 
 
