@@ -16,7 +16,7 @@ from ...lightning_modules.common.nested import find_batch_size
 from ...lightning_modules.data.iteration import iterate
 from ...lightning_modules.data.lengths import has_length
 from ...lightning_modules.data.uneven_inputs import UnevenInputs, may_be_uneven
-from ...lightning_modules.evaluation.collecting import BatchCollector, LossCollector, ObjectCollector
+from ...lightning_modules.evaluation.collecting import BatchCollector, LossCollector, ObjectCollector, move_to_host
 from ...lightning_modules.models.inspection import accepted_arguments
 from ..arguments.parallelism import data_rank, data_ranks
 from .live_metrics import LiveMetrics, consists_of_metrics
@@ -102,6 +102,7 @@ class Evaluation:
         joining = functools.partial(BatchCollector, rows=self.expected)
         kind = ObjectCollector if args.eval_use_gather_object else joining
         self.predictions, self.labels, self.inputs = (kind(args.eval_do_concat_batches) for _ in range(3))
+        self._collectors = (self.losses, self.predictions, self.labels, self.inputs)
         self.alone = data_ranks(args) == 1
         self.batch_size = args.eval_batch_size
         self.steps = 0
@@ -153,8 +154,7 @@ class Evaluation:
         return outputs
 
     def _to_host(self) -> None:
-        for collector in (self.losses, self.predictions, self.labels, self.inputs):
-            collector.to_host()
+        move_to_host(*self._collectors)
 
     def _begin(self, batch: Any) -> None:
         """Read model and columns at the first batch, once the strategy has set up the model."""
@@ -174,6 +174,7 @@ class Evaluation:
 
     def _make_result(self) -> EvalLoopOutput:
         prefix = self.prefix
+        move_to_host(*self._collectors)
         losses, predictions = self.losses.result(), self.predictions.result()
         labels, inputs = self.labels.result(), self.inputs.result()
         compute = self.trainer.compute_metrics

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from ...lightning_modules.common.device_copies import to_device_without_waiting
 from ...lightning_modules.common.nested import find_batch_size
 from ...lightning_modules.data.epoch_loader import EpochLoader
 from ...lightning_modules.data.lengths import has_length
@@ -166,7 +167,8 @@ class KerasEngine(Trainer):
 
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> torch.Tensor:
         """Count the labels of a step, over all processes."""
-        count = torch.as_tensor(sum(count_instances(batch["labels"]) for batch in batch_samples), device=device)
+        counts = [count_instances(batch["labels"]) for batch in batch_samples]
+        count = to_device_without_waiting(torch.as_tensor(sum(counts), device="cpu"), device)
         return self.accelerator.gather(count).sum() if self.world_size > 1 else count
 
     def training_step(

@@ -155,39 +155,48 @@ class OfRunningLoss:
 
 
 class TokenCounter:
-    """Count tokens for `include_num_input_tokens_seen`, per process, summed by `flush`.
+    """Count tokens for `include_num_input_tokens_seen`.
+
+    `state.num_input_tokens_seen` is the sum of all processes at logs and checkpoints. Between them, where there is one
+    process, it is right as long as the device need not be waited for.
 
     Args:
-        trainer: the Trainer; `state.num_input_tokens_seen` is the sum of all processes.
+        trainer: the Trainer.
 
     Attributes:
-        pending: tokens of this process that are not yet in the state.
+        pending: tokens of this process that are not yet in the state; a tensor where they were counted on the device.
     """
 
     trainer = WeakAttribute["Trainer"]()
 
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
-        self.pending = 0
+        self.pending: int | torch.Tensor = 0
 
     def add(self, inputs: Any) -> None:
-        """Count the tokens of a micro-batch."""
-        tokens = self._count(inputs)
-        if self.trainer.args.world_size > 1:
-            self.pending += tokens
-        else:
-            self.trainer.state.num_input_tokens_seen += tokens
+        """Count the tokens of a micro-batch; nothing waits for the device."""
+        self.pending = self.pending + self._count(inputs)
+        if isinstance(self.pending, int):
+            self.flush_own()
 
     def flush(self) -> None:
-        """Add the pending tokens of all processes to the state."""
+        """Add the pending tokens of all processes to the state; collective."""
+        self.flush_own()
         trainer, args = self.trainer, self.trainer.args
         if args.include_num_input_tokens_seen == "no" or args.world_size == 1:
             return
-        seen = trainer.accelerator.reduce(torch.tensor(self.pending, device=args.device))
+        seen = trainer.accelerator.reduce(torch.as_tensor(self.pending, device=args.device))
         trainer.state.num_input_tokens_seen += int(seen) // copies_of_batches(args)
         self.pending = 0
 
-    def _count(self, inputs: Any) -> int:
+    def flush_own(self) -> None:
+        """Add the pending tokens to the state, where there are no other processes."""
+        if self.trainer.args.world_size == 1:
+            self.trainer.state.num_input_tokens_seen += int(self.pending)
+            self.pending = 0
+
+    def _count(self, inputs: Any) -> int | torch.Tensor:
+        """Return the tokens of a micro-batch: a tensor where that is on a device."""
         trainer = self.trainer
         name = getattr(trainer.model, "main_input_name", "input_ids")
         if name not in inputs:
@@ -197,14 +206,19 @@ class TokenCounter:
             return 0
         if trainer.args.include_num_input_tokens_seen == "non_padding":
             if "attention_mask" in inputs and inputs["attention_mask"].ndim == 2:  # not one of packed documents
-                return int(inputs["attention_mask"].sum())
+                return _number(inputs["attention_mask"].sum())
             padding = getattr(trainer.processing_class, "pad_token_id", None)
             if padding is not None:
-                return int((inputs[name] != padding).sum())
+                return _number((inputs[name] != padding).sum())
             logger.warning(
                 "Padding cannot be told from tokens without attention_mask or pad_token_id: all are counted."
             )
         return inputs[name].numel()
+
+
+def _number(count: torch.Tensor) -> int | torch.Tensor:
+    """Return a count as a number, unless the host had to wait for the device."""
+    return int(count) if count.is_cpu else count
 
 
 class ParameterCounter:

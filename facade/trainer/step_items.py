@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from ...lightning_modules.common.device_copies import to_device_without_waiting
 from ...lightning_modules.common.followed import followed
 from ...lightning_modules.common.nested import find_batch_size
 from ...lightning_modules.models.inspection import shifts_smoothed_labels
@@ -85,7 +86,7 @@ class LossWeights:
             all_rows = sum(rows)
             return [all_rows / own_rows for own_rows in rows]
 
-        own_labels = torch.stack(labels).to(self._trainer.args.device)
+        own_labels = to_device_without_waiting(torch.stack(labels), self._trainer.args.device)
         # Not 0 / 0 where no label of the whole step counts.
         all_labels = self._count_whole(own_labels.sum(), items).clamp(min=1)
         return (all_labels / own_labels).unbind()

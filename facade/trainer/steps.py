@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ...lightning_modules.common.device_copies import to_device_without_waiting
 from ...lightning_modules.common.followed import followed
 from ...lightning_modules.common.nested import map_nested
 from ...lightning_modules.models import inspection
@@ -29,7 +30,7 @@ def count_items(trainer: Any, batches: list[Any], device: torch.device) -> torch
         return None
 
     args = trainer.args
-    items = _own_items(trainer, batches).to(device)
+    items = to_device_without_waiting(_own_items(trainer, batches), device)
     if args.average_tokens_across_devices and args.world_size > 1:
         items = trainer.accelerator.gather(items).sum() // copies_of_batches(args)
     if followed().counts_items_in_floats:

@@ -995,6 +995,7 @@ class Trainer:
         if self.state.epoch is not None:
             logs["epoch"] = self.state.epoch
         if self.args.include_num_input_tokens_seen != "no":
+            self._token_counter.flush_own()
             logs["num_input_tokens_seen"] = self.state.num_input_tokens_seen
             if start_time is not None:
                 tokens = self.state.num_input_tokens_seen - self._initial_num_input_tokens_seen

@@ -3,14 +3,31 @@
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
+from ..common.device_copies import to_host
 from ..common.nested import leaves, mapping_like, nested_numpify, sequence_like, to_numpy
 from .preallocated_arrays import PreallocatedArray, PreallocatedTree, growing
+
+
+def move_to_host(*collectors: BatchCollector | LossCollector | ObjectCollector) -> None:
+    """Move what collectors keep on a device to the host's memory, which waits for the device once a batch.
+
+    Args:
+        collectors: of the parts of the same batches, such as predictions and labels.
+    """
+    waiting = [collector.take_waiting() for collector in collectors]
+    while any(waiting):
+        # One batch of each, which leaves the device's memory before the next.
+        parts = [batches.popleft() if batches else None for batches in waiting]
+        for collector, part in zip(collectors, to_host(parts), strict=True):
+            if part is not None:
+                collector.keep_on_host(part)
 
 
 class BatchCollector:
@@ -25,7 +42,7 @@ class BatchCollector:
 
     def __init__(self, concatenate: bool = True, rows: int | None = None) -> None:
         self.concatenate, self.rows = concatenate, rows
-        self._on_device: list[Any] = []
+        self._on_device: deque[Any] = deque()
         self._joined: PreallocatedArray | PreallocatedTree | None = None
         self._apart: list[Any] = []
 
@@ -41,13 +58,20 @@ class BatchCollector:
 
     def to_host(self) -> None:
         """Move what was kept so far to the host's memory."""
-        waiting, self._on_device = self._on_device[::-1], []
-        while waiting:
-            batch = nested_numpify(waiting.pop())
-            if self.concatenate:
-                self._write(batch)
-            else:
-                self._apart.append(batch)
+        move_to_host(self)
+
+    def take_waiting(self) -> deque[Any]:
+        """Return the batches that are kept on their device, and keep them no more."""
+        waiting, self._on_device = self._on_device, deque()
+        return waiting
+
+    def keep_on_host(self, batch: Any) -> None:
+        """Keep a batch that `take_waiting` gave, and that is in the host's memory by now."""
+        batch = nested_numpify(batch)
+        if self.concatenate:
+            self._write(batch)
+        else:
+            self._apart.append(batch)
 
     def _write(self, batch: Any) -> None:
         if self._joined is None:
@@ -114,8 +138,17 @@ class LossCollector:
 
     def to_host(self) -> None:
         """Move what was kept so far to the host's memory."""
+        move_to_host(self)
+
+    def take_waiting(self) -> deque[Any]:
+        """Return the losses of all batches since the last call as one batch, and keep them no more."""
         self._join_waiting()
-        self._parts = [torch.cat([part.cpu() for part in self._parts])] if self._parts else []
+        parts, self._parts = self._parts, []
+        return deque([parts] if parts else [])
+
+    def keep_on_host(self, parts: list[torch.Tensor]) -> None:
+        """Keep losses that `take_waiting` gave, and that are in the host's memory by now."""
+        self._parts = [torch.cat(parts)]
 
     def result(self) -> Any:
         """Return all of it, or None if nothing was added."""
@@ -207,7 +240,17 @@ class ObjectCollector:
 
     def to_host(self) -> None:
         """Move what was kept so far to the host's memory."""
-        self._batches[self._on_host :] = [nested_numpify(batch) for batch in self._batches[self._on_host :]]
+        move_to_host(self)
+
+    def take_waiting(self) -> deque[Any]:
+        """Return the batches that are kept on their device, and keep them no more."""
+        waiting = deque(self._batches[self._on_host :])
+        del self._batches[self._on_host :]
+        return waiting
+
+    def keep_on_host(self, batch: Any) -> None:
+        """Keep a batch that `take_waiting` gave, and that is in the host's memory by now."""
+        self._batches.append(nested_numpify(batch))
         self._on_host = len(self._batches)
 
     def result(self) -> Any:

@@ -59,17 +59,44 @@ def input_kind(metric: Any) -> InputKind:
     return InputKind(family, family != "Multiclass" or not _looks_for_largest(metric), by_sample)
 
 
-def metric_inputs(kind: InputKind, predictions: Any, labels: Any) -> tuple[Tensor, Tensor]:
+class CountedRows:
+    """Finds the labels of a batch that are not -100, once for all kinds of metrics, as the host waits for that."""
+
+    def __init__(self) -> None:
+        self._rows: Tensor | None = None
+
+    def of(self, predictions: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Leave out what has the label -100; the same labels come at each call.
+
+        Args:
+            predictions: of shape (labels,) or (labels, classes).
+            labels: of shape (labels,).
+        """
+        if labels.is_floating_point():
+            return predictions, labels
+        if self._rows is None:
+            self._rows = (labels != IGNORED).nonzero().squeeze(1)
+        if len(self._rows) == len(labels):
+            return predictions, labels
+        return predictions[self._rows], labels[self._rows]
+
+
+def metric_inputs(
+    kind: InputKind, predictions: Any, labels: Any, rows: CountedRows | None = None
+) -> tuple[Tensor, Tensor]:
     """Return predictions and labels as the metrics of this kind want them; no rows if no label counts.
 
     Args:
         kind: see `input_kind`.
         predictions: what the model returned beside the loss: logits, alone or first of several.
         labels: class numbers of shape (samples, ...), or values, or 0 and 1 for each of several labels.
+        rows: shared by all kinds of metrics that are given this batch.
 
     Raises:
         ValueError: the shapes do not go together.
     """
+    if rows is None:
+        rows = CountedRows()
     predictions, labels = _logits(predictions), _only_labels(labels)
     if predictions.ndim == labels.ndim + 1 and predictions.shape[-1] == 1:
         predictions = predictions.squeeze(-1)
@@ -77,10 +104,10 @@ def metric_inputs(kind: InputKind, predictions: Any, labels: Any) -> tuple[Tenso
     if kind.family and labels.is_floating_point():
         labels = labels.long()
     if classes is None:
-        return _of_equal_shape(kind, predictions, labels)
+        return _of_equal_shape(kind, predictions, labels, rows)
     if kind.by_sample:
         return _as_probabilities(kind, predictions.movedim(classes, 1), 1), labels
-    counted, labels = _counted(predictions.movedim(classes, -1).flatten(0, -2), labels.flatten())
+    counted, labels = rows.of(predictions.movedim(classes, -1).flatten(0, -2), labels.flatten())
     if kind.sequence:
         return counted[None], labels[None]
     return _as_probabilities(kind, counted, -1), labels
@@ -92,13 +119,13 @@ def shifted(predictions: Any, labels: Any) -> tuple[Tensor, Tensor]:
     return predictions[:, :-1], labels[:, 1:]
 
 
-def _of_equal_shape(kind: InputKind, predictions: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+def _of_equal_shape(kind: InputKind, predictions: Tensor, labels: Tensor, rows: CountedRows) -> tuple[Tensor, Tensor]:
     logits = predictions.is_floating_point()
     if logits and kind.family in ("Binary", "Multilabel"):
         predictions = predictions.sigmoid()
     if kind.by_sample or kind.family == "Multilabel" or labels.is_floating_point() or (logits and not kind.family):
         return predictions, labels
-    return _counted(predictions.flatten(), labels.flatten())
+    return rows.of(predictions.flatten(), labels.flatten())
 
 
 def _as_probabilities(kind: InputKind, logits: Tensor, classes: int) -> Tensor:
@@ -108,14 +135,6 @@ def _as_probabilities(kind: InputKind, logits: Tensor, classes: int) -> Tensor:
         raise ValueError(f"A binary metric was given logits of {logits.shape[classes]} classes, not 2. {OWN_FUNCTION}")
     probabilities = logits.softmax(classes)
     return probabilities.select(classes, 1) if kind.family == "Binary" else probabilities
-
-
-def _counted(predictions: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Leave out what has the label -100."""
-    if labels.is_floating_point():
-        return predictions, labels
-    counts = labels != IGNORED
-    return (predictions, labels) if counts.all() else (predictions[counts], labels[counts])
 
 
 def _class_dimension(predictions: Tensor, labels: Tensor) -> int | None:

@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from ..internals.lightning_import import torchmetrics
 from .collecting import join_objects
-from .metric_inputs import IGNORED, InputKind, input_kind, metric_inputs, shifted
+from .metric_inputs import IGNORED, CountedRows, InputKind, input_kind, metric_inputs, shifted
 
 Metric, MetricCollection = torchmetrics.Metric, torchmetrics.MetricCollection
 
@@ -165,10 +165,11 @@ class BatchMetrics(nn.Module):
         if shift if self.shift is None else self.shift:
             predictions, labels = shifted(predictions, labels)
         made: dict[InputKind, Arguments] = {}
+        rows = CountedRows()
         for metric, kinds in zip(self.metrics, self._kinds, strict=True):
             for kind in kinds:
                 if kind not in made:
-                    made[kind] = _counted_or_made_up(*metric_inputs(kind, predictions, labels))
+                    made[kind] = _counted_or_made_up(*metric_inputs(kind, predictions, labels, rows))
             yield metric, [made[kind] for kind in kinds]
 
 

@@ -43,10 +43,12 @@ aten = torch.ops.aten
 
 READS_VALUES = {
     aten._local_scalar_dense.default,
+    aten.bincount.default,
     aten.equal.default,
     aten.is_nonzero.default,
     aten.masked_select.default,
     aten.nonzero.default,
+    aten.repeat_interleave.Tensor,
     aten._unique2.default,
     aten.unique_consecutive.default,
     aten.unique_dim.default,
@@ -72,17 +74,27 @@ class PretendedDevice:
     Attributes:
         waits: how often the host waited for the device, by the operation and the line of Python that asked for it.
         uploads: how often a tensor was copied to the device, by whether the host went on without waiting.
+        uploaded_bytes: the size of these tensors.
         generator: draws the random numbers of the device.
     """
 
     def __init__(self) -> None:
         self.waits: Counter[tuple[str, str]] = Counter()
         self.uploads: Counter[bool] = Counter()
+        self.uploaded_bytes = 0
         self.generator = torch.Generator()
 
     def wait(self, operation: str) -> None:
         """Count one wait for the device."""
         self.waits[operation, _calling_line()] += 1
+
+    def upload(self, tensor: torch.Tensor, non_blocking: bool) -> None:
+        """Count one copy of a tensor of the CPU to the device; only one of page-locked memory may go on by itself."""
+        goes_on = non_blocking and tensor.is_pinned()
+        self.uploads[goes_on] += 1
+        self.uploaded_bytes += tensor.nbytes
+        if not goes_on:
+            self.wait("copy to the device")
 
     def num_waits(self) -> int:
         """Return how often the host has waited so far."""
@@ -102,6 +114,11 @@ class PretendedDevice:
 
 _pretended: PretendedDevice | None = None
 """The device, while there is one."""
+
+
+def pretended() -> PretendedDevice | None:
+    """Return the device that is pretended now; None without one."""
+    return _pretended
 
 
 def is_pretended() -> bool:
@@ -156,6 +173,7 @@ class CudaTensor(torch.Tensor):
         self.elements = other.elements
 
     def __repr__(self) -> str:
+        _current().wait("repr")
         return f"{self.elements!r} on {DEVICE}"
 
     def as_subclass(self, cls: type[torch.Tensor]) -> CudaTensor:
@@ -303,19 +321,25 @@ def _count(func: Any, args: tuple[Any, ...], there: list[CudaTensor]) -> None:
     """Count what the host waits for."""
     if func in READS_VALUES and there:
         _current().wait(func.name())
-    if func in TAKES_INDICES and any(_is_mask(index) for index in tree_leaves(args[1])):
-        _current().wait("index by a mask")
+    if func in TAKES_INDICES:
+        indices = [index for index in tree_leaves(args[1]) if isinstance(index, torch.Tensor)]
+        if any(_is_mask(index) for index in indices):
+            _current().wait("index by a mask")
+        for index in indices:
+            if not isinstance(index, CudaTensor):
+                _current().upload(index, non_blocking=False)
     if func is aten.copy_.default:
         target, source, *rest = args
         does_not_wait = bool(rest and rest[0])
         if isinstance(target, CudaTensor) and not isinstance(source, CudaTensor) and source.dim() > 0:
-            _current().uploads[does_not_wait and source.is_pinned()] += 1
-        if isinstance(source, CudaTensor) and not isinstance(target, CudaTensor) and not does_not_wait:
+            _current().upload(source, does_not_wait)
+        comes_back = isinstance(source, CudaTensor) and not isinstance(target, CudaTensor)
+        if comes_back and not (does_not_wait and target.is_pinned()):
             _current().wait("copy to the CPU")
 
 
-def _is_mask(index: Any) -> bool:
-    return isinstance(index, torch.Tensor) and index.dtype in (torch.bool, torch.uint8)
+def _is_mask(index: torch.Tensor) -> bool:
+    return index.dtype in (torch.bool, torch.uint8)
 
 
 class _ToCpu(torch.autograd.Function):
@@ -338,7 +362,7 @@ def _function(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         args = tuple(_with_index(value) for value in args)
 
     if func is torch.Tensor.cuda:
-        return torch.Tensor.to(args[0], DEVICE, **{k: v for k, v in kwargs.items() if k == "non_blocking"})
+        return _moved((args[0], DEVICE), {k: v for k, v in kwargs.items() if k == "non_blocking"})
     if func is torch.Tensor.cpu and isinstance(args[0], CudaTensor):
         _current().wait("copy to the CPU")
         return _ToCpu.apply(args[0])
@@ -404,7 +428,7 @@ def _moved(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         copied = _ToCpu.apply(tensor)
         return copied if dtype is None else copied.to(dtype)
     if not is_there and kind == "cuda":
-        _current().uploads[bool(kwargs.get("non_blocking")) and tensor.is_pinned()] += 1
+        _current().upload(tensor, bool(kwargs.get("non_blocking")))
     return torch.Tensor.to(*args, **kwargs)
 
 
@@ -414,8 +438,9 @@ def _made_from_values(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     options = {name: value for name, value in kwargs.items() if name not in ("device", "requires_grad")}
     if isinstance(source, CudaTensor):
         return torch.Tensor.to(source, **options) if options else source
-    made = func(source, *args[1:], **options).to(DEVICE)
-    return made.requires_grad_(kwargs.get("requires_grad", False))
+    made = func(source, *args[1:], **options)
+    _current().upload(made, non_blocking=False)
+    return made.to(DEVICE).requires_grad_(kwargs.get("requires_grad", False))
 
 
 class _Computes(TorchDispatchMode):
