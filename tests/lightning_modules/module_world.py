@@ -85,7 +85,7 @@ def pad(items):
 
 def make_trainer(**kwargs):
     options = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-    options |= {"enable_model_summary": False, "max_epochs": 2, "accelerator": "cpu", "num_sanity_val_steps": 0}
+    options |= {"enable_model_summary": False, "max_epochs": 2, "num_sanity_val_steps": 0}
     with lightning_internals.quiet():
         return Trainer(**{**options, **kwargs})
 
@@ -101,7 +101,7 @@ class Seen(Callback):
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
         self.epochs.append(trainer.current_epoch)
-        self.batches.append(next(iter(batch.values())).clone())
+        self.batches.append(next(iter(batch.values())).cpu().clone())
         self.losses.append(float(outputs["loss"]))
         self.logged.append(float(trainer.callback_metrics.get("train_loss", float("nan"))))
 

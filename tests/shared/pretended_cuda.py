@@ -237,6 +237,9 @@ class CudaTensor(torch.Tensor):
         return self.elements.tolist()
 
 
+CudaTensor.__name__ = "Tensor"  # messages name the class of a value
+
+
 # Operations ###########################################################################################################
 
 

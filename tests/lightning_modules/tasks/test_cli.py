@@ -19,7 +19,7 @@ from lightrainer.lightning_modules import (
 CONFIG = """
 seed_everything: 3
 trainer:
-  accelerator: cpu
+  accelerator: auto
   max_epochs: 2
   default_root_dir: FOLDER
   enable_progress_bar: false

@@ -118,11 +118,12 @@ def test_steps_without_a_trainer_return_the_loss_of_the_batch(kind, in_fabric):
     options = {"loss_fn": nn.CrossEntropyLoss()} if kind is LossModule else {"num_labels": 3}
     module = kind(nn.Linear(4, 3), optimizer={"learning_rate": 0.1}, **options)
     expected = functional.cross_entropy(module.model(ROWS), CLASSES)
-    called = Fabric(accelerator="cpu", devices=1).setup_module(module) if in_fabric else module
+    called = Fabric(devices=1).setup_module(module) if in_fabric else module
+    batch = (ROWS.to(module.device), CLASSES.to(module.device))
     for step in (called.training_step, called.validation_step, called.test_step):
-        torch.testing.assert_close(step((ROWS, CLASSES), 0), expected)
-    torch.testing.assert_close(module.compute_loss((ROWS, CLASSES))[0], expected)
-    assert module.predict_step((ROWS, CLASSES), 0).shape == (22, 3)
+        torch.testing.assert_close(step(batch, 0).cpu(), expected)
+    torch.testing.assert_close(module.compute_loss(batch)[0].cpu(), expected)
+    assert module.predict_step(batch, 0).shape == (22, 3)
     assert isinstance(module.configure_optimizers(), torch.optim.Optimizer)
 
 

@@ -142,6 +142,7 @@ class TestTuner:
         assert [len(batch) for batch in seen.batches] == [8] * 8
 
 
+@pytest.mark.cpu_only("torch.compile")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning")
 @pytest.mark.parametrize("what", ["module", "model"])
 def test_compiled_is_the_same(what):
@@ -257,7 +258,7 @@ def test_schedules_that_need_no_length_are_made_without_a_trainer():
     """The others ask for one."""
     stable = {"name": "warmup_stable_decay", "kwargs": {"num_decay_steps": 2, "num_stable_steps": 3}}
     for schedule in (stable, {"name": "inverse_sqrt", "warmup_steps": 4}, {"name": "linear", "total_steps": 9}):
-        made = Fabric(accelerator="cpu").setup_module(module(schedule=schedule)).configure_optimizers()
+        made = Fabric(devices=1).setup_module(module(schedule=schedule)).configure_optimizers()
         assert made["lr_scheduler"]["scheduler"] is not None
     with pytest.raises(RuntimeError, match="not attached to a `Trainer`"):
         module(schedule={"name": "constant_with_warmup", "warmup_steps": 0.1}).configure_optimizers()

@@ -131,6 +131,7 @@ class TestPretrained:
         assert model.config.use_cache
 
 
+@pytest.mark.cpu_only("weights in the graph that an error keeps cannot move to the CPU")
 def test_smoothing_of_several_labels_makes_no_sense():
     model = seeded(Net)
     model.config = SimpleNamespace(problem_type="multi_label_classification")

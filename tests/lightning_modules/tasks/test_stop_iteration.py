@@ -37,7 +37,7 @@ def data(collate=None):
 
 
 def trainer(*callbacks):
-    return pl.Trainer(**QUIET, accelerator="cpu", max_epochs=2, num_sanity_val_steps=0, callbacks=list(callbacks))
+    return pl.Trainer(**QUIET, max_epochs=2, num_sanity_val_steps=0, callbacks=list(callbacks))
 
 
 @pytest.mark.parametrize("call", ["fit", "validate", "test", "predict"])

@@ -135,7 +135,7 @@ class Echo(nn.Module):
 
     def generate(self, input_ids, length=None, beams=1):
         self.calls.append((length, beams))
-        start = torch.zeros(len(input_ids), 1, dtype=torch.long)
+        start = torch.zeros_like(input_ids[:, :1])
         return torch.cat([start, input_ids if length is None else input_ids[:, :length]], 1)
 
     def forward(self, input_ids, labels=None):
