@@ -20,6 +20,7 @@ imports these modules and listens at the socket. The first byte that a caller se
 
 import atexit
 import contextlib
+import faulthandler
 import gc
 import importlib
 import json
@@ -42,6 +43,8 @@ from forking import draw_anew, ending_of, forked, leave
 
 PATIENCE = 60
 """Seconds in which the first user has to come."""
+SPARE = 60
+"""Seconds that a process has to end others that are late."""
 
 
 def execute(script: str, words: list[str], environment: dict[str, str]) -> None:
@@ -86,6 +89,10 @@ def start_ranks(caller: socket.socket, asked: dict[str, Any]) -> None:
     if asked["torchrun"] is not None:
         action, count, place = partial(launch, asked["torchrun"], *known), 1, False
     log, seconds = Path(asked["log"]), asked["seconds"]
+    # If this process hangs, the alarm ends it, and writes into the log where it was.
+    stacks = log.open("a")
+    faulthandler.register(signal.SIGALRM, file=stacks, chain=True)
+    signal.alarm(int(seconds) + SPARE)
     try:
         alone = partial(_without, caller, action)
         told: Any = forked(alone, count or 1, log=log, seconds=seconds, as_a_script=True, place=place).codes

@@ -18,6 +18,10 @@ import psutil
 import pytest
 
 HERE = Path(__file__).parent
+SECONDS = 300
+"""In which a server has imported its libraries."""
+SPARE = 60
+"""Seconds more than a server takes to answer that some processes have not ended in time."""
 CHILDREN = str(HERE.parents[1] / "package" / "interception" / "children")
 NEWEST = Path(sys.prefix) / "newest"
 """Folder in which `make` installs the newest transformers."""
@@ -228,6 +232,7 @@ def _server(library: str) -> str:
 def _joined(address: Path) -> socket.socket | None:
     """Use the server that listens there: the connection, or None where its last user has left, or there is none."""
     user = socket.socket(socket.AF_UNIX)
+    user.settimeout(SPARE)
     with contextlib.suppress(OSError):
         user.connect(str(address))
         user.sendall(b"u")
@@ -255,6 +260,7 @@ def _forked_server(parent: str, address: Path, library: str) -> str:
 
 def _said_by(server: str, kind: bytes, asked: dict[str, Any]) -> str:
     with socket.socket(socket.AF_UNIX) as caller:
+        caller.settimeout(asked.get("seconds", SECONDS) + 2 * SPARE)
         caller.connect(server)
         caller.sendall(kind)
         caller.sendall(json.dumps(asked).encode() + b"\n")
