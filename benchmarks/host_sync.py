@@ -1,80 +1,118 @@
-"""How often the host asks for a number that is on the device, between two logs.
+"""How often the host waits for the device in a step between two logs, and for a batch of an evaluation.
 
-Each such question makes the host wait until the device has done all its work. The count may not grow with the number of
-steps: it is taken for a training of N and one of 2N steps, of which only the end is logged.
+Each wait may leave the device without work. They are counted on a pretended device, which `docs/develop/gpu.md`
+describes, in the settings of `tests/shared/counted_waits.py`. `python -m benchmarks.host_sync publish` writes the table
+into that page.
 """
 
-import contextlib
-import io
-import tempfile
+import logging
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.data import default_collate
+from .common import LIBRARIES, Figure, library, report
 
-from .common import LIBRARIES, Figure, TinyModel, library, quiet_arguments, report, tiny_dataset
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "develop" / "gpu.md"
+BEGIN = "<!-- waits: python -m benchmarks.host_sync publish -->\n"
+END = "<!-- end of waits -->\n"
+ROW = re.compile(r"^\| (.+) \| (.+) \| (.+) \| (.*) \|$", re.MULTILINE)
 
-STEPS = 50
-MEASURED = "with throughput, memory, gradient norms, EMA and report"
+COUNT = 4
+"""Steps, and batches, in which waits are counted."""
 
-
-class CountQuestions(TorchDispatchMode):
-    """Counts `aten::_local_scalar_dense`, which `.item()`, `float()`, `bool()` and `if` on a tensor come down to."""
-
-    def __init__(self):
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.count += func is torch.ops.aten._local_scalar_dense.default
-        return func(*args, **(kwargs or {}))
+Waits = dict[str, Counter[tuple[str, str]]]
+"""Operations and lines that waited, by the library; one that does not have the setting is left out."""
 
 
-def measuring(api: Any) -> list[Any]:
-    """Return the callbacks that measure, and the one that reports."""
-    names = ("ThroughputCallback", "MemoryCallback", "GradientNormCallback", "EMACallback", "RunReportCallback")
-    return [getattr(api, name)() for name in names]
+def waits_of_steps() -> dict[str, Waits]:
+    """Return the waits of steps between two logs, by setting."""
+    import counted_waits as cases
+
+    settings = {**cases.SETTINGS, "control: a loss that is read": cases.CONTROL}
+    return _counted(settings, lambda api, setting: cases.waits_between_logs(api, setting, COUNT))
 
 
-def questions(name: str, steps: int, measured: bool, **changes) -> int:
-    """Return the number of questions in a training of that many steps, within one epoch."""
-    api = library(name)
-    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
-        arguments = quiet_arguments(name, folder, max_steps=steps, **changes)
-        trainer = api.Trainer(
-            TinyModel(),
-            arguments,
-            train_dataset=tiny_dataset(32 * STEPS),
-            data_collator=default_collate,
-            callbacks=measuring(api) if measured else [],
-        )
-        with CountQuestions() as counter:
-            trainer.train()
-    return counter.count
+def waits_of_evaluations() -> dict[str, Waits]:
+    """Return the waits of batches of an evaluation, by setting."""
+    import counted_waits as cases
+
+    return _counted(cases.EVALUATIONS, lambda api, setting: cases.waits_of_batches(api, setting, "evaluate", COUNT))
+
+
+def _counted(settings: dict[str, Any], count: Callable[[Any, Any], Counter[tuple[str, str]]]) -> dict[str, Waits]:
+    import pretended_cuda
+
+    found: dict[str, Waits] = {}
+    with pretended_cuda.pretended_device():
+        for title, setting in settings.items():
+            found[title] = {}
+            for name in LIBRARIES:
+                if name == "lightrainer" or not setting.is_only_here:
+                    found[title][name] = count(library(name), setting)
+    return found
+
+
+def table(waits: dict[str, Waits], unit: str) -> list[str]:
+    """Return the lines of the table in Markdown, with the lines of lightrainer that waited."""
+    rows = [f"| {unit} | transformers | lightrainer | where |", "|---|---|---|---|"]
+    for title, by_library in waits.items():
+        lines = ", ".join(sorted({f"`{line.split(':')[0]}`" for _, line in by_library["lightrainer"]}))
+        counts = [_per_unit(by_library.get(name)) for name in LIBRARIES]
+        rows.append(f"| {title} | {' | '.join(counts)} | {lines} |")
+    return rows
+
+
+def _per_unit(waits: Counter[tuple[str, str]] | None) -> str:
+    return "-" if waits is None else f"{waits.total() / COUNT:g}"
+
+
+def published() -> dict[str, tuple[str, str]]:
+    """Return the figures of both libraries on the page, by setting."""
+    _, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    rows = ROW.findall(rest.partition(END)[0])
+    return {title: (reference, here) for title, reference, here, _ in rows}
+
+
+def publish(lines: list[str]) -> None:
+    """Write the tables into the page."""
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    content = "\n".join(lines) + "\n"
+    PAGE.write_text(before + BEGIN + content + END + rest.partition(END)[2], encoding="utf-8")
 
 
 def main() -> list[Figure]:
-    torch.set_num_threads(1)
-    situations = {
-        "plain": {},
-        "two micro-batches a step": {"gradient_accumulation_steps": 2},
-        "no clipping": {"max_grad_norm": 0.0},
-        "NaN shown": {"logging_nan_inf_filter": False},
-        MEASURED: {},
+    sys.path.insert(0, str(ROOT / "tests" / "shared"))
+    logging.disable(logging.WARNING)
+    steps = waits_of_steps()
+    evaluations = waits_of_evaluations()
+
+    rows = []
+    for title, by_library in {**steps, **evaluations}.items():
+        counts = ", ".join(f"{name} {waits.total() / COUNT:g}" for name, waits in by_library.items())
+        rows.append((title, counts))
+    results = {"steps": _summary(steps), "evaluations": _summary(evaluations)}
+    usual = {name: waits["lightrainer"].total() / COUNT for name, waits in {**steps, **evaluations}.items()}
+    most = max(usual[name] for name in evaluations)
+    figures = [
+        Figure("host synchronisations in a step between two logs, by default", usual["defaults"], 0),
+        Figure("host synchronisations for a batch of an evaluation, at most", most, 1),
+    ]
+    if "publish" in sys.argv:
+        publish([*table(steps, "in a step"), "", *table(evaluations, "for a batch of an evaluation")])
+    return report("host_sync", rows, results, figures)
+
+
+def _summary(waits: dict[str, Waits]) -> dict[str, Any]:
+    return {
+        title: {
+            name: {f"{what} {line}": count for (what, line), count in found.items()} for name, found in each.items()
+        }
+        for title, each in waits.items()
     }
-    rows, results = [], {}
-    for situation, changes in situations.items():
-        for name in LIBRARIES if situation != MEASURED else ("lightrainer",):
-            short, long = (questions(name, steps, situation == MEASURED, **changes) for steps in (STEPS, 2 * STEPS))
-            per_step = (long - short) / STEPS
-            rows.append(
-                (f"{situation}, {name}", f"{short:4} in {STEPS} steps, {long:4} in {2 * STEPS}: {per_step:g} a step")
-            )
-            results.setdefault(situation, {})[name] = {"short": short, "long": long, "per_step": per_step}
-    asked = max(by_name["lightrainer"]["per_step"] for by_name in results.values())
-    figures = [Figure("host synchronisations in a step between two logs", asked, 0)]
-    return report("host_sync", rows, {"steps": STEPS, "questions": results}, figures)
 
 
 if __name__ == "__main__":

@@ -323,7 +323,7 @@ class Snapshot:
             if (held.shape, held.dtype, held.stride()) != (tensor.shape, tensor.dtype, tensor.stride()):
                 del self._memory[index:]
         is_new = index == len(self._memory)
-        if tensor.is_cuda and type(tensor) is torch.Tensor:
+        if is_copied_by_stream(tensor):
             if is_new:
                 self._memory.append(torch.empty_like(tensor, device="cpu", pin_memory=True))
             if tensor.device not in self._devices:
@@ -334,6 +334,11 @@ class Snapshot:
         else:
             self._memory[index].copy_(tensor)
         return self._memory[index]
+
+
+def is_copied_by_stream(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor can be copied by a stream of its own; subclasses may hold several tensors."""
+    return tensor.device.type in ("cuda", "xpu") and type(tensor) is torch.Tensor
 
 
 def snapshot(values: Any) -> Any:

@@ -27,7 +27,8 @@ def clip_gradients(
     """As `torch.nn.utils.clip_grad_norm_`, see `total_norm`; return the norm before clipping."""
     parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    if {*map(type, gradients)} <= {torch.Tensor}:  # none of them is sharded
+    are_sharded = any(hasattr(kind, "device_mesh") for kind in {*map(type, gradients)})
+    if not are_sharded:
         return nn.utils.clip_grad_norm_(parameters, max_norm, norm_type)
     norm = total_norm(gradients, norm_type)
     scale = torch.clamp(max_norm / (norm + 1e-6), max=1.0)

@@ -16,9 +16,12 @@ from typing import Any
 
 import pretended_cuda
 import torch
+import torchmetrics
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import IterableDataset
+
+from lightrainer import BatchMetrics
 
 TOKENS = 20
 PADDING = 0
@@ -29,6 +32,7 @@ class Words(nn.Module):
     """Predicts the class of each token, with the loss of transformers' models."""
 
     main_input_name = "input_ids"
+    config = None
 
     def __init__(self) -> None:
         super().__init__()
@@ -142,7 +146,8 @@ class Setting:
         callbacks: names of callbacks of lightrainer, which the reference does not have.
         parts: of the Trainer.
         subclass: derives a Trainer from that of a library.
-        waits: in a step, which cannot be avoided.
+        waits: in a step, or for a batch of an evaluation.
+        is_only_here: the reference does not have this.
     """
 
     arguments: dict[str, Any] = field(default_factory=dict)
@@ -150,6 +155,7 @@ class Setting:
     parts: dict[str, Any] = field(default_factory=dict)
     subclass: Callable[[type], type] = lambda base: base
     waits: int = 0
+    is_only_here: bool = False
 
 
 ACCUMULATES = {"gradient_accumulation_steps": 2}
@@ -174,14 +180,50 @@ SETTINGS = {
     "two workers": Setting({"dataloader_num_workers": 2}),
     "stream": Setting(parts={"train_dataset": Unsized()}),
     "grouped by length": Setting({"train_sampling_strategy": "group_by_length"}),
-    "batches of 64 tokens": Setting({"train_sampling_strategy": "token_budget", "max_tokens_per_batch": 64}),
-    "activation checkpointing": Setting({"activation_checkpointing": True}),
-    "EMA": Setting(callbacks=("EMACallback",)),
-    "throughput, memory, gradient norms, report": Setting(callbacks=MEASURES),
-    "NaN guard": Setting(callbacks=("NaNGuardCallback",), waits=1),
+    "copies asked not to wait (`non_blocking`)": Setting({"accelerator_config": {"non_blocking": True}}),
+    "batches of 64 tokens": Setting(
+        {"train_sampling_strategy": "token_budget", "max_tokens_per_batch": 64}, is_only_here=True
+    ),
+    "activation checkpointing": Setting({"activation_checkpointing": True}, is_only_here=True),
+    "EMA": Setting(callbacks=("EMACallback",), is_only_here=True),
+    "throughput, memory, gradient norms, report": Setting(callbacks=MEASURES, is_only_here=True),
+    "NaN guard": Setting(callbacks=("NaNGuardCallback",), waits=1, is_only_here=True),
 }
+"""Of trainings."""
 
 CONTROL = Setting(subclass=reading_loss, waits=1)
+
+
+def number_of_samples(prediction: Any, compute_result: bool = True) -> dict[str, int]:
+    """Compute a metric, over a batch or over all."""
+    return {"samples": len(prediction.predictions)}
+
+
+def metrics_of_two_kinds() -> Any:
+    """Return metrics that need the labels that count, and the second one probabilities, too."""
+    options: dict[str, Any] = {"num_classes": TOKENS, "validate_args": False}
+    return BatchMetrics(
+        {
+            "accuracy": torchmetrics.Accuracy("multiclass", **options),
+            "calibration": torchmetrics.CalibrationError("multiclass", **options),
+        }
+    )
+
+
+METRICS = {"compute_metrics": number_of_samples}
+
+EVALUATIONS = {
+    "loss": Setting(),
+    "predictions": Setting(parts=METRICS, waits=1),
+    "predictions, bf16": Setting({"bf16": True}, parts=METRICS, waits=1),
+    "predictions, a list of batches": Setting({"eval_do_concat_batches": False}, parts=METRICS, waits=1),
+    "predictions, inputs and losses": Setting({"include_for_metrics": ["inputs", "loss"]}, parts=METRICS, waits=1),
+    "predictions, moved at each batch": Setting({"eval_accumulation_steps": 1}, parts=METRICS, waits=1),
+    "predictions, gathered as objects": Setting({"eval_use_gather_object": True}, parts=METRICS, waits=1),
+    "metrics of each batch": Setting({"batch_eval_metrics": True}, parts=METRICS),
+    "torchmetrics": Setting(parts={"compute_metrics": metrics_of_two_kinds()}, waits=1, is_only_here=True),
+}
+"""Of evaluations."""
 
 
 @contextlib.contextmanager

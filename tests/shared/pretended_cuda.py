@@ -33,6 +33,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from lightrainer.facade.distributed import process
+from lightrainer.lightning_modules.checkpoints import writing
 from lightrainer.lightning_modules.common import safe_serialization
 
 DEVICE = torch.device("cuda", 0)
@@ -232,6 +233,8 @@ class CudaTensor(torch.Tensor):
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
         return self.numpy()
 
+    def record_stream(self, stream: Any) -> None: ...
+
     def tolist(self) -> Any:
         _current().wait("tolist")
         return self.elements.tolist()
@@ -263,7 +266,7 @@ def _dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         of_cpu_kwargs["device"] = torch.device("cpu")
     is_drawn = IS_RANDOM in func.tags and of_cpu_kwargs.get("generator") is None
     with _current().draws() if is_drawn else contextlib.nullcontext():
-        result = func(*of_cpu_args, **of_cpu_kwargs)
+        result = _on_cpu(func, of_cpu_args, of_cpu_kwargs)
 
     # An operation in place returns the tensor that it changed.
     if func is aten.copy_.default:
@@ -430,6 +433,10 @@ def _moved(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         dtype = kwargs.get("dtype", next((value for value in rest if isinstance(value, torch.dtype)), None))
         copied = _ToCpu.apply(tensor)
         return copied if dtype is None else copied.to(dtype)
+    if is_there and kind == "cuda":
+        rest = [value for value in rest if isinstance(value, torch.dtype)]
+        kwargs = {name: value for name, value in kwargs.items() if name not in ("device", "non_blocking")}
+        return torch.Tensor.to(tensor, *rest, **kwargs) if rest or kwargs else tensor
     if not is_there and kind == "cuda":
         _current().upload(tensor, bool(kwargs.get("non_blocking")))
     return torch.Tensor.to(*args, **kwargs)
@@ -592,6 +599,7 @@ def _of_accelerator() -> dict[str, Any]:
 def _of_others() -> list[tuple[Any, str, Any]]:
     """Return owner, name and replacement of other functions."""
     enter_autocast = torch.autocast.__init__
+    group_tensors = torch._C._group_tensors_by_device_and_dtype
     load = torch.load
 
     def pin_memory(tensor: torch.Tensor, device: Any = None) -> torch.Tensor:
@@ -618,6 +626,14 @@ def _of_others() -> list[tuple[Any, str, Any]]:
         parameter._backward_hooks = parameter._backward_hooks
         if parameter._post_accumulate_grad_hooks is not None:
             parameter._post_accumulate_grad_hooks = parameter._post_accumulate_grad_hooks
+
+    def grouped(tensors: list[list[torch.Tensor | None]], with_indices: bool = False) -> dict[Any, Any]:
+        """Name the device of each group, which torch reads from the elements."""
+        groups = group_tensors(tensors, with_indices)
+        return {(first_of(group[0]).device, dtype): group for (_, dtype), group in groups.items()}
+
+    def first_of(group: list[list[torch.Tensor | None]]) -> torch.Tensor:
+        return next(tensor for tensor in group[0] if tensor is not None)
 
     plain = safe_serialization.to_plain
 
@@ -650,6 +666,8 @@ def _of_others() -> list[tuple[Any, str, Any]]:
         (torch.utils, "swap_tensors", swap_with_hooks),
         (threading.Thread, "run", run_on_device),
         (safe_serialization, "to_plain", to_plain),
+        (writing, "is_copied_by_stream", lambda tensor: isinstance(tensor, CudaTensor)),
+        (torch._C, "_group_tensors_by_device_and_dtype", grouped),
         (torch.version, "cuda", "12.8"),
         (torch.cuda.memory, "memory_allocated", _always(0)),
         (torch._C, "_cuda_isCurrentStreamCapturing", _always(False)),
