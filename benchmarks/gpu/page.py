@@ -49,7 +49,7 @@ def page() -> str:
     """Return the page with the results that are committed."""
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
     results = published()
-    outcome = _measured(results) if results else "Not run yet: no machine with a GPU was to be had.\n"
+    outcome = _measured(results) if results else "Not run yet: no machine with a GPU was available.\n"
     return before + BEGIN + outcome + END + rest.partition(END)[2]
 
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import logging
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
-import torch
 from torch import nn
 from torch.distributed.algorithms.join import Join
 from torch.optim import Optimizer
@@ -21,6 +19,7 @@ from ...lightning_modules.data.batch_samplers import has_batches, iterates_as_to
 from ...lightning_modules.data.loaders import EpochLoader, loader_after, rebuild_loader
 from ...lightning_modules.distributed import sharding
 from ...lightning_modules.internals.precision import cast_for_good
+from ...lightning_modules.training.out_of_memory import release_memory
 from ..arguments.parallelism import ways_of_sharing
 from ..distributed.process import forwarded
 from ..strategies import choose
@@ -224,9 +223,7 @@ class Preparing(Gradients):
         self._dataloaders.clear()
         self.step = 0
 
-        gc.collect()
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
+        release_memory()
         return [None] * len(objects)
 
     clear = free_memory

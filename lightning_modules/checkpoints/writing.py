@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from ..common.device_copies import WITH_PAGE_LOCKS
 from ..common.local_paths import StrPath
 from ..common.nested import map_nested
 from .adapters import adapters_of, saves_itself
@@ -338,7 +339,7 @@ class Snapshot:
 
 def is_copied_by_stream(tensor: torch.Tensor) -> bool:
     """Return whether a tensor can be copied by a stream of its own; subclasses may hold several tensors."""
-    return tensor.device.type in ("cuda", "xpu") and type(tensor) is torch.Tensor
+    return tensor.device.type in WITH_PAGE_LOCKS and type(tensor) is torch.Tensor
 
 
 def snapshot(values: Any) -> Any:

@@ -8,13 +8,13 @@ import torch
 
 from .nested import leaves, map_nested, to_device
 
-_WITH_PAGE_LOCKS = ("cuda", "xpu")
+WITH_PAGE_LOCKS = ("cuda", "xpu")
 """Devices that copy from page-locked memory while the host goes on."""
 
 
 def to_device_without_waiting(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     """Copy a small tensor that was made here to a device, by way of page-locked memory where the device knows it."""
-    if device.type in _WITH_PAGE_LOCKS and tensor.device.type == "cpu":
+    if device.type in WITH_PAGE_LOCKS and tensor.device.type == "cpu":
         tensor = tensor.pin_memory()
     return to_device(tensor, device, non_blocking=False)
 

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 from typing_extensions import Self
 
 from ..common.class_paths import build_described, is_description
+from ..common.device_copies import WITH_PAGE_LOCKS
 from ..common.seeding import capture_host_rng, restore_host_rng, seed_worker
 from ..common.torch_files import pack, unpack
 from ..data.collators import RemoveColumnsCollator, collate_samples, remove_unused
@@ -74,7 +75,7 @@ class DataModule(LightningDataModule):
         seed: of the order; None for the seed that torch was given last.
         drop_last: leave out a last, smaller batch of the training.
         num_workers: processes that read ahead.
-        pin_memory: by default where the trainer uses CUDA.
+        pin_memory: by default where the trainer uses CUDA or an Intel GPU.
         persistent_workers: keep them from one epoch to the next.
         prefetch_factor: batches that each of them reads ahead.
         dispatch_batches: see `build_loader`, for the training.
@@ -343,10 +344,10 @@ class DataModule(LightningDataModule):
         return dataset, RemoveColumnsCollator(self.collate_fn, columns, logger, name, advice=advice, removed=removed)
 
     def _workers(self) -> dict[str, Any]:
-        on_cuda = self.trainer is not None and self.trainer.strategy.root_device.type == "cuda"
+        locks_pages = self.trainer is not None and self.trainer.strategy.root_device.type in WITH_PAGE_LOCKS
         return {
             "num_workers": self.num_workers,
-            "pin_memory": on_cuda if self.pin_memory is None else self.pin_memory,
+            "pin_memory": locks_pages if self.pin_memory is None else self.pin_memory,
             "persistent_workers": self.persistent_workers and self.num_workers > 0,
             "prefetch_factor": self.prefetch_factor if self.num_workers > 0 else None,
         }
