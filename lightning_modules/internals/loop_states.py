@@ -16,7 +16,7 @@ POSITIONS = "lightrainer_positions"
 """Under this name it holds, by rank, what `pack` makes of the position in the loaders and in a step."""
 
 METRICS = "lightrainer_metrics"
-"""Under this name it holds the metrics logged last: a plateau schedule may be stepped before the next ones are."""
+"""Under this name it holds, by rank, the metrics logged last: a schedule may follow them before the next ones are."""
 
 IN_WINDOWS = "lightrainer_windows"
 """Under this name it holds whether its loops count windows of micro-batches, as those of the facade do."""

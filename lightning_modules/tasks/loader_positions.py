@@ -27,7 +27,7 @@ from ..internals.loop_states import (
     train_loaders,
 )
 from ..training.accumulation import WindowLoader
-from .step_window import load_step, step_so_far
+from .step_window import is_inside_step, load_step, step_so_far
 
 _log = logging.getLogger(__name__)
 
@@ -61,9 +61,13 @@ def position_state(trainer: Trainer) -> Any:
         position["began_again"] = in_work > 0 and _began_again(loaders, counts, used_up, place)
 
     # Gradients of a step that is not complete.
-    if place.done % trainer.accumulate_grad_batches and not place.at_end:
-        position["step"] = step_so_far(trainer)
-        position["step_in_work"] = _in_work(trainer) > 0
+    if is_inside_step(trainer, place):
+        step = step_so_far(trainer)
+        if step is None:
+            position["step_is_lost"] = True
+        else:
+            position["step"] = step
+            position["step_in_work"] = in_work > 0
     return to_plain(position)
 
 
@@ -189,6 +193,13 @@ def restore_position(
 
     if "step" in position and _layout(trainer) == position["layout"]:
         load_step(trainer.lightning_module, position["step"])
+    if position.get("step_is_lost"):
+        _log.warning(
+            "The checkpoint was written inside of a step of %s batches, and %s had kept their gradients to itself: the "
+            "step is taken without them. Resume from a checkpoint of a whole step.",
+            position["layout"]["accumulation"],
+            type(trainer.strategy).__name__,
+        )
     if position.get("step_in_work"):
         _log.warning(
             "The checkpoint was written in the middle of a batch of an accumulated step: the gradients that it holds "
@@ -247,6 +258,12 @@ def _resume_other_loaders(
             len(stateful),
         )
         return
+    if any(map(_has_order_without_state, stateful)):
+        _log.warning(
+            "Lightning shares the samples of a StatefulDataLoader between processes by a sampler around its own, whose "
+            "order is in no checkpoint: other samples follow. Read the data with a DataModule or build_loader, or pass "
+            "a DistributedSampler and use_distributed_sampler=False."
+        )
     for loader, state in zip(stateful, states, strict=True):
         loader.load_state_dict(state)
 
@@ -350,6 +367,12 @@ def _state_of(loader: Any, unused: int) -> Any:
     if _is_stateful(loader):
         return _if_plain(loader.state_dict())
     return None
+
+
+def _has_order_without_state(loader: Any) -> bool:
+    """Return whether Lightning has wrapped the sampler of a loader, which draws its order, to share it out."""
+    sampler = getattr(getattr(loader, "batch_sampler", None), "sampler", None)
+    return is_instance(sampler, "lightning.fabric.utilities.distributed", "DistributedSamplerWrapper")
 
 
 def _if_plain(state: dict[str, Any]) -> dict[str, Any] | None:

@@ -142,6 +142,21 @@ class OptimizerModule(ModelModule):
         if ends_step(self.trainer):
             self.window.finish(self.parameters(), batches_per_step(self.trainer))
 
+    def lr_scheduler_step(self, scheduler: Any, metric: Any | None) -> None:
+        """Step a schedule. One that follows a metric gets the mean over the processes, so that their rates are equal.
+
+        Each process has logged `train_loss` for its own batches.
+
+        Args:
+            scheduler: one of `configure_optimizers`.
+            metric: the value that it follows, None for other schedules.
+        """
+        if metric is not None and self.trainer.world_size > 1:
+            # float64, in which the mean of equal numbers is that number.
+            own = torch.as_tensor(metric, device=self.device).to(torch.float64, copy=True)
+            metric = self.trainer.strategy.reduce(own, reduce_op="mean")
+        super().lr_scheduler_step(scheduler, metric)
+
     def configure_gradient_clipping(
         self,
         optimizer: Optimizer,

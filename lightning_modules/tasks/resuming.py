@@ -96,7 +96,10 @@ class ResumingCallback(Callback):
 
         positions = gather_objects(pack(position_state(trainer)))
         checkpoint[POSITIONS] = dict(enumerate(positions))
-        checkpoint[METRICS] = {name: value.detach().cpu() for name, value in trainer.callback_metrics.items()}
+
+        # A metric that is not synchronised has another value in each process.
+        metrics = {name: value.detach().cpu() for name, value in trainer.callback_metrics.items()}
+        checkpoint[METRICS] = dict(enumerate(gather_objects(metrics)))
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Keep the state of this process until the training starts, and settle the loops."""
@@ -116,7 +119,9 @@ class ResumingCallback(Callback):
         if rank in states:
             resumed = unpack(states[rank])
         self._resumed = resumed
-        self._metrics = checkpoint.get(METRICS)
+        metrics = checkpoint.get(METRICS) or {}
+        if metrics:
+            self._metrics = metrics.get(rank, metrics[0])
 
         fit_loop = checkpoint["loops"]["fit_loop"]
         self._place = place_of(fit_loop)

@@ -17,6 +17,7 @@ from torch import nn
 
 from ..common.dtensor import own_part
 from ..internals.lightning_import import Trainer
+from ..internals.loop_states import Place
 
 _log = logging.getLogger(__name__)
 
@@ -206,19 +207,37 @@ class StepWindow:
         self.begin_batch()
 
 
-def step_so_far(trainer: Trainer) -> dict[str, Any]:
-    """Return the state of an incomplete step: gradients of this process, and the `StepWindow`."""
+def is_inside_step(trainer: Trainer, place: Place) -> bool:
+    """Return whether batches were trained on that no optimizer step was taken with.
+
+    Lightning takes one at the end of an epoch; a strategy that accumulates by itself goes on with the next epoch.
+    """
+    if trainer.strategy.handles_gradient_accumulation:
+        counts: Any = trainer.fit_loop.epoch_loop.batch_progress.total
+        return counts.processed % trainer.accumulate_grad_batches > 0
+    return place.done % trainer.accumulate_grad_batches > 0 and not place.at_end
+
+
+def step_so_far(trainer: Trainer) -> dict[str, Any] | None:
+    """Return the state of an incomplete step: gradients of this process, and the `StepWindow`.
+
+    None where the strategy keeps the gradients to itself, which is warned of: DeepSpeed always, FSDP those that are not
+    sharded yet.
+    """
     module = trainer.lightning_module
     gradients: dict[str, torch.Tensor] = {}
+    are_of_parameters = True
     for name, parameter in module.named_parameters():
         if parameter.grad is not None:
             gradients[name] = own_part(parameter.grad)
-    if not gradients:
+            are_of_parameters &= gradients[name].shape == own_part(parameter).shape
+    if not gradients or not are_of_parameters:
         _log.warning(
             "A checkpoint inside of a step of %s batches lacks their gradients, hidden by %s: save after whole steps.",
             trainer.accumulate_grad_batches,
             type(trainer.strategy).__name__,
         )
+        return None
 
     # Modules of other libraries have no window.
     window = getattr(module, "window", None)

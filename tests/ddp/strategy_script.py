@@ -88,20 +88,36 @@ def count(predictions: torch.Tensor, labels: torch.Tensor) -> float:
     return float(len(labels))
 
 
-def make_module(way: str, dropout: float) -> LossModule:
+BY_LOSS: Any = {
+    "schedule": {"name": "greedy", "kwargs": {"patience": 0, "min_lr": 1e-6, "factor": 0.5}},
+    "schedule_interval": "step",
+    "monitor": "train_loss",
+}
+"""Halves the rate after each step whose loss is not less than that before."""
+
+
+def make_module(way: str, dropout: float, schedule: dict[str, Any]) -> LossModule:
     kind = SplitModule if way.startswith(("split", "both")) else LossModule
     return kind(
         functools.partial(network, dropout),
         loss_fn=nn.MSELoss(),
         optimizer={"learning_rate": 0.05},
-        schedule={"name": "linear"},
         metrics={"count": count},
+        **schedule,
     )
 
 
-def fit(way: str, *, share: int = 4, dropout: float = 0.0, resume: Path | None = None, **options: Any) -> Any:
+def fit(
+    way: str,
+    *,
+    share: int = 4,
+    dropout: float = 0.0,
+    schedule: dict[str, Any] | None = None,
+    resume: Path | None = None,
+    **options: Any,
+) -> Any:
     """Train three epochs; `share` samples in each process and batch."""
-    module = make_module(way, dropout)
+    module = make_module(way, dropout, schedule or {"schedule": {"name": "linear"}})
     clipping = None if way == "fsdp" else 0.5  # Lightning's FSDP cannot
     settings = {"devices": RANKS, "max_epochs": 3, "gradient_clip_val": clipping, **options}
     trainer = make_trainer(strategy=WAYS[way](), **settings)
@@ -197,6 +213,13 @@ def reported_without_states(folder: Path) -> dict[str, list[str]]:
     return logged
 
 
+def followed_loss() -> dict[str, Any]:
+    """Train with a schedule that follows the loss of each step, which differs between processes."""
+    trainer = fit("ddp", schedule=BY_LOSS)
+    rate = trainer.optimizers[0].param_groups[0]["lr"]
+    return {"rate": rate, "loss": float(trainer.callback_metrics["train_loss"]), "result": result(trainer)}
+
+
 def main() -> None:
     folder, ways = Path(sys.argv[1]), sys.argv[2:]
     torch.set_num_threads(1)
@@ -204,6 +227,8 @@ def main() -> None:
         found: Any
         if way == "refused":
             found = refused()
+        elif way == "by loss":
+            found = followed_loss()
         elif way == "without states":
             found = reported_without_states(folder)
         else:

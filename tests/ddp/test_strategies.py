@@ -28,7 +28,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     folder = tmp_path_factory.mktemp("strategies")
     programs = [
         ("one", ["alone", "alone, large batches"], 1),
-        ("two", [*REPLICATED, *SPLIT, "refused", "without states"], 2),
+        ("two", [*REPLICATED, *SPLIT, "refused", "without states", "by loss"], 2),
         ("four", ["both"], 4),
     ]
     programs += [("deepspeed", ZERO, 2)]
@@ -90,6 +90,13 @@ def test_a_model_that_is_not_split_is_refused(runs: Runs) -> None:
     for said in runs("refused"):
         assert "tensor_parallel_size=2, but no layer of Sequential is split" in str(said)
         assert "ModelParallelStrategy(data_parallel_size=2, tensor_parallel_size=1)" in str(said)
+
+
+def test_schedule_that_follows_the_loss_has_one_rate_in_all_processes(runs: Runs) -> None:
+    first, second = runs("by loss")
+    assert first["loss"] != second["loss"], "negative control: each process has logged its own"
+    assert first["rate"] == second["rate"] < 0.05
+    assert first["result"] == second["result"], "the models are one"
 
 
 def test_a_checkpoint_without_optimizer_states_is_reported(runs: Runs) -> None:

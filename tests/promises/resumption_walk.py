@@ -217,9 +217,15 @@ def with_callback(make: Callable[[], Callback]) -> Setting:
     return Setting(callbacks=lambda: [make()])
 
 
-def in_two_processes(make: Callable[[], Any], **fields: Any) -> Setting:
-    """Return a setting of a strategy, which each training makes anew."""
-    return Setting(options={"strategy": make, "devices": 2}, processes=2, **fields)
+def in_two_processes(
+    make: Callable[[], Any],
+    *,
+    module: Callable[[], LightningModule] = Ours,
+    data: Callable[[], Any] = data_module,
+    **options: Any,
+) -> Setting:
+    """Return a setting of a strategy, which each training makes anew, and of other options of the Trainer."""
+    return Setting(module=module, data=data, options={"strategy": make, "devices": 2, **options}, processes=2)
 
 
 SETTINGS: dict[str, Setting] = {
@@ -281,6 +287,14 @@ SETTINGS: dict[str, Setting] = {
         module=plateau("val_loss"),
         callbacks=lambda: [EarlyStopping("val_loss", patience=9)],
         options={"precision": "64-true"},
+    ),
+    "`ddp` and `StatefulDataLoader`": in_two_processes(lambda: "ddp", data=stateful_loader),
+    "`ddp` and `greedy` by step": in_two_processes(lambda: "ddp", module=greedy("train_loss", "step")),
+    "FSDP and `accumulate_grad_batches=4`": in_two_processes(
+        lambda: FSDPOnCPU(state_dict_type="sharded"), accumulate_grad_batches=4
+    ),
+    "DeepSpeed ZeRO 2 and `accumulate_grad_batches=4`": in_two_processes(
+        lambda: DeepSpeedOnCPU(stage=2, zero_allow_untested_optimizer=True), accumulate_grad_batches=4
     ),
     "`ddp`, a stream and `greedy`": in_two_processes(
         lambda: "ddp",
