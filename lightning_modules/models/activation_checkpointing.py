@@ -154,7 +154,20 @@ class _ForwardTwice:
             return forward(*args, **kwargs)
         run = _counting_once(self.layer, forward) if self.counts else forward
         with _saved_on_host(self.offload):
-            return checkpoint(functools.partial(run, **kwargs), *args, **self.options)
+            return checkpoint(_by_position(run, len(args), list(kwargs)), *args, *kwargs.values(), **self.options)
+
+
+def _by_position(run: Callable[..., Any], count: int, names: list[str]) -> Callable[..., Any]:
+    """Return a function that takes keyword arguments by position, after `count` others.
+
+    torch resets the generator of a device only if a tensor among the positional arguments is on that device.
+    """
+
+    def run_by_position(*values: Any) -> Any:
+        by_name = dict(zip(names, values[count:], strict=True))
+        return run(*values[:count], **by_name)
+
+    return run_by_position
 
 
 def _counting_once(layer: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:

@@ -134,6 +134,22 @@ def test_activations_wait_in_main_memory(device):
     assert same(*gradients)
 
 
+def test_dropout_is_drawn_again_alike_for_keyword_arguments(device):
+    """Activation checkpointing of a model whose forward pass gets all of its tensors by name."""
+    gradients = []
+    for is_checkpointed in (False, True):
+        torch.manual_seed(0)
+        model = Classifier(dropout=0.5).to(device)
+        if is_checkpointed:
+            checkpoint_activations(model)
+        batch = {name: values.to(device) for name, values in default_collate(points(4)).items()}
+        torch.manual_seed(1)
+        for _ in range(2):
+            model(**batch)["loss"].backward()
+        gradients.append([parameter.grad.cpu() for parameter in model.parameters()])
+    assert same(*gradients)
+
+
 def test_nan_is_found_on_the_device(tmp_path, device):
     class Broken(Classifier):
         def forward(self, x, labels):
