@@ -220,7 +220,11 @@ def frozen() -> dict[str, list[str]]:
     return sections
 
 
-@pytest.mark.parametrize("name", SITUATIONS)
+drawn_otherwise = pytest.mark.cpu_only("with the dropout of the device's generator another evaluation is the best")
+NAMES = [pytest.param(name, marks=drawn_otherwise) if name == "the best is saved" else name for name in SITUATIONS]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_the_sequence_is_the_frozen_one(reference, ours, tmp_path, name):
     expected = frozen()[name]
     assert sequence(reference, SITUATIONS[name], tmp_path / "reference") == expected
