@@ -161,10 +161,13 @@ def restore_position(
         other_states: what Lightning has saved of loaders, where none is an `EpochLoader`.
     """
     loaders = train_loaders(trainer)
-    for loader in epoch_loaders(trainer):
-        # Lightning has read already where there is no length.
-        loader.end_workers()
-        _warn_of_kept_workers(trainer, loader)
+    for loader in loaders:
+        if isinstance(loader, EpochLoader):
+            # Lightning has read already where there is no length.
+            loader.end_workers()
+            _warn_of_kept_workers(trainer, loader)
+        else:
+            _set_epoch_of_samplers(loader, _next(place)[0])
 
     states = list(position.get("states", [None] * len(loaders)))
     if len(states) != len(loaders):
@@ -261,8 +264,8 @@ def _resume_other_loaders(
     if any(map(_has_order_without_state, stateful)):
         _log.warning(
             "Lightning shares the samples of a StatefulDataLoader between processes by a sampler around its own, whose "
-            "order is in no checkpoint: other samples follow. Read the data with a DataModule or build_loader, or pass "
-            "a DistributedSampler and use_distributed_sampler=False."
+            "order is in no checkpoint: other samples may follow. Read the data with a DataModule or build_loader, or "
+            "pass a DistributedSampler and use_distributed_sampler=False."
         )
     for loader, state in zip(stateful, states, strict=True):
         loader.load_state_dict(state)
@@ -371,8 +374,18 @@ def _state_of(loader: Any, unused: int) -> Any:
 
 def _has_order_without_state(loader: Any) -> bool:
     """Return whether Lightning has wrapped the sampler of a loader, which draws its order, to share it out."""
-    sampler = getattr(getattr(loader, "batch_sampler", None), "sampler", None)
+    batch_sampler = getattr(loader, "batch_sampler", None)
+    sampler = getattr(batch_sampler, "sampler", None)
     return is_instance(sampler, "lightning.fabric.utilities.distributed", "DistributedSamplerWrapper")
+
+
+def _set_epoch_of_samplers(loader: Any, epoch: int) -> None:
+    """Set the epoch of samplers that shuffle by it, as Lightning does too late for those that read ahead."""
+    batch_sampler: Any = getattr(loader, "batch_sampler", None)
+    samplers: list[Any] = [getattr(loader, "sampler", None), getattr(batch_sampler, "sampler", None)]
+    for sampler in samplers:
+        if hasattr(sampler, "set_epoch"):
+            sampler.set_epoch(epoch)
 
 
 def _if_plain(state: dict[str, Any]) -> dict[str, Any] | None:

@@ -1,6 +1,7 @@
 """Resume a training of plain Lightning from checkpoints of every place, with each of a table of settings."""
 
 import logging
+import os
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -29,12 +30,15 @@ from resumed_world import EveryHook
 from torch import nn
 from torch.distributed.checkpoint import CheckpointException
 from torch.distributed.tensor import DTensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, RandomSampler
 
 from lightrainer.lightning_modules import DataModule, LossModule, build_loader, set_seed
 from lightrainer.lightning_modules.common.collectives import gather_objects
 from lightrainer.lightning_modules.tasks.resuming import ResumingCallback
 
+PROCESSES = int(os.environ.get("WORLD_SIZE", 1))
+RANK = int(os.environ.get("RANK", 0))
+"""Both as torchrun sets them: Lightning removes them after a run."""
 EPOCHS = 4
 BATCHES = 6
 PLACES = {
@@ -171,10 +175,14 @@ def stream_loader(count: int = len(ROWS)) -> Any:
     return build_loader(Stream(count), batch_size=4)
 
 
-def stateful_loader() -> Any:
+def stateful_loader(**options: Any) -> Any:
     from torchdata.stateful_dataloader import StatefulDataLoader
 
-    return StatefulDataLoader(Plain(), batch_size=4, shuffle=True)
+    return StatefulDataLoader(Plain(), batch_size=4, **(options or {"shuffle": True}))
+
+
+def stateful_loader_of_rank() -> Any:
+    return stateful_loader(sampler=DistributedSampler(Plain(), PROCESSES, RANK))
 
 
 def data_module(**options: Any) -> DataModule:
@@ -289,6 +297,9 @@ SETTINGS: dict[str, Setting] = {
         options={"precision": "64-true"},
     ),
     "`ddp` and `StatefulDataLoader`": in_two_processes(lambda: "ddp", data=stateful_loader),
+    "`ddp` and `StatefulDataLoader` with a `DistributedSampler`": in_two_processes(
+        lambda: "ddp", data=stateful_loader_of_rank, use_distributed_sampler=False
+    ),
     "`ddp` and `greedy` by step": in_two_processes(lambda: "ddp", module=greedy("train_loss", "step")),
     "FSDP and `accumulate_grad_batches=4`": in_two_processes(
         lambda: FSDPOnCPU(state_dict_type="sharded"), accumulate_grad_batches=4

@@ -9,7 +9,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities import CombinedLoader
 from module_world import Net, make_trainer, points, same_weights, seeded
 from resumed_world import Events, EveryHook, Following, Noisy, Plain, Stream
-from torch.utils.data import DataLoader, RandomSampler, TensorDataset
+from torch.utils.data import DataLoader, DistributedSampler, RandomSampler, TensorDataset
 
 from lightrainer.lightning_modules import DataModule, LossModule, build_loader, set_seed
 from lightrainer.lightning_modules.tasks.resuming import ResumingCallback
@@ -179,7 +179,8 @@ def test_resumed_schedules_that_follow_a_metric(tmp_path, schedule, saving):
     assert count >= 4
 
 
-def test_resumed_stateful_loader(tmp_path):
+@pytest.mark.parametrize("is_order_of_epoch", [False, True])
+def test_resumed_stateful_loader(tmp_path, is_order_of_epoch):
     """Of torchdata, beside a schedule that asks for the length of the training: Lightning alone reads other batches."""
     stateful_dataloader = pytest.importorskip("torchdata.stateful_dataloader")
 
@@ -198,7 +199,10 @@ def test_resumed_stateful_loader(tmp_path):
     saved = ModelCheckpoint(tmp_path, filename="{step}", save_top_k=-1, every_n_train_steps=1)
 
     def make_data():
-        return stateful_dataloader.StatefulDataLoader(rows, batch_size=8, shuffle=True)
+        order = {"shuffle": True}
+        if is_order_of_epoch:
+            order = {"sampler": DistributedSampler(rows, num_replicas=1, rank=0)}
+        return stateful_dataloader.StatefulDataLoader(rows, batch_size=8, **order)
 
     found, count = differences(tmp_path, Module, make_data, [saved], limit_val_batches=0)
     assert (found, count) == ({}, 9)
