@@ -226,22 +226,28 @@ def step_so_far(trainer: Trainer) -> dict[str, Any] | None:
     """
     module = trainer.lightning_module
     gradients: dict[str, torch.Tensor] = {}
-    are_of_parameters = True
+    is_hidden = trainer.strategy.handles_gradient_accumulation
     for name, parameter in module.named_parameters():
         if parameter.grad is not None:
             gradients[name] = own_part(parameter.grad)
-            are_of_parameters &= gradients[name].shape == own_part(parameter).shape
-    if not gradients or not are_of_parameters:
+            if gradients[name].shape != own_part(parameter).shape:
+                is_hidden = True
+
+    # Modules of other libraries have no window.
+    window = getattr(module, "window", None)
+    state = None
+    has_trained = True
+    if isinstance(window, StepWindow):
+        state = window.state_dict()
+        has_trained = window.batches > 0  # not if `training_step` returned None
+
+    if is_hidden or (has_trained and not gradients):
         _log.warning(
             "A checkpoint inside of a step of %s batches lacks their gradients, hidden by %s: save after whole steps.",
             trainer.accumulate_grad_batches,
             type(trainer.strategy).__name__,
         )
         return None
-
-    # Modules of other libraries have no window.
-    window = getattr(module, "window", None)
-    state = window.state_dict() if isinstance(window, StepWindow) else None
     return {"gradients": gradients, "window": state}
 
 
