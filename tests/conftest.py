@@ -92,7 +92,9 @@ def _seeds_of_lightning():
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config):
     """Return one worker more than there are cores, as many tests wait for programs that they have started."""
-    return len(os.sched_getaffinity(0)) + 1 if hasattr(os, "sched_getaffinity") else None
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0)) + 1
+    return None  # xdist counts the cores
 
 
 LONGEST = (

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NoReturn
 
 SECONDS = 60  # what takes longer hangs: it is a matter of a second or two
+SPARE = 60  # in which late processes are ended, and that is said
 GRACE = 3.0  # torchrun waits for half a minute between asking the other processes to end and killing them
 
 

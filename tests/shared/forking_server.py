@@ -39,12 +39,10 @@ from types import ModuleType
 from typing import Any
 
 import psutil
-from forking import draw_anew, ending_of, forked, leave
+from forking import SPARE, draw_anew, ending_of, forked, leave
 
 PATIENCE = 60
 """Seconds in which the first user has to come."""
-SPARE = 60
-"""Seconds that a process has to end others that are late."""
 
 
 def execute(script: str, words: list[str], environment: dict[str, str]) -> None:

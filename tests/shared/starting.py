@@ -16,12 +16,11 @@ from typing import Any
 
 import psutil
 import pytest
+from forking import SPARE
 
 HERE = Path(__file__).parent
 SECONDS = 300
 """In which a server has imported its libraries."""
-SPARE = 60
-"""Seconds more than a server takes to answer that some processes have not ended in time."""
 CHILDREN = str(HERE.parents[1] / "package" / "interception" / "children")
 NEWEST = Path(sys.prefix) / "newest"
 """Folder in which `make` installs the newest transformers."""
