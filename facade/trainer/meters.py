@@ -217,8 +217,10 @@ class TokenCounter:
 
 
 def _number(count: torch.Tensor) -> int | torch.Tensor:
-    """Return a count as a number, unless the host had to wait for the device."""
-    return int(count) if count.is_cpu else count
+    """Return a count as a number if it is on the CPU; the host would wait for that of another device."""
+    if count.is_cpu:
+        return int(count)
+    return count
 
 
 class ParameterCounter:

@@ -77,7 +77,9 @@ def to_device(batch: Any, device: torch.device, non_blocking: bool) -> Any:
         if isinstance(leaf, torch.Tensor):
             is_pinned = leaf.device.type == "cpu" and leaf.is_pinned()
             return leaf.to(device, non_blocking=non_blocking or is_pinned)
-        return leaf.to(device) if hasattr(leaf, "to") else leaf
+        if hasattr(leaf, "to"):
+            return leaf.to(device)
+        return leaf
 
     return map_nested(moved, batch)
 

@@ -152,20 +152,23 @@ class _ForwardTwice:
         forward = self._forward
         if not (self.layer.training and torch.is_grad_enabled()):
             return forward(*args, **kwargs)
-        run = _counting_once(self.layer, forward) if self.counts else forward
+        run = forward
+        if self.counts:
+            run = _counting_once(self.layer, forward)
+
+        # torch resets the generator of a device only if a tensor among the positional arguments is on that device.
+        run = _by_position(run, len(args), list(kwargs))
         with _saved_on_host(self.offload):
-            return checkpoint(_by_position(run, len(args), list(kwargs)), *args, *kwargs.values(), **self.options)
+            return checkpoint(run, *args, *kwargs.values(), **self.options)
 
 
 def _by_position(run: Callable[..., Any], count: int, names: list[str]) -> Callable[..., Any]:
-    """Return a function that takes keyword arguments by position, after `count` others.
-
-    torch resets the generator of a device only if a tensor among the positional arguments is on that device.
-    """
+    """Return a function that takes arguments by position: `count` of them, and then those with these names."""
 
     def run_by_position(*values: Any) -> Any:
-        by_name = dict(zip(names, values[count:], strict=True))
-        return run(*values[:count], **by_name)
+        args = values[:count]
+        kwargs = dict(zip(names, values[count:], strict=True))
+        return run(*args, **kwargs)
 
     return run_by_position
 

@@ -152,9 +152,11 @@ class OptimizerModule(ModelModule):
             metric: the value that it follows, None for other schedules.
         """
         if metric is not None and self.trainer.world_size > 1:
-            # float64, in which the mean of equal numbers is that number.
-            own = torch.as_tensor(metric, device=self.device).to(torch.float64, copy=True)
+            # The mean of equal numbers is that number in float64. A copy, as it is reduced in place.
+            own = torch.as_tensor(metric, device=self.device)
+            own = own.to(torch.float64, copy=True)
             metric = self.trainer.strategy.reduce(own, reduce_op="mean")
+
         super().lr_scheduler_step(scheduler, metric)
 
     def configure_gradient_clipping(
