@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -22,23 +23,33 @@ def to_device_without_waiting(tensor: torch.Tensor, device: torch.device) -> tor
 
 def to_host(data: Any) -> Any:
     """Copy tensors, however nested, to the memory of the host, which waits once for each device that has some."""
-    by_device: dict[torch.device, list[torch.Tensor]] = {}
-    for leaf in leaves(data):
-        if isinstance(leaf, torch.Tensor) and leaf.device.type != "cpu":
-            tensors = by_device.setdefault(leaf.device, [])
-            tensors.append(leaf)
-
     copies: dict[int, torch.Tensor] = {}
-    for tensors in by_device.values():
+    for tensors in _tensors_by_device(data):
         # The copies of a device end in their order, so only the last one is waited for. That is the largest tensor:
         # the others take page-locked memory meanwhile, of which there should not be much.
         tensors.sort(key=torch.Tensor.numel)
-        *others, largest = tensors
-        for tensor in others:
-            copies[id(tensor)] = tensor.detach().to("cpu", non_blocking=True)
-        copies[id(largest)] = largest.detach().cpu()
+        largest = tensors.pop()
+        for tensor in tensors:
+            detached = tensor.detach()
+            copies[id(tensor)] = detached.to("cpu", non_blocking=True)
+
+        detached = largest.detach()
+        copies[id(largest)] = detached.cpu()
 
     def copied(leaf: Any) -> Any:
         return copies.get(id(leaf), leaf)
 
     return map_nested(copied, data)
+
+
+def _tensors_by_device(data: Any) -> Iterable[list[torch.Tensor]]:
+    """Return the tensors in nested data that are not on the CPU, those of each device together."""
+    by_device: dict[torch.device, list[torch.Tensor]] = {}
+    for leaf in leaves(data):
+        if not isinstance(leaf, torch.Tensor):
+            continue
+        if leaf.device.type == "cpu":
+            continue
+        of_device = by_device.setdefault(leaf.device, [])
+        of_device.append(leaf)
+    return by_device.values()

@@ -192,13 +192,17 @@ class OptimizerModule(ModelModule):
             schedule = config.scheduler
             if not isinstance(schedule, LambdaLR):
                 continue
-            groups, full = schedule.optimizer.param_groups, schedule.base_lrs
+            groups = schedule.optimizer.param_groups
+            full = schedule.base_lrs
             for group in groups[len(full) :]:
                 full.append(group["lr"])
                 schedule.lr_lambdas.append(schedule.lr_lambdas[0])
-            if groups[0]["lr"] > 0:
-                added = groups[self._own_groups :]
-                full[self._own_groups :] = [group["lr"] / groups[0]["lr"] * full[0] for group in added]
+
+            # Their present rates are the same shares of their full ones as those of the first group.
+            present = groups[0]["lr"]
+            if present > 0:
+                for index in range(self._own_groups, len(groups)):
+                    full[index] = groups[index]["lr"] / present * full[0]
 
     def _total_steps(self) -> int:
         steps = self.trainer.estimated_stepping_batches
