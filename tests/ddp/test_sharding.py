@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -221,7 +222,8 @@ def test_a_kill_while_parts_are_written_leaves_the_checkpoint_before(written, tm
     """From which a training, in a model with other first weights, goes on to the same end."""
     started = {"log": tmp_path / "log.txt", "seconds": 240}
     codes, said = forked_ranks(SCRIPT, str(tmp_path), "killed:fsdp2_parts", **started)
-    assert codes == [-9, 1], said[-4000:]
+    # The other process fails by itself, or is asked to end before it has.
+    assert codes in ([-9, 1], [-9, -signal.SIGTERM]), said[-4000:]
     there = sorted(path.name for path in (tmp_path / "fsdp2_parts" / "killed").glob("*checkpoint-*"))
     assert [name.partition("partial-")[0] for name in there] == [".checkpoint-4.", "checkpoint-2"]
     finished_ranks(SCRIPT, str(tmp_path), "again:fsdp2_parts", **started)
