@@ -164,6 +164,7 @@ def test_nothing_is_left_behind(tmp_path):
         assert TrainingArguments(str(tmp_path)).device == DEVICE
     assert TrainingArguments(str(tmp_path)).device.type == there
     assert before == (torch.cuda.is_available(), torch.accelerator.is_available(), torch.load)
-    assert before[0] or torch.ones(2).device.type == "cpu"
-    with pytest.raises((AssertionError, RuntimeError), match="CUDA"):
-        torch.ones(2, device="cuda")
+    assert torch.ones(2).device.type == "cpu"
+    if not before[0]:
+        with pytest.raises((AssertionError, RuntimeError), match="CUDA|NVIDIA"):
+            torch.ones(2, device="cuda")
