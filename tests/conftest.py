@@ -18,6 +18,9 @@ import torch
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Processes with a GPU are forked from one that has imported transformers, which asks for the number of GPUs. Where
+# torch asks CUDA for it, and not NVML, no forked process can use CUDA any more.
+os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 
 SERVERS = "LIGHTRAINER_TESTS_SERVERS"
 

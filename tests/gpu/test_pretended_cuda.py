@@ -166,5 +166,5 @@ def test_nothing_is_left_behind(tmp_path):
     assert before == (torch.cuda.is_available(), torch.accelerator.is_available(), torch.load)
     assert torch.ones(2).device.type == "cpu"
     if not before[0]:
-        with pytest.raises((AssertionError, RuntimeError), match="CUDA|NVIDIA"):
+        with pytest.raises((AssertionError, RuntimeError), match=r"CUDA|NVIDIA"):
             torch.ones(2, device="cuda")
