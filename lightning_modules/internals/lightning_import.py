@@ -1,10 +1,10 @@
 # ruff: noqa: F401 - the other modules import these names from here
 """Imports of Lightning's names, without slow libraries that are not used.
 
-Lightning imports torchmetrics, which imports matplotlib and a third of `transformers` (where those are installed) for
-plots and three metrics; and it imports torch's compiler for one class. Together they take longer than all other
-imports. Stand-ins replace them during the import, and resolve to the real modules when used. All modules of this
-package import Lightning from here.
+Lightning imports torchmetrics, which imports matplotlib, a third of `transformers` and torchvision (where those are
+installed) for plots and a few metrics; and it imports torch's compiler for one class. Together they take longer than
+all other imports. Stand-ins replace them during the import, and resolve to the real modules when used. All modules of
+this package import Lightning from here.
 """
 
 from __future__ import annotations
@@ -45,27 +45,41 @@ class _Deferred(type):
 
 
 @contextlib.contextmanager
-def deferring(module: str, **members: Any) -> Iterator[None]:
+def deferring(module: str, *submodules: str, **members: Any) -> Iterator[None]:
     """Replace a module by a stand-in for the block, if its library is installed.
 
-    Names imported from it in the block are resolved when used. `members` are available at once, by name.
+    Names imported from it in the block are resolved when used. Its submodules are hidden: those of `transformers`
+    import others as soon as anything is asked of them, as torchvision does of all loaded modules.
+
+    Args:
+        module: its full name.
+        submodules: names of modules in it that get stand-ins, too.
+        members: what is available at once, by name.
     """
     if not loaded(module) and not is_installed(module.partition(".")[0]):
         yield
         return
-    stand_in: Any = types.ModuleType(module)
-    stand_in.__spec__ = ModuleSpec(module, None)
-    stand_in.__getattr__ = functools.partial(_deferred, module)
-    vars(stand_in).update(members)
-    before = sys.modules.get(module)
-    sys.modules[module] = stand_in
+    stand_ins = {name: _stand_in(name) for name in (module, *(f"{module}.{each}" for each in submodules))}
+    vars(stand_ins[module]).update(members)
+
+    below = [name for name in sys.modules if name == module or name.startswith(f"{module}.")]
+    hidden = {name: sys.modules.pop(name) for name in below}
+    sys.modules.update(stand_ins)
     try:
         yield
     finally:
-        if before is not None:
-            sys.modules[module] = before
-        elif sys.modules.get(module) is stand_in:
-            del sys.modules[module]
+        for name, stand_in in stand_ins.items():
+            if sys.modules.get(name) is stand_in:
+                del sys.modules[name]
+        sys.modules.update(hidden)
+
+
+def _stand_in(module: str) -> types.ModuleType:
+    """Make a module whose names are resolved when used."""
+    stand_in: Any = types.ModuleType(module)
+    stand_in.__spec__ = ModuleSpec(module, None)
+    stand_in.__getattr__ = functools.partial(_deferred, module)
+    return stand_in
 
 
 def _deferred(module: str, name: str) -> _Deferred:
@@ -88,10 +102,16 @@ def importable_again(*packages: str) -> Iterator[None]:
         raise
 
 
-with importable_again("torchmetrics"), deferring("transformers"), deferring("torchmetrics.utilities.plot"):
+with importable_again("torchmetrics"), contextlib.ExitStack() as stack:
+    stack.enter_context(deferring("torchmetrics.utilities.plot"))
+    stack.enter_context(deferring("transformers"))
+    if not loaded("torchvision"):
+        stack.enter_context(deferring("torchvision", "models"))
     import torchmetrics  # first, so that Lightning finds it loaded
 
-with importable_again("lightning", "lightning_utilities"), deferring(DYNAMO, disable=disable_dynamo):
+with importable_again("lightning", "lightning_utilities"), contextlib.ExitStack() as stack:
+    if not loaded(DYNAMO):
+        stack.enter_context(deferring(DYNAMO, disable=disable_dynamo))
     import lightning.pytorch  # all of what follows comes with it
 
 from lightning.fabric.accelerators.xla import XLAAccelerator

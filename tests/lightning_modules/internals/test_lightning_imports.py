@@ -29,6 +29,49 @@ print(bert.AutoTokenizer.from_pretrained.__func__ is transformers.AutoTokenizer.
     assert last_line(program, tmp_path) == "True"
 
 
+def test_torchvision_is_imported_when_a_metric_uses_it(tmp_path):
+    library = tmp_path / "torchvision"
+    library.mkdir()
+    (library / "__init__.py").touch()
+    (library / "transforms.py").write_text("Normalize = 'a transform'")
+    (library / "models.py").write_text("resnet50 = vgg16 = VGG16_Weights = str")
+    about = tmp_path / "torchvision-0.28.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: torchvision\nVersion: 0.28.0\n")
+    program = f"""
+import sys
+sys.path.insert(0, {str(tmp_path)!r})
+import lightrainer.lightning_modules.internals.lightning_internals
+print("torchvision" in sys.modules, end=" ")
+from importlib import import_module
+dists = import_module("torchmetrics.functional.image.dists")
+print(dists.vgg16("loaded"), "torchvision.models" in sys.modules)
+"""
+    assert last_line(program, tmp_path) == "False loaded True"
+
+
+def test_modules_can_be_looked_through_while_torchmetrics_is_imported(tmp_path):
+    """As torchvision does it, which torchmetrics imports; transformers has modules that import others then."""
+    program = """
+import sys, transformers
+
+class LooksThrough:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torchmetrics.functional.image":
+            sys.meta_path.remove(self)
+            for module in list(sys.modules.values()):
+                hasattr(module, "__file__")
+
+finder = LooksThrough()
+sys.meta_path.insert(0, finder)
+before = {name for name in sys.modules if name.startswith("transformers")}
+import lightrainer.lightning_modules.internals.lightning_internals
+after = {name for name in sys.modules if name.startswith("transformers")}
+print(finder not in sys.meta_path, before == after, sys.modules["transformers"] is transformers)
+"""
+    assert last_line(program, tmp_path) == "True True True"
+
+
 def test_an_import_that_a_signal_handler_ended_can_be_repeated(tmp_path):
     program = """
 import sys
