@@ -46,12 +46,21 @@ class RunPlan:
     def trainer_kwargs(self) -> dict[str, Any]:
         """Return the keyword arguments of `lightning.Trainer` for this run, except the precision."""
         return {
-            "accelerator": self.strategy.build_accelerator() or self.accelerator,
+            "accelerator": self._build_accelerator(),
             "devices": self.devices,
             "num_nodes": self.num_nodes,
             "strategy": _without_reseeding(self.strategy.build()),
             "default_root_dir": self.default_root_dir,
         }
+
+    def _build_accelerator(self) -> Any:
+        """Make the accelerator that the strategy or the device insists on, or return the name of Lightning's own."""
+        insisted_on = self.strategy.build_accelerator()
+        if insisted_on is None and self.accelerator == "cuda":
+            from ...lightning_modules.internals.cuda_accelerator import TolerantCudaAccelerator
+
+            return TolerantCudaAccelerator()
+        return insisted_on or self.accelerator
 
     def rows(self) -> list[tuple[str, str, str]]:
         """Return (arguments, their name in Lightning, value) of every part of the plan."""

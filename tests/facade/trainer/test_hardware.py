@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from lightning.fabric.accelerators.cuda import _check_cuda_matmul_precision
 from tiny import trainer
 
 from lightrainer import TrainingArguments
@@ -45,6 +46,20 @@ class TestOnAGpu:
             product = (left.cuda() @ right.cuda()).cpu().double()
             errors[tf32] = (product - exact).abs().max().item()
         assert errors[True] > 10 * errors[False]
+
+    @pytest.mark.gpu
+    @pytest.mark.skipif(not hasattr(torch.backends.cuda.matmul, "fp32_precision"), reason="torch has it since 2.9")
+    def test_tf32_may_be_set_in_the_newer_way(self, tmp_path):
+        """Lightning asks for it in the older way, which is an error then."""
+        _check_cuda_matmul_precision.cache_clear()
+        made = trainer(tmp_path, use_cpu=False)
+        torch.backends.cuda.matmul.fp32_precision = "tf32"
+        try:
+            made.train()
+            made.evaluate()
+        finally:
+            torch.backends.cuda.matmul.fp32_precision = "none"
+        assert made.model.first.weight.device.type == "cuda"
 
     @pytest.mark.gpu(needs="memory of its own")
     def test_memory_of_the_gpu_is_reported(self, tmp_path):
