@@ -13,7 +13,7 @@ from ..distributed.process import join_others, launched_world_size
 from .coercion import coerce
 from .exports import export_loaders, export_process
 from .fields import ArgumentFields, GenerationArguments
-from .hardware import set_tf32, supports_tf32
+from .hardware import chosen_tf32, set_tf32, supports_tf32
 from .launched import apply_launcher
 from .packages import require_packages
 from .process_view import ProcessView
@@ -131,8 +131,9 @@ class TrainingArguments(Setters, Serialization, ProcessView, NamesItsArguments):
         export_process(self)
         export_loaders(loads_weights_once(self))
         self._export_deepspeed()
-        if self.tf32 is not None and supports_tf32():
-            set_tf32(self.tf32)
+        tf32 = chosen_tf32(self)
+        if tf32 is not None and supports_tf32():
+            set_tf32(tf32)
         note_applied(self)
 
     def _export_deepspeed(self) -> None:

@@ -70,7 +70,11 @@ class PrecisionArguments:
     fp16: bool = argument(False, "Compute in float16 where safe, with loss scaling.", "`Trainer(precision='16-mixed')`")
     bf16_full_eval: bool = argument(False, "Evaluate with weights in bfloat16.", "`model.to(torch.bfloat16)`")
     fp16_full_eval: bool = argument(False, "Evaluate with weights in float16.", "`model.to(torch.float16)`")
-    tf32: bool | None = argument(None, "Use TF32 in float32 products.", "`torch.set_float32_matmul_precision()`")
+    tf32: bool | None = argument(
+        None,
+        "Use TF32 in float32 products; unset, `torch_compile` turns it on where the GPU has it.",
+        "`torch.set_float32_matmul_precision()`",
+    )
 
 
 @dataclass(init=False, repr=False, eq=False)

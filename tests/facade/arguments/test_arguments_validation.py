@@ -3,8 +3,9 @@
 import pytest
 import torch
 
+import lightrainer
 from lightrainer.callbacks.loggers.availability import TRACKERS
-from lightrainer.facade.arguments import TrainingArguments, hardware
+from lightrainer.facade.arguments import TrainingArguments, hardware, training_arguments, validation
 from lightrainer.facade.arguments.enums import OptimizerNames, SchedulerType
 
 
@@ -18,6 +19,32 @@ def test_lightning_can_read_how_tf32_is_set():
     finally:
         hardware.set_tf32(before[0])
         torch.backends.cudnn.allow_tf32 = before[1]
+
+
+@pytest.mark.parametrize(
+    ("given", "chosen"),
+    [
+        ({}, None),
+        ({"tf32": False}, False),
+        ({"torch_compile": True}, True),
+        ({"torch_compile": True, "bf16": True}, True),
+        ({"torch_compile": True, "fp16": True}, None),
+        ({"torch_compile": True, "tf32": False}, False),
+    ],
+)
+def test_compiled_models_use_tf32_unless_told_otherwise(tmp_path, monkeypatch, given, chosen):
+    """In both libraries, on a machine whose GPU has it."""
+    transformers = pytest.importorskip("transformers")
+    found = []
+    for module in (validation, training_arguments):
+        monkeypatch.setattr(module, "supports_tf32", lambda: True)
+    monkeypatch.setattr(training_arguments, "set_tf32", found.append)
+    monkeypatch.setattr(transformers.training_args, "is_torch_tf32_available", lambda: True)
+    monkeypatch.setattr(transformers.training_args, "enable_tf32", found.append)
+    for api in (lightrainer, transformers):
+        found.clear()
+        api.TrainingArguments(str(tmp_path), use_cpu=True, **given)
+        assert (found or [None])[-1] is chosen
 
 
 WRONG_TYPES = {"learning_rate": [None], "seed": [None], "include_for_metrics": [3], "lr_scheduler_kwargs": ["min_lr=1"]}
