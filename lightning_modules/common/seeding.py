@@ -24,7 +24,7 @@ _SEEDS = 2**32
 # Makes the kernels of accelerator libraries run in a fixed order.
 _DETERMINISTIC_ENVIRONMENT = {
     "CUDA_LAUNCH_BLOCKING": "1",
-    "CUBLAS_WORKSPACE_CONFIG": ":16:8",
+    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
     "ASCEND_LAUNCH_BLOCKING": "1",
     "HCCL_DETERMINISTIC": "1",
     "FLASH_ATTENTION_DETERMINISTIC": "1",

@@ -95,14 +95,15 @@ def test_seed_out_of_range_changes_nothing(seed):
 
 @pytest.mark.parametrize("warn_only", [False, True])
 def test_full_determinism_equals_reference(warn_only, monkeypatch):
-    """Same draws, same environment, same torch settings."""
+    """Same draws, same torch settings, and the same environment but for the size of a workspace."""
     for name in ours._DETERMINISTIC_ENVIRONMENT:
         monkeypatch.delenv(name, raising=False)
-    seen = []
+    seen, workspaces = [], []
     for enable in (trainer_utils.enable_full_determinism, ours.enable_full_determinism):
         before = dict(os.environ)
         enable(5, warn_only=warn_only)
         changed = dict(os.environ.items() - before.items())
+        workspaces.append(changed.pop("CUBLAS_WORKSPACE_CONFIG"))
         settings = (torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.deterministic)
         settings += (torch.is_deterministic_algorithms_warn_only_enabled(), torch.backends.cudnn.benchmark)
         seen.append((draw(), changed, settings))
@@ -111,6 +112,7 @@ def test_full_determinism_equals_reference(warn_only, monkeypatch):
         torch.use_deterministic_algorithms(False)
     assert seen[0] == seen[1]
     assert seen[0][1]
+    assert workspaces == [":16:8", ":4096:8"]
 
 
 @pytest.mark.parametrize("rank", [0, 3])
