@@ -97,7 +97,7 @@ test-promises: $(VENV)/.test  ## compare accumulation with one big batch for eve
 	OMP_NUM_THREADS=1 $(BIN)/python $(PYTEST) --dist worksteal -m "promises or not promises" tests/promises $(PYTEST_ARGS)
 
 # Programs that tests start have no pretended device, so these are the tests that train in their own process.
-test-pretended: $(VENV)/.test  ## train on a CUDA device that is only pretended (20 minutes)
+test-pretended: $(VENV)/.test  ## train on a CUDA device, pretended where there is none (20 minutes)
 	OMP_NUM_THREADS=1 $(BIN)/python $(PYTEST) --pretended $(PRETENDED_TESTS) $(PYTEST_ARGS)
 
 MINUTES ?= 10

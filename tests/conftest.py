@@ -45,9 +45,12 @@ def pytest_configure(config):
 
 
 def _pretend(config):
-    """Pretend a CUDA device for the whole run; programs that tests start have none."""
-    from pretended_cuda import pretended_device
+    """Pretend a CUDA device for the whole run, unless there is one; programs that tests start have no pretended one."""
+    from pretended_cuda import pretended_device, use_real_device
 
+    if torch.cuda.is_available():
+        use_real_device()
+        return
     stack = contextlib.ExitStack()
     stack.enter_context(pretended_device())
     config.add_cleanup(stack.close)
@@ -56,7 +59,7 @@ def _pretend(config):
 def pytest_addoption(parser):
     """`--soak 500`: so many kills in tests/faults, where it is some eighty otherwise; `--pretended`: see `_pretend`."""
     parser.addoption("--soak", type=int, default=0, metavar="KILLS", help="kill trainings so often (tests/faults)")
-    parser.addoption("--pretended", action="store_true", help="train on a CUDA device that is only pretended")
+    parser.addoption("--pretended", action="store_true", help="train on a CUDA device, pretended where none is")
 
 
 @pytest.fixture(autouse=True)
@@ -173,17 +176,17 @@ def pytest_runtest_setup(item):
 
 def _skip_without_hardware(item):
     """Skip a test whose subject a pretended device cannot have, before its fixtures are made."""
-    is_pretended = item.config.getoption("--pretended")
+    from pretended_cuda import pretended
 
     gpu = item.get_closest_marker("gpu")
-    has_hardware = torch.cuda.is_available() and not is_pretended
+    has_hardware = torch.cuda.is_available() and pretended() is None
     if gpu is not None and "needs" in gpu.kwargs and not has_hardware:
         pytest.skip(f"a pretended device has no {gpu.kwargs['needs']}")
 
     cpu_only = item.get_closest_marker("cpu_only")
-    if cpu_only is not None and is_pretended:
+    if cpu_only is not None and item.config.getoption("--pretended"):
         (reason,) = cpu_only.args
-        pytest.skip(f"not on a pretended device: {reason}")
+        pytest.skip(f"not on a device: {reason}")
 
 
 _left_out = 0

@@ -1,7 +1,7 @@
 """A language model of some thousand weights, trained by the Trainer in a moment, for tests of callbacks."""
 
 import torch
-from pretended_cuda import is_pretended
+from pretended_cuda import trains_on_device
 from torch import nn
 from torch.nn import functional
 
@@ -38,7 +38,7 @@ def sentences(count=64, seed=0):
 def make_trainer(folder, callbacks=(), *, data=None, model=None, **changes):
     options = {"per_device_train_batch_size": 8, "num_train_epochs": 2, "learning_rate": 1e-2, "logging_steps": 2}
     options |= {"eval_strategy": "no", "save_strategy": "no", "report_to": "none", "disable_tqdm": True}
-    options |= {"use_cpu": not is_pretended(), "dataloader_pin_memory": False}
+    options |= {"use_cpu": not trains_on_device(), "dataloader_pin_memory": False}
     torch.manual_seed(3)
     return Trainer(
         LanguageModel() if model is None else model,

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pretended_cuda import is_pretended
+from pretended_cuda import trains_on_device
 from torch import nn
 from torch.nn import functional
 
@@ -20,7 +20,7 @@ def split(text: str) -> list[str]:
 # Nothing on the screen, nothing to a tracker, no GPU but a pretended one, one log a step.
 ARGUMENTS: dict[str, Any] = {"per_device_train_batch_size": 4, "per_device_eval_batch_size": 4, "num_train_epochs": 1}
 ARGUMENTS |= {"learning_rate": 1e-2, "logging_steps": 1, "save_strategy": "no", "report_to": "none"}
-ARGUMENTS |= {"disable_tqdm": True, "use_cpu": not is_pretended(), "dataloader_pin_memory": False}
+ARGUMENTS |= {"disable_tqdm": True, "use_cpu": not trains_on_device(), "dataloader_pin_memory": False}
 
 
 class Tiny(nn.Module):

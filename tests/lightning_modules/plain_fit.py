@@ -8,7 +8,7 @@ from lightning.pytorch import LightningModule
 
 from lightrainer.lightning_modules.internals import lightning_internals
 
-make_trainer = functools.partial(module_world.make_trainer, max_epochs=1)
+make_trainer = functools.partial(module_world.make_trainer, max_epochs=1, accelerator="cpu")
 
 
 class Loader:

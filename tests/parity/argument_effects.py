@@ -10,7 +10,7 @@ import torch
 from datasets_for_parity import NoisyPoints, class_data, pad, point_data, points, sentence_data, sentences
 from harness import Case
 from models import Classifier, SometimesNotANumber, TokenModel, bert, gpt2
-from pretended_cuda import is_pretended
+from pretended_cuda import trains_on_device
 from torch import nn
 
 Extras = Callable[[ModuleType], dict[str, Any]]
@@ -204,7 +204,7 @@ EXECUTION = [
     Row({"seed": 3}),
     Row({"data_seed": 5}),
     Row({"full_determinism": True}, changes=False),
-    Row({"use_cpu": True}, changes=is_pretended()),  # dropout on a device has its own generator
+    Row({"use_cpu": True}, changes=trains_on_device()),  # dropout on a device has its own generator
 ]
 
 LOGGING = [

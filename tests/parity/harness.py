@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from comparison import differences, without_clock
-from pretended_cuda import is_pretended
+from pretended_cuda import trains_on_device
 from repairs import trainer_class
 from torch import nn
 
@@ -19,7 +19,7 @@ from torch import nn
 DEFAULTS: dict[str, Any] = {
     "report_to": "none",
     "disable_tqdm": True,
-    "use_cpu": not is_pretended(),
+    "use_cpu": not trains_on_device(),
     "dataloader_pin_memory": False,
 }
 DEFAULTS |= {"per_device_train_batch_size": 4, "per_device_eval_batch_size": 4, "num_train_epochs": 2}

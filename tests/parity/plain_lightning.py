@@ -7,13 +7,13 @@ from typing import Any
 import torch
 from harness import DEFAULTS, Case
 from lightning.pytorch import Callback, Trainer
-from pretended_cuda import is_pretended
+from pretended_cuda import trains_on_device
 
 from lightrainer.lightning_modules import DataModule, LossModule, OptimizerConfig, ScheduleConfig, set_seed
 from lightrainer.lightning_modules.internals import lightning_internals
 
 QUIET = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
-QUIET |= {"accelerator": "gpu" if is_pretended() else "cpu"}
+QUIET |= {"accelerator": "gpu" if trains_on_device() else "cpu"}
 
 
 class Steps(Callback):

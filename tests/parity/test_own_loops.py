@@ -9,7 +9,7 @@ from comparison import differences, without_clock
 from datasets_for_parity import points
 from harness import DEFAULTS
 from models import Classifier
-from pretended_cuda import is_pretended
+from pretended_cuda import trains_on_device
 from safetensors.torch import load_file
 from torch import nn
 from torch.utils.data import DataLoader
@@ -44,7 +44,7 @@ def own_loop(api):
             self.train_dataset, self.eval_dataset, self.data_collator = train_dataset, None, None
             self.optimizer, self.lr_scheduler = optimizers
             self.optimizer_cls_and_kwargs = None
-            self.accelerator = Accelerator(cpu=not is_pretended())
+            self.accelerator = Accelerator(cpu=not trains_on_device())
             self.model = PolicyAndValue(policy, value)
             self.create_optimizer_and_scheduler(num_training_steps=4)
             given = [names_of(api).DefaultFlowCallback, *(callbacks or [])]

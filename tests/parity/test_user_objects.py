@@ -15,7 +15,7 @@ import pytest
 import torch
 from datasets_for_parity import points
 from models import Classifier
-from pretended_cuda import is_pretended
+from pretended_cuda import trains_on_device
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import Dataset, Sampler
@@ -192,7 +192,7 @@ def trainer_of(api, calls, folder, dataset):
         include_num_input_tokens_seen="all",
         report_to="none",
         disable_tqdm=True,
-        use_cpu=not is_pretended(),
+        use_cpu=not trains_on_device(),
         dataloader_pin_memory=False,
     )
     trainer = WithSampler(
@@ -387,7 +387,7 @@ def modes_of(api, model, folder, callbacks=()):
         learning_rate=0.1,
         report_to="none",
         disable_tqdm=True,
-        use_cpu=not is_pretended(),
+        use_cpu=not trains_on_device(),
     )
     trainer = api.Trainer(
         model, arguments, train_dataset=points(12), eval_dataset=points(6, seed=3), callbacks=list(callbacks)
@@ -445,7 +445,7 @@ def test_plain_lightning_keeps_the_modes_of_a_model(ours, name):
     loader = torch.utils.data.DataLoader(points(8), batch_size=4)
     trainer = lightning.Trainer(
         max_epochs=2,
-        accelerator="gpu" if is_pretended() else "cpu",
+        accelerator="gpu" if trains_on_device() else "cpu",
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
@@ -546,7 +546,7 @@ def resumed(api, folder, model, own=lambda model: {}, **parts):
             learning_rate=0.05,
             report_to="none",
             disable_tqdm=True,
-            use_cpu=not is_pretended(),
+            use_cpu=not trains_on_device(),
         )
         data = {"train_dataset": points(12), "eval_dataset": points(6, seed=3)}
         trainer = api.Trainer(made, arguments, **{**data, **parts, **own(made)})

@@ -122,9 +122,18 @@ def pretended() -> PretendedDevice | None:
     return _pretended
 
 
-def is_pretended() -> bool:
-    """Tell whether there is a pretended device now."""
-    return _pretended is not None
+_uses_real_device = False
+
+
+def use_real_device() -> None:
+    """Let tests that can train anywhere use the GPU of this machine from now on."""
+    global _uses_real_device
+    _uses_real_device = True
+
+
+def trains_on_device() -> bool:
+    """Tell whether tests that can train anywhere use a device: a pretended one, or with `--pretended` a real one."""
+    return _pretended is not None or _uses_real_device
 
 
 def _current() -> PretendedDevice:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pretended_cuda import is_pretended
+from pretended_cuda import trains_on_device
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import IterableDataset
@@ -14,7 +14,7 @@ from torch.utils.data import IterableDataset
 QUIET: dict[str, Any] = {
     "report_to": "none",
     "disable_tqdm": True,
-    "use_cpu": not is_pretended(),
+    "use_cpu": not trains_on_device(),
     "dataloader_pin_memory": False,
 }
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
-from pretended_cuda import is_pretended
+from pretended_cuda import trains_on_device
 from ranks import Classifier as Network
 from ranks import points
 from torch.utils.data import DataLoader
@@ -81,7 +81,11 @@ class TwoOptimizers(LightningModule):
 
 def make_trainer(*callbacks: Any, **options: Any) -> Trainer:
     quiet = {"enable_progress_bar": False, "enable_model_summary": False, "logger": False, "max_epochs": 2}
-    quiet |= {"enable_checkpointing": False, "accelerator": "gpu" if is_pretended() else "cpu", "log_every_n_steps": 1}
+    quiet |= {
+        "enable_checkpointing": False,
+        "accelerator": "gpu" if trains_on_device() else "cpu",
+        "log_every_n_steps": 1,
+    }
     return Trainer(**{**quiet, **options}, callbacks=list(callbacks))
 
 
@@ -100,7 +104,7 @@ def facade(tmp_path: Any, recorder: Any, module: Any, *further: Any, **changed: 
     """The same training through the facade."""
     arguments = {"per_device_train_batch_size": 4, "per_device_eval_batch_size": 4, "num_train_epochs": 2}
     arguments |= {"logging_steps": 1, "save_strategy": "no", "report_to": "none", "disable_tqdm": True}
-    arguments |= {"use_cpu": not is_pretended(), "dataloader_pin_memory": False, **changed}
+    arguments |= {"use_cpu": not trains_on_device(), "dataloader_pin_memory": False, **changed}
     args = TrainingArguments(output_dir=str(tmp_path / "facade"), **arguments)
     data = {"train_dataset": points(22), "eval_dataset": points(6, seed=2)}
     trainer = FacadeTrainer(module, args, **data, callbacks=[*further, recorder])

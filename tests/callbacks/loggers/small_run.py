@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pretended_cuda import is_pretended
+from pretended_cuda import trains_on_device
 from torch import nn
 from torch.nn import functional
 
@@ -51,7 +51,7 @@ def trainer(api: Any, folder: Path, callbacks: list[Any] | None = None, model: A
     settings |= {
         "report_to": "none",
         "disable_tqdm": True,
-        "use_cpu": not is_pretended(),
+        "use_cpu": not trains_on_device(),
         "dataloader_pin_memory": False,
     }
     # No Space is the default here, as since transformers 5.6.

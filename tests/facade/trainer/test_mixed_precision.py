@@ -97,7 +97,8 @@ def wrapped(how):
 
 
 of_several = pytest.mark.cpu_only("DataParallel scatters batches with kernels of CUDA")
-IN_PARALLEL = [pytest.param(how, marks=of_several) for how in ("in parallel", "whole in parallel")]
+without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="DataParallel computes on a GPU where there is one")
+IN_PARALLEL = [pytest.param(how, marks=[of_several, without_gpu]) for how in ("in parallel", "whole in parallel")]
 
 
 @pytest.mark.parametrize("clip", [0.5, 0.0])

@@ -63,7 +63,9 @@ class TestClipping:
 
 
 class TestPrecision:
-    @pytest.mark.parametrize("options", [{"precision": "bf16-mixed"}, {"plugins": [MixedPrecision("16-mixed", "cpu")]}])
+    FP16_ON_CPU = {"plugins": [MixedPrecision("16-mixed", "cpu")], "accelerator": "cpu"}
+
+    @pytest.mark.parametrize("options", [{"precision": "bf16-mixed"}, FP16_ON_CPU])
     def test_mixed(self, options):
         """Half precision is used, learns, and gives nearly the numbers of full precision; weights stay in full."""
         dtypes = []
