@@ -9,7 +9,7 @@ import importlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from .cases import Setting, probe, run_case
+from .cases import Setting, commit, probe, run_case
 from .page import publish
 from .results import Results
 
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str]) -> int:
     if setting.device == "cuda" and not machine["gpu"]:
         print("there is no GPU here; `--device cpu` rehearses the stages with small models")
         return 2
-    results = Results.open(options.results, machine)
+    results = Results.open(options.results, machine, commit())
     left = [name for name in options.stages or STAGES if not _run(name, setting, results, options.minutes * 60)]
     print(results.summary())
     if left:

@@ -61,8 +61,18 @@ def run_case(stage: str, case: str, setting: Setting, seconds: float) -> dict[st
 
 
 def probe(setting: Setting) -> dict[str, Any]:
-    """Return the machine, the versions and the commit that results belong to."""
-    return {"device": setting.device, "commit": _commit(), **_in_process(_machine, (), 300)}
+    """Return the machine and the versions that results belong to."""
+    return {"device": setting.device, **_in_process(_machine, (), 300)}
+
+
+def commit() -> str:
+    """Return the commit that runs: `COMMIT` in the environment, or else what git says of this folder."""
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    try:
+        asked_git = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        asked_git = "unknown"
+    return os.environ.get("COMMIT", asked_git)
 
 
 def _in_process(function: Callable[..., Any], arguments: tuple, seconds: float) -> Any:
@@ -102,12 +112,6 @@ def _machine() -> dict[str, Any]:
     import torch
 
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-    return {"gpu": gpu, "cuda": torch.version.cuda, "system": platform.machine(), **versions()}
-
-
-def _commit() -> str:
-    try:
-        command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return os.environ.get("COMMIT", "unknown")
+    machine = {"gpu": gpu, "cuda": torch.version.cuda, "system": platform.machine(), **versions()}
+    del machine["threads"]  # differ from stage to stage, and matter little to a GPU
+    return machine

@@ -37,10 +37,7 @@ def readme_row() -> str:
     """Return the line that says what ran on a GPU."""
     results = published()
     if not results:
-        return (
-            "| CUDA ([pretended in CI](docs/develop/gpu.md); `make gpu` on hardware: not run), real clusters, "
-            "several TPU chips | not run | |\n"
-        )
+        return "| CUDA ([pretended in CI](docs/develop/gpu.md); `make gpu` on hardware) | not run | |\n"
     counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(results.counts().items()))
     return f"| CUDA, one device: {counts} | {results.machine['gpu']} | [On a GPU](docs/develop/gpu.md) |\n"
 
@@ -57,14 +54,13 @@ def _measured(results: Results) -> str:
     machine = ", ".join(f"{name} {value}" for name, value in results.machine.items() if value is not None)
     lines = [
         f"{machine}. `docs/develop/gpu.json` has everything.\n",
-        "| stage | case | outcome | figures |",
-        "|---|---|---|---|",
+        "| stage | case | outcome | figures | commit |",
+        "|---|---|---|---|---|",
     ]
     for row in results.rows.values():
         figures = "; ".join(f"{name}: {value:.4g}" for name, value in figures_of(row, results).items())
-        lines.append(
-            f"| {row['stage']} | {row['case']} | {row['outcome']} | {figures or row['note'].splitlines()[:1]} |"
-        )
+        said = figures or " ".join(row["note"].splitlines()[-1:])
+        lines.append(f"| {row['stage']} | {row['case']} | {row['outcome']} | {said} | {row['commit']} |")
     return "\n".join(lines) + "\n"
 
 

@@ -3,36 +3,36 @@
 import collections
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
 Row = dict[str, Any]
-"""`stage`, `case`, `outcome` ("passed", "failed", "shown" or "skipped"), `figures`, `note`, `seconds`."""
+"""`stage`, `case`, `outcome` ("passed", "failed", "shown" or "skipped"), `figures`, `note`, `seconds`, `commit`."""
 
 
 class Results:
-    """Rows by stage and case.
+    """Rows by stage and case; those of an earlier commit stay until their case has run again.
 
     Args:
         path: of the file.
-        machine: device, versions and commit that the rows belong to.
+        machine: device and versions that the rows belong to.
         rows: of earlier runs there.
+        commit: that runs now.
     """
 
-    def __init__(self, path: Path, machine: dict[str, Any], rows: list[Row]):
-        self.path, self.machine = path, machine
+    def __init__(self, path: Path, machine: dict[str, Any], rows: list[Row], commit: str = ""):
+        self.path, self.machine, self.commit = path, machine, commit
         self.rows: dict[tuple[str, str], Row] = {(row["stage"], row["case"]): row for row in rows}
 
     @classmethod
-    def open(cls, path: Path, machine: dict[str, Any]) -> "Results":
-        """Go on with the file, or begin anew where it is of another machine, version or commit (that one is kept)."""
-        if not path.exists():
-            return cls(path, machine, [])
-        earlier = cls.read(path)
-        if earlier.machine == machine:
-            return earlier
-        os.replace(path, path.with_name(f"{path.stem}.{earlier.machine['commit']}{path.suffix}"))
-        return cls(path, machine, [])
+    def open(cls, path: Path, machine: dict[str, Any], commit: str) -> "Results":
+        """Go on with the file, or begin anew where it is of another machine or of other versions (that one is kept)."""
+        earlier = cls.read(path) if path.exists() else None
+        if earlier is not None and earlier.machine != machine:
+            os.replace(path, path.with_name(f"{path.stem}.{time.time_ns()}{path.suffix}"))
+            earlier = None
+        return cls(path, machine, list(earlier.rows.values()) if earlier else [], commit)
 
     @classmethod
     def read(cls, path: Path) -> "Results":
@@ -41,7 +41,8 @@ class Results:
         return cls(path, content["machine"], content["rows"])
 
     def __contains__(self, key: tuple[str, str]) -> bool:
-        return key in self.rows
+        """Return whether a case has run at this commit."""
+        return key in self.rows and self.rows[key]["commit"] == self.commit
 
     @property
     def failed(self) -> list[Row]:
@@ -50,7 +51,7 @@ class Results:
 
     def add(self, row: Row) -> None:
         """Note a row; the file is replaced as a whole."""
-        self.rows[row["stage"], row["case"]] = row
+        self.rows[row["stage"], row["case"]] = {**row, "commit": self.commit}
         self.path.parent.mkdir(parents=True, exist_ok=True)
         content = {"machine": self.machine, "rows": list(self.rows.values())}
         partial = self.path.with_name(f"{self.path.name}.partial")

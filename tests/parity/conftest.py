@@ -18,14 +18,6 @@ def _one_thread():
     torch.set_num_threads(before)
 
 
-@pytest.fixture(autouse=True)
-def _tf32_as_before():
-    """On a GPU the reference turns TF32 on for compiled models, in a way that Lightning does not understand."""
-    yield
-    if hasattr(torch.backends, "fp32_precision") and torch.backends.fp32_precision != "none":
-        torch.backends.fp32_precision = "none"
-
-
 @pytest.fixture(scope="session")
 def reference() -> ModuleType:
     """The library whose numbers are the standard."""

@@ -47,7 +47,8 @@ OURS_ALONE = ("data_state", "_manifest")
 def _as_before(monkeypatch):
     """The settings of `full_determinism` for the whole process are reverted."""
     for name in seeding._DETERMINISTIC_ENVIRONMENT:
-        monkeypatch.setenv(name, "")
+        monkeypatch.setenv(name, "")  # so that it is as before at the end
+        monkeypatch.delenv(name)
     before = torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark
     torch._dynamo.reset()
     yield

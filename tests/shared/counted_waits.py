@@ -237,15 +237,15 @@ def counting() -> Iterator[Counter[tuple[str, str]]]:
         waits.update(device.waits - before)
         return
 
-    torch.cuda.set_sync_debug_mode("warn")
-    try:
-        with warnings.catch_warnings(record=True) as seen:
-            warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
             yield waits
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
     for warning in seen:
-        if "synchroniz" in str(warning.message):
+        if "called a synchronizing" in str(warning.message):
             waits["synchronisation", f"{Path(warning.filename).name}:{warning.lineno}"] += 1
 
 

@@ -40,7 +40,7 @@ def stand_ins(monkeypatch):
 
 
 def weights(made):
-    return torch.cat([parameter.detach().flatten() for parameter in made.model.parameters()])
+    return torch.cat([parameter.detach().cpu().flatten() for parameter in made.model.parameters()])
 
 
 @pytest.mark.parametrize("max_grad_norm", [0.0, 1.0])
