@@ -91,11 +91,13 @@ def capture_rng_state(distributed: bool) -> dict[str, Any]:
 
     Returns:
         "python" and "numpy" (tuples), "cpu" (a byte tensor) and, with CUDA, "cuda": a byte tensor, or a list of one
-        per device when `distributed`.
+        per device when `distributed`. Other devices have their own names: "mps" and "xla".
     """
     state = capture_host_rng()
     if torch.cuda.is_available():
         state["cuda"] = torch.cuda.get_rng_state_all() if distributed else torch.cuda.get_rng_state()
+    if torch.backends.mps.is_available():
+        state["mps"] = torch.mps.get_rng_state()
     if (xla := _xla()) is not None:
         state["xla"] = xla.get_rng_state()
     return state
@@ -152,7 +154,9 @@ def restore_rng_state(state: Mapping[str, Any], distributed: bool) -> None:
         except Exception as error:
             raise ValueError(f"The state of the random generator {name!r} cannot be set: {error}") from error
     if torch.cuda.is_available():
-        _restore_cuda(state, distributed)
+        _restore_device("cuda", state, torch.cuda.set_rng_state_all if distributed else torch.cuda.set_rng_state)
+    if torch.backends.mps.is_available():
+        _restore_device("mps", state, torch.mps.set_rng_state)
     if "xla" in state and (xla := _xla()) is not None:
         xla.set_rng_state(state["xla"])
 
@@ -162,18 +166,15 @@ def _xla() -> Any:
     return loaded("torch_xla.core.xla_model")
 
 
-def _restore_cuda(state: Mapping[str, Any], distributed: bool) -> None:
-    """Restore the CUDA generators; a mismatch is a warning, as the checkpoint may come from other devices."""
-    if "cuda" not in state:
-        _warn_lost("cuda", "the checkpoint does not have its state")
+def _restore_device(name: str, state: Mapping[str, Any], restore: Callable[[Any], None]) -> None:
+    """Restore the generators of a kind of device; a mismatch is a warning, as the checkpoint may come from another."""
+    if name not in state:
+        _warn_lost(name, "the checkpoint does not have its state")
         return
     try:
-        if distributed:
-            torch.cuda.set_rng_state_all(state["cuda"])
-        else:
-            torch.cuda.set_rng_state(state["cuda"])
+        restore(state[name])
     except Exception as error:
-        _warn_lost("cuda", f"its state could not be set ({type(error).__name__}: {error})")
+        _warn_lost(name, f"its state could not be set ({type(error).__name__}: {error})")
 
 
 def _warn_lost(name: str, reason: str) -> None:

@@ -7,6 +7,7 @@ import torch
 from tiny import arguments, tiny
 
 from lightrainer import DataModule, Trainer
+from lightrainer.lightning_modules.common import seeding
 
 
 @pytest.mark.parametrize("kind", ["cuda", "xpu", "mps"])
@@ -18,6 +19,22 @@ def test_free_memory_empties_the_cache_of_each_accelerator(tmp_path, monkeypatch
     monkeypatch.setattr(getattr(torch, kind), "empty_cache", lambda: emptied.append(kind))
     accelerator.free_memory()
     assert emptied == [kind]
+
+
+def test_generator_of_an_apple_gpu_comes_back(monkeypatch, caplog):
+    drawn = [torch.tensor([1, 2], dtype=torch.uint8)]
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    monkeypatch.setattr(torch.mps, "get_rng_state", lambda: drawn[0].clone())
+    monkeypatch.setattr(torch.mps, "set_rng_state", lambda state: drawn.insert(0, state))
+    monkeypatch.setattr(torch.mps, "manual_seed", lambda seed: None)
+    state = seeding.capture_rng_state(distributed=False)
+    drawn.insert(0, torch.tensor([3, 4], dtype=torch.uint8))
+    seeding.restore_rng_state(state, distributed=False)
+    assert drawn[0].tolist() == [1, 2]
+
+    del state["mps"]
+    seeding.restore_rng_state(state, distributed=False)
+    assert "'mps' is not restored" in caplog.text
 
 
 @pytest.mark.parametrize(("kind", "expected"), [("cpu", False), ("cuda", True), ("xpu", True), ("mps", False)])
