@@ -302,7 +302,16 @@ def _single_device(use_cpu: bool) -> "torch.device":
     if torch.cuda.is_available():
         _warn_of_idle_gpus(torch.cuda.device_count())
         return torch.device("cuda", 0)
-    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    if torch.backends.mps.is_available():
+        return torch.device("mps")
+    if torch.xpu.is_available():
+        _warn_of_unused_xpu()
+    return torch.device("cpu")
+
+
+@lru_cache(maxsize=1)
+def _warn_of_unused_xpu() -> None:
+    logger.warning("This machine has a GPU of Intel, but Lightning has no accelerator for it: the CPU is used.")
 
 
 @lru_cache(maxsize=1)

@@ -7,6 +7,7 @@ import torch
 from tiny import arguments, tiny
 
 from lightrainer import DataModule, Trainer
+from lightrainer.facade.distributed import process
 from lightrainer.lightning_modules.common import seeding
 
 
@@ -35,6 +36,14 @@ def test_generator_of_an_apple_gpu_comes_back(monkeypatch, caplog):
     del state["mps"]
     seeding.restore_rng_state(state, distributed=False)
     assert "'mps' is not restored" in caplog.text
+
+
+def test_an_intel_gpu_that_is_not_used_is_named(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.xpu, "is_available", lambda: True)
+    process._warn_of_unused_xpu.cache_clear()
+    assert process._single_device(use_cpu=False).type == "cpu"
+    assert "GPU of Intel" in caplog.text
 
 
 @pytest.mark.parametrize(("kind", "expected"), [("cpu", False), ("cuda", True), ("xpu", True), ("mps", False)])
