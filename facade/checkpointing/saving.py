@@ -364,7 +364,7 @@ class CheckpointSaver:
         self._compare_weights(folder)
         checkpoints.write_manifest(folder, written)
         with self._deleting:  # a flush that ends now would take the new name for one of an earlier run
-            checkpoints.commit(folder, final, keep_guests=True, flush=several_disks)
+            checkpoints.commit(folder, final, flush=several_disks)
             if not several_disks:
                 self.background.unflushed.append(final)
             self._last = run_dir, best, final

@@ -82,7 +82,7 @@ class FolderCheckpointIO(CheckpointIO):
         model, prefix = self._model()
         own, others = split_weights(checkpoint["state_dict"], prefix)
         written = WrittenFiles()
-        with staging.staged_folder(final, keep_guests=True) as folder:
+        with staging.staged_folder(final) as folder:
             save_weights(model, folder, state_dict=own, written=written)
             if hasattr(self.processing_class, "save_pretrained"):
                 self.processing_class.save_pretrained(str(folder))

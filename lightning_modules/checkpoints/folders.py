@@ -230,7 +230,7 @@ class OtherDisk:
         if self.is_ours:
             # The manifest lists only the files on the disk of the saving process.
             take_noted(self.folder, files_below(self.folder))
-            commit(self.folder, final, keep_guests=True)
+            commit(self.folder, final)
             rotate_checkpoints(Path(final).parent, limit, newest=final)
 
     def give_up(self) -> None:

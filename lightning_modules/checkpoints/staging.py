@@ -19,7 +19,7 @@ Guarantees, at whatever moment the process is killed:
    new name is on the disk. With `commit(flush=False)`, a power failure before the flush may leave truncated files under
    the final name, which the manifest reveals, and no older version has been deleted yet.
 
-Files that others have put into a checkpoint survive when it is written again.
+A folder is replaced as a whole, with the files that others have put into it.
 
 With several processes, the main one calls `begin`, `commit` and `abort`; the others write into
 `staging_path(final, owner)`, where `owner` is the main process's `process_token()`, broadcast once. Between `begin` and
@@ -31,24 +31,13 @@ from __future__ import annotations
 import logging
 import os
 import re
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
-from ..common.file_names import (
-    ADAPTER_CONFIG_NAME,
-    CONFIG_NAME,
-    GENERATION_CONFIG_NAME,
-    MODEL_PARTS_NAME,
-    OPTIMIZER_PARTS_NAME,
-    TRAINER_STATE_NAME,
-)
 from ..common.local_paths import StrPath
 from ..common.process_identity import process_token
 from . import disk
-from .forms import ADAPTER_FILES
-from .manifest import MANIFEST_NAME, read_manifest
 from .owners import is_abandoned
 
 _log = logging.getLogger(__name__)
@@ -95,13 +84,12 @@ def begin(final: StrPath, owner: str | None = None) -> Path:
     return staging
 
 
-def commit(staging: StrPath, final: StrPath, *, keep_guests: bool = False, flush: bool = True) -> None:
+def commit(staging: StrPath, final: StrPath, *, flush: bool = True) -> None:
     """Flush `staging` to the disk and rename it, replacing an older version.
 
     Args:
         staging: the folder made by `begin`.
         final: the folder's name when it is complete.
-        keep_guests: keep files that others have put into the older version of a checkpoint.
         flush: flush before the rename; else the caller flushes after it, see `BackgroundWriter.flush`. A folder that
             replaces an older version is flushed before the rename in any case.
 
@@ -112,8 +100,6 @@ def commit(staging: StrPath, final: StrPath, *, keep_guests: bool = False, flush
     staging, final = Path(staging), Path(final)
     if not staging.is_dir():
         raise FileNotFoundError(f"nothing to rename to {final}: {staging} is not there; call begin() once per commit()")
-    if keep_guests and final.is_dir():
-        _link_guests(final, staging)
     replaces = os.path.lexists(final)
     if flush or replaces:
         disk.sync_tree(staging)
@@ -137,12 +123,11 @@ def abort(staging: StrPath) -> None:
 
 
 @contextmanager
-def staged_folder(final: StrPath, *, keep_guests: bool = False) -> Iterator[Path]:
+def staged_folder(final: StrPath) -> Iterator[Path]:
     """Write a folder that gets its final name only if the `with` block succeeds (one process).
 
     Args:
         final: the folder's name when it is complete.
-        keep_guests: as for `commit`.
 
     Yields:
         the empty folder to write into. After an exception it is removed, and the exception goes on.
@@ -150,7 +135,7 @@ def staged_folder(final: StrPath, *, keep_guests: bool = False) -> Iterator[Path
     staging = begin(final)
     try:
         yield staging
-        commit(staging, final, keep_guests=keep_guests)
+        commit(staging, final)
     except BaseException:
         abort(staging)
         raise
@@ -236,66 +221,3 @@ def _replace_by_renames(staging: Path, final: Path) -> Path:
             abort(ready)
         raise
     return replaced
-
-
-_OF_THE_FORMAT = re.compile(
-    r".*\.(safetensors|bin|pt|pth|ckpt|distcp)(\.index\.json)?|\.metadata|tokenizer.*|vocab.*|merges\.txt"
-    rf"|{re.escape(MANIFEST_NAME)}|{'|'.join(map(re.escape, (ADAPTER_CONFIG_NAME, CONFIG_NAME)))}"
-    rf"|{'|'.join(map(re.escape, (GENERATION_CONFIG_NAME, TRAINER_STATE_NAME)))}"
-)
-_FOLDERS_OF_THE_FORMAT = re.compile(rf"{MODEL_PARTS_NAME}|{OPTIMIZER_PARTS_NAME}|global_step\d+")
-
-
-def _link_guests(older: Path, newer: Path) -> None:
-    """Link the files that others have added to a checkpoint into the one that is to replace it.
-
-    Files that were written with the older one are not linked: left-over shards would be read as part of the new one.
-
-    Args:
-        older: the checkpoint, which is not changed.
-        newer: the unfinished folder.
-    """
-    for name in _guests(older):
-        source, target = older / name, newer / name
-        if os.path.lexists(target):
-            continue
-        try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            _link_or_copy(source, target)
-        except OSError as error:
-            _log.warning("%s is not kept: it could not be taken over into the checkpoint (%s).", source, error)
-
-
-def _guests(folder: Path) -> list[str]:
-    """Return files and links below a folder that were not written with it, as names relative to it."""
-    there = []
-    for root, folders, files in os.walk(folder):
-        links = [name for name in folders if Path(root, name).is_symlink()]
-        there += [Path(root, name).relative_to(folder).as_posix() for name in (*files, *links)]
-    try:
-        manifest = read_manifest(folder)
-    except ValueError:
-        manifest = None
-    if manifest is not None:
-        return [name for name in there if name not in manifest.sizes and name != MANIFEST_NAME]
-    return [name for name in there if not _is_of_the_format(folder, PurePosixPath(name))]
-
-
-def _is_of_the_format(folder: Path, name: PurePosixPath) -> bool:
-    """Return whether a file may have been written with a checkpoint without a manifest."""
-    if len(name.parts) == 1:
-        return _OF_THE_FORMAT.fullmatch(name.name) is not None
-    top = name.parts[0]
-    return _FOLDERS_OF_THE_FORMAT.fullmatch(top) is not None or any(
-        (folder / top / file).is_file() for file in ADAPTER_FILES
-    )
-
-
-def _link_or_copy(source: Path, target: Path) -> None:
-    if source.is_symlink():
-        os.symlink(os.readlink(source), target)
-        return
-    try:
-        os.link(source, target)
-    except OSError:  # a file system without hard links
-        shutil.copy2(source, target)

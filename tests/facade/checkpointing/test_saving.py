@@ -167,14 +167,11 @@ def test_a_process_that_saves_on_another_machine_shares_the_folder_of_the_first(
 # --- what others have to do with the folder
 
 
-def test_what_others_put_into_a_checkpoint_outlives_its_being_written_again(two_checkpoints):
-    for name in ("eval_results.json", "merged/model.safetensors"):
-        (two_checkpoints / "checkpoint-4" / name).parent.mkdir(exist_ok=True)
-        (two_checkpoints / "checkpoint-4" / name).write_text("mine")
+def test_checkpoint_written_again_replaces_the_whole_folder(two_checkpoints):
+    (two_checkpoints / "checkpoint-4" / "model-00001-of-00002.safetensors").write_text("an older shard")
     before = (two_checkpoints / "checkpoint-4" / "trainer_state.json").stat().st_mtime_ns
     trained(two_checkpoints, save_strategy="steps", save_steps=2, resume=str(two_checkpoints / "checkpoint-2"))
-    assert files(two_checkpoints / "checkpoint-4") == sorted([*FILES, "eval_results.json", "merged/model.safetensors"])
-    assert (two_checkpoints / "checkpoint-4" / "merged" / "model.safetensors").read_text() == "mine"
+    assert files(two_checkpoints / "checkpoint-4") == sorted(FILES)
     assert (two_checkpoints / "checkpoint-4" / "trainer_state.json").stat().st_mtime_ns != before
 
 
