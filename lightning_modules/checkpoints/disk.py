@@ -1,4 +1,4 @@
-"""Disk operations of checkpoints: flush, exchange two folders, delete, free space, and a full disk.
+"""Disk operations of checkpoints: flush, delete, free space, and a full disk.
 
 Free space is checked before a checkpoint is begun, so that none fails half-way. A full disk of one process is raised
 in all of them, since one that went on alone would hang in a collective.
@@ -6,11 +6,9 @@ in all of them, since one that went on alone would hang in a collective.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import shutil
-import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,9 +20,6 @@ import torch.distributed as dist
 from ..common.collectives import transport_device
 from ..common.local_paths import StrPath
 from ..common.nested import leaves
-
-_AT_FDCWD = -100
-_RENAME_EXCHANGE = 2
 
 
 def sync_path(path: StrPath) -> None:
@@ -53,20 +48,6 @@ def sync_tree(folder: Path) -> None:
             if not os.path.islink(path):
                 sync_path(path)
         sync_path(root)
-
-
-def exchange(first: Path, second: Path) -> bool:
-    """Exchange the names of two existing folders atomically; False if the system or the file system cannot.
-
-    Linux has this since 3.15 (`renameat2`) on its local file systems; Python has no function for it.
-    """
-    if sys.platform != "linux":
-        return False
-    try:
-        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
-    except (OSError, AttributeError):
-        return False
-    return renameat2(_AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second), _RENAME_EXCHANGE) == 0
 
 
 def delete(path: Path) -> None:

@@ -3,18 +3,16 @@
 A folder is written under a hidden name in the same parent folder, flushed, and renamed. The hidden names are
 `.NAME.KIND-OWNER` and match neither the pattern `checkpoint-<digits>` nor the glob `checkpoint-*`:
 
-- `partial`: being written; also an old version after its exchange with the new one. Can be deleted.
-- `ready`: complete and flushed, about to replace an older version.
-- `replaced`: the older version, moved out of the way.
+- `partial`: being written. Can be deleted.
+- `replaced`: an older version, moved out of the way of the new one.
 - `deleted`: being deleted by `discard`.
 
 Guarantees, at whatever moment the process is killed:
 
 1. A folder under its final name is complete.
 2. A new name appears in one step (`rename`).
-3. An existing name is replaced in one step where the system can exchange two folders (Linux, local file systems).
-   Elsewhere there is an instant without the final name, with both versions complete beside it: the next
-   `remove_leftovers` renames the new one (or, failing that, the old one).
+3. An existing name is replaced in two steps. A process that is killed between them leaves no folder of that name;
+   the next `restore_replaced` gives the name back to the older version.
 4. The same holds for a power failure, as far as the disk honours `fsync`: the old version is deleted only after the
    new name is on the disk. With `commit(flush=False)`, a power failure before the flush may leave truncated files under
    the final name, which the manifest reveals, and no older version has been deleted yet.
@@ -42,7 +40,7 @@ from .owners import is_abandoned
 
 _log = logging.getLogger(__name__)
 
-_HIDDEN = re.compile(r"^\.(?P<name>.+)\.(?P<kind>partial|ready|replaced|deleted)-(?P<owner>.+-\d+-\d+)$")
+_HIDDEN = re.compile(r"^\.(?P<name>.+)\.(?P<kind>partial|replaced|deleted)-(?P<owner>.+-\d+-\d+)$")
 
 
 def staging_path(final: StrPath, owner: str | None = None) -> Path:
@@ -108,9 +106,17 @@ def commit(staging: StrPath, final: StrPath, *, flush: bool = True) -> None:
         if flush:
             disk.sync_path(final.parent)
         return
-    outdated = staging if disk.exchange(staging, final) else _replace_by_renames(staging, final)
+    replaced = _hidden(final, "replaced")
+    disk.delete(replaced)
+    try:
+        os.rename(final, replaced)
+        os.rename(staging, final)
+    except BaseException:
+        if not os.path.lexists(final):
+            os.rename(replaced, final)
+        raise
     disk.sync_path(final.parent)
-    abort(outdated)
+    abort(replaced)
 
 
 def abort(staging: StrPath) -> None:
@@ -154,37 +160,54 @@ def discard(folder: StrPath) -> None:
         abort(doomed)
 
 
+def restore_replaced(run_dir: StrPath, *, is_reserved: bool = False) -> None:
+    """Give their names back to folders whose process was killed while it replaced them.
+
+    To be called before checkpoints are looked for; several processes may do so at the same time.
+
+    Args:
+        run_dir: the folder that holds the checkpoints; it may be missing.
+        is_reserved: this process has reserved it by `exclusive`.
+    """
+    for path, kind in _abandoned(Path(run_dir), is_reserved):
+        final = final_path(path)
+        if kind != "replaced" or os.path.lexists(final):
+            continue
+        with suppress(OSError):  # another process was faster
+            os.rename(path, final)
+            _log.warning("%s was restored: its process was killed while it replaced that folder.", final)
+
+
 def remove_leftovers(run_dir: StrPath, *, is_reserved: bool = False) -> list[Path]:
     """Clean up after processes that were killed while they wrote or deleted folders in `run_dir`.
 
-    To be called by the main process when a run starts. A folder that was being replaced when its process died gets its
-    final name back. Folders of living processes are left alone.
+    To be called by the main process when a run starts. Folders that were being replaced are restored first. Folders of
+    living processes are left alone.
 
     Args:
         run_dir: the folder that holds the checkpoints; it may be missing.
         is_reserved: this process has reserved it by `exclusive`.
 
     Returns:
-        the hidden folders that were removed or renamed.
+        the hidden folders that were removed.
     """
-    run_dir = Path(run_dir)
+    restore_replaced(run_dir, is_reserved=is_reserved)
+    removed = [path for path, _ in _abandoned(Path(run_dir), is_reserved)]
+    for path in removed:
+        abort(path)
+    return removed
+
+
+def _abandoned(run_dir: Path, is_reserved: bool) -> list[tuple[Path, str]]:
+    """Return the hidden folders of processes that have ended, each with its kind."""
     if not run_dir.is_dir():
         return []
     found = []
     for path in run_dir.iterdir():
         match = _HIDDEN.match(path.name)
         if match and path.is_dir() and is_abandoned(path, match["owner"], is_reserved=is_reserved):
-            found.append((match["kind"], path))
-    # Of several complete versions of one folder the newest gets the name: new ones before old ones.
-    found.sort(key=lambda one: (one[0] != "ready", -one[1].stat().st_mtime))
-    for kind, path in found:
-        final = final_path(path)
-        if kind in ("ready", "replaced") and not os.path.lexists(final):
-            os.rename(path, final)
-            _log.warning("%s was restored: its process was killed while it replaced that folder.", final)
-        else:
-            abort(path)
-    return [path for _, path in found]
+            found.append((path, match["kind"]))
+    return found
 
 
 @contextmanager
@@ -198,26 +221,3 @@ def _warning_of(folder: Path) -> Iterator[None]:
 
 def _hidden(final: Path, kind: str, owner: str | None = None) -> Path:
     return final.parent / f".{final.name}.{kind}-{owner or process_token()}"
-
-
-def _replace_by_renames(staging: Path, final: Path) -> Path:
-    """Replace `final` by `staging` in three steps, each of which `remove_leftovers` can finish or undo."""
-    owner = process_token()
-    ready, replaced = _hidden(final, "ready", owner), _hidden(final, "replaced", owner)
-    disk.delete(replaced)
-    disk.delete(ready)
-    os.rename(staging, ready)
-    disk.sync_path(final.parent)
-    try:
-        os.rename(final, replaced)
-        try:
-            os.rename(ready, final)
-        except OSError:
-            with suppress(OSError):  # the next run restores it
-                os.rename(replaced, final)
-            raise
-    except OSError:
-        if os.path.lexists(final):  # else the next run renames it
-            abort(ready)
-        raise
-    return replaced

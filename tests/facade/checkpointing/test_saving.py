@@ -175,6 +175,20 @@ def test_checkpoint_written_again_replaces_the_whole_folder(two_checkpoints):
     assert (two_checkpoints / "checkpoint-4" / "trainer_state.json").stat().st_mtime_ns != before
 
 
+def test_checkpoint_whose_process_was_killed_while_it_was_replaced_is_resumed(two_checkpoints):
+    shutil.rmtree(two_checkpoints / "checkpoint-2")
+    machine, pid, start = process_identity.process_token().rsplit("-", 2)
+    if start == "0":
+        pytest.skip("start times are not known here")
+    ended = f"{machine}-{pid}-{int(start) - 1}"
+    (two_checkpoints / "checkpoint-4").rename(two_checkpoints / f".checkpoint-4.replaced-{ended}")
+    (two_checkpoints / f".checkpoint-4.partial-{ended}").mkdir()
+    made = trained(two_checkpoints, save_strategy="steps", save_steps=2, resume=True)
+    assert made.state.global_step == 4
+    assert files(two_checkpoints / "checkpoint-4") == sorted(FILES)
+    assert [path.name for path in two_checkpoints.iterdir() if path.name.startswith(".")] == []
+
+
 def averaged(folder):
     """Replace the weights of a checkpoint by others of the same size."""
     path = Path(folder, "model.safetensors")

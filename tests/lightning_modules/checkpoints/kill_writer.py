@@ -1,6 +1,6 @@
 """Write checkpoints in forked children, kill them, and report what a reader finds. Run as a script by test_kills.py.
 
-Usage: kill_writer.py FOLDER SWAP; SWAP is `exchange`, `renames` or, as a control, `in-place`. Prints one JSON object:
+Usage: kill_writer.py FOLDER WAY; WAY is `staged` or, as a control, `in-place`. Prints one JSON object:
 how many children were killed, how often the final name was missing, and every broken promise.
 """
 
@@ -15,7 +15,6 @@ from pathlib import Path
 import torch
 
 from lightrainer.lightning_modules import checkpoints as ck
-from lightrainer.lightning_modules.checkpoints import disk
 from lightrainer.lightning_modules.common import file_names
 
 STEP = 12
@@ -73,15 +72,13 @@ def fork(child) -> int:
     return pid
 
 
-def inspect(run_dir: Path, replacing: bool, swap: str, report: dict) -> None:
+def inspect(run_dir: Path, replacing: bool, report: dict) -> None:
     """Check the promises, first as a reader who looks right after the kill, then as the next run."""
     final = run_dir / f"checkpoint-{STEP}"
     for path in run_dir.glob("checkpoint-*"):
         report["broken"] += [f"{path.name}: {problem}" for problem in ck.problems(path)]
     if replacing and not final.is_dir():
         report["gaps"] += 1
-        if swap == "exchange":
-            report["broken"].append("the final name was missing although folders can change places here")
     if any(path.name.startswith(".") for path in run_dir.iterdir()):
         report["leftovers"] += 1
     ck.remove_leftovers(run_dir)
@@ -95,29 +92,27 @@ def inspect(run_dir: Path, replacing: bool, swap: str, report: dict) -> None:
         report["broken"].append("the last checkpoint is not intact")
 
 
-def kill_at_every_step(run_dir: Path, swap: str, report: dict) -> None:
+def kill_at_every_step(run_dir: Path, report: dict) -> None:
     for replacing in (False, True):
         for at in range(1, 1000):
             prepare(run_dir, replacing)
             _, status = os.waitpid(fork(lambda at=at: child_killing_itself(run_dir, at)), 0)
-            inspect(run_dir, replacing, swap, report)
+            inspect(run_dir, replacing, report)
             if not os.WIFSIGNALED(status):
                 break
             report["killed"] += 1
 
 
 def main() -> None:
-    folder, swap = sys.argv[1:]
+    folder, way = sys.argv[1:]
     torch.set_num_threads(1)
-    if swap == "renames":
-        disk.exchange = lambda first, second: False
-    if swap == "in-place":
+    if way == "in-place":
         ck.staged_folder = in_place
     report = {"killed": 0, "gaps": 0, "leftovers": 0, "versions": {}, "broken": []}
     warm = Path(folder, "warm")
     warm.mkdir()
     write(warm, version=0)  # whatever is imported late is imported now, so that only writes are left to be hit
-    kill_at_every_step(Path(folder, "run"), swap, report)
+    kill_at_every_step(Path(folder, "run"), report)
     print(json.dumps(report))
 
 

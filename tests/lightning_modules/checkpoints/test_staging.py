@@ -26,13 +26,6 @@ def final(tmp_path: Path) -> Path:
     return tmp_path / "checkpoint-12"
 
 
-@pytest.fixture(params=["exchange", "renames"])
-def either_swap(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    if request.param == "renames":
-        monkeypatch.setattr(disk, "exchange", lambda first, second: False)
-    return request.param
-
-
 def _write(folder: Path, text: str) -> None:
     with staged_folder(folder) as staging:
         (staging / "sub").mkdir()
@@ -51,7 +44,6 @@ def _dead_owner() -> str:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
 
 
-@pytest.mark.usefixtures("either_swap")
 def test_older_version_is_replaced_as_a_whole(final: Path):
     _write(final, "old")
     (final / "only-in-old").touch()
@@ -78,11 +70,10 @@ def test_exception_leaves_the_older_version_and_nothing_else(final: Path, error:
 
 def test_failed_rename_leaves_the_older_version(final: Path, monkeypatch: pytest.MonkeyPatch):
     _write(final, "old")
-    monkeypatch.setattr(disk, "exchange", lambda first, second: False)
     real = os.rename
 
     def rename(source: Path, target: Path) -> None:
-        if Path(target) == final and ".ready-" in str(source):
+        if Path(target) == final and ".partial-" in str(source):
             raise OSError("refused")
         real(source, target)
 
@@ -152,16 +143,15 @@ def test_leftover_of_another_machine_goes_when_it_has_been_idle_for_long(final: 
     assert remove_leftovers(final.parent) == [leftover]
 
 
-@pytest.mark.parametrize(("kinds", "found"), [(("ready", "replaced"), "ready"), (("replaced",), "replaced")])
-def test_interrupted_replacement_is_finished_or_undone(final: Path, kinds: tuple[str, ...], found: str, caplog):
+def test_interrupted_replacement_is_undone(final: Path, caplog):
     owner = _dead_owner()
-    for kind in kinds:
+    for kind in ("partial", "replaced"):
         folder = final.parent / f".{final.name}.{kind}-{owner}"
         folder.mkdir()
         (folder / "file").write_text(kind)
     with caplog.at_level(logging.WARNING):
         remove_leftovers(final.parent)
-    assert (final / "file").read_text() == found
+    assert (final / "file").read_text() == "replaced"
     assert _hidden(final.parent) == []
     assert "was restored" in caplog.text
 
