@@ -1,8 +1,7 @@
 """The order of very long data: time to the first step and memory, for 20 million samples against the reference.
 
 Each in a fresh process. Trainings: shuffled, seeded, grouped by length. Loaders: process 1 of 2, and the middle of an
-epoch. `python -m benchmarks.long_data table` prints what the order of up to a billion samples takes on paper, and
-`python -m benchmarks.long_data billion` a run of one process of eight, which keeps its own part.
+epoch. `python -m benchmarks.long_data billion` reads the first batch of a billion samples in one process of eight.
 """
 
 import contextlib
@@ -108,7 +107,7 @@ def in_process(name: str, case: str) -> tuple[float, float]:
 
 
 def billion() -> None:
-    """Read the first batches of process 7 of 8, of a billion samples."""
+    """Read the first batch of process 7 of 8, of a billion samples."""
     from lightrainer.lightning_modules import build_loader
 
     torch.set_num_threads(1)
@@ -116,28 +115,7 @@ def billion() -> None:
     made = build_loader(data, batch_size=BATCH, sampler=RandomSampler(data), seed=1, rank=7, world_size=8)
     batches = iter(made)
     seconds, grown = measured(lambda: next(batches), 1)
-    status = Path("/proc/self/status").read_text()
-    kept = next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS:"))
-    print(
-        f"{seconds:.0f} s to the first batch; at most {grown / 1e9:.2f} GB more; then {float(kept) / 1e6:.2f} GB in all"
-    )
-
-
-def table() -> None:
-    """Print the bytes that each process holds for the order of an epoch."""
-    from lightrainer.lightning_modules.data.order import DRAWN_AT_ONCE
-
-    print("| samples | processes | transformers | lightrainer, first | lightrainer, kept |\n|---|---|---|---|---|")
-    for count in (20_000_000, 200_000_000, 1_000_000_000):
-        for processes in (1, 8, 1024):
-            listed = count * (8 + 8 + 32)  # the array, the list, its numbers
-            drawn = count * 4
-            kept = drawn / (processes if count >= DRAWN_AT_ONCE else 1)
-            print(f"| {count:,} | {processes} | {size(listed)} | {size(drawn)} | {size(kept)} |")
-
-
-def size(count: float) -> str:
-    return f"{count / 1e9:.2f} GB" if count >= 1e8 else f"{count / 1e6:.1f} MB"
+    print(f"{seconds:.0f} s to the first batch; {grown / 1e9:.2f} GB more")
 
 
 def main() -> list[Figure]:
@@ -156,14 +134,11 @@ def main() -> list[Figure]:
         figures.append(
             Figure(f"first step of 20 million samples, {what}", seconds["lightrainer"] / seconds["transformers"], 0.5)
         )
-        figures.append(Figure(f"bytes of memory a sample, {what}", grown["lightrainer"], 10.0))
     return report("long_data", rows, results, figures)
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["table"]:
-        table()
-    elif sys.argv[1:] == ["billion"]:
+    if sys.argv[1:] == ["billion"]:
         billion()
     elif len(sys.argv) > 1:
         print(json.dumps(measure(*sys.argv[1:])))

@@ -202,25 +202,23 @@ class ShardedBatchSampler(GivenBatchSampler):
         if order is None:
             yield from super()._after_skip()
             return
-        share, rank, blanks, self.blanks = self.share or 1, self.rank or 0, self.blanks, 0
+        blanks = self.blanks
+        self.blanks = 0
         yield ([] for _ in range(blanks))
+
+        # Whole rounds, and the samples that are left after them.
+        share = self.share or 1
         size = share * self.world_size
-        rounds = len(order.values) // size
-        whole = order.values[: rounds * size].reshape(rounds, self.world_size, share)[:, rank]
-        first, last = order.values[:size], order.values[rounds * size :]
-        draw = order.draw
-        if draw is None and self.world_size > 1:
-            whole, first, last = whole.copy(), first.copy(), last.copy()
-        del order  # so that the samples of other processes can be freed
-        skip, at_once = self._take_skip(), max(CHUNK // size, 1)
-        for start in range(skip, rounds, at_once):
-            if draw is not None:
-                draw((start + at_once) * size)
-            yield map(np.ndarray.tolist, whole[start : start + at_once])
+        rounds = len(order) // size
+        of_rank = order[: rounds * size].reshape(rounds, self.world_size, share)[:, self.rank or 0]
+        last = order[rounds * size :]
+
+        skip = self._take_skip()
+        rounds_at_once = max(CHUNK // size, 1)
+        for start in range(skip, rounds, rounds_at_once):
+            yield map(np.ndarray.tolist, of_rank[start : start + rounds_at_once])
         if len(last) > 0 and not self.drop_last and skip <= rounds:
-            if draw is not None:
-                draw((rounds + 1) * size)
-            yield self._last_batch(last, first if rounds else last)
+            yield self._last_batch(last, order[:size])
 
     def _last_batch(self, last: np.ndarray, first: np.ndarray) -> Iterator[list[int]]:
         """Yield the part of this process of a last, shorter round, filled up from the first one; nothing if empty."""

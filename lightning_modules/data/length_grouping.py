@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from .lengths import length_array, sample_lengths
-from .order import Order, OrderedSampler, index_type
+from .order import OrderedSampler, random_order
 
 
 def get_length_grouped_indices(
@@ -41,7 +41,7 @@ def grouped_order(
 ) -> np.ndarray:
     """Return the order of `get_length_grouped_indices` in an array of 4 bytes a sample."""
     count = len(sizes)
-    order = torch.randperm(count, generator=generator, dtype=index_type(count), device="cpu").numpy()
+    order = random_order(count, generator)
     if not count:
         return order
     chunk = (multiple or max(1, min(count // (batch_size * 4), 50))) * batch_size
@@ -101,6 +101,6 @@ class LengthGroupedSampler(OrderedSampler):
     def __len__(self) -> int:
         return len(self._lengths)
 
-    def epoch_order(self) -> Order:
+    def epoch_order(self) -> np.ndarray:
         """Draw the order of the next epoch."""
-        return Order(grouped_order(self._lengths, self.batch_size, None, self.generator))
+        return grouped_order(self._lengths, self.batch_size, None, self.generator)

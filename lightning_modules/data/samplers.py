@@ -13,7 +13,7 @@ from torch.utils.data import IterableDataset, RandomSampler, get_worker_info
 
 from ..common.collectives import from_first_process
 from .batch_samplers import even_shares, share_of
-from .order import Order, OrderedSampler, is_permutation, order_of, random_order
+from .order import OrderedSampler, is_permutation, order_of, random_order
 
 
 class SeedableRandomSampler(OrderedSampler, RandomSampler):
@@ -42,13 +42,13 @@ class SeedableRandomSampler(OrderedSampler, RandomSampler):
         """Draw the order of this epoch at the next iteration."""
         self.epoch = epoch
 
-    def epoch_order(self) -> Order:
+    def epoch_order(self) -> np.ndarray:
         """Draw the order of the epoch."""
         assert self.generator is not None
         self.generator.manual_seed(self.seed + self.epoch)
         if is_permutation(self):
             return random_order(self.num_samples, self.generator)
-        return Order(np.fromiter(RandomSampler.__iter__(self), dtype=np.int64, count=self.num_samples))
+        return np.fromiter(RandomSampler.__iter__(self), dtype=np.int64, count=self.num_samples)
 
 
 class IterableShard(IterableDataset):
@@ -206,7 +206,7 @@ class SharedOrderSampler(OrderedSampler):
     def __len__(self) -> int:
         return len(self.sampler)
 
-    def epoch_order(self) -> Order:
+    def epoch_order(self) -> np.ndarray:
         """Draw the order of this epoch."""
         own = self.sampler.generator
         state = torch.get_rng_state() if own is None else own.get_state()
@@ -220,5 +220,8 @@ class SharedOrderSampler(OrderedSampler):
             self.sampler.generator = own
         return order
 
-    def _drawn(self) -> Order:
-        return order_of(self.sampler) or Order(np.asarray(list(self.sampler)))
+    def _drawn(self) -> np.ndarray:
+        order = order_of(self.sampler)
+        if order is None:
+            return np.asarray(list(self.sampler))
+        return order

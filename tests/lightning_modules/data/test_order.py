@@ -1,14 +1,12 @@
-"""The order of an epoch: the numbers of torch.randperm, drawn as far as they are read, in 4 bytes a sample."""
+"""The order of an epoch: that of torch and of accelerate, in one array."""
 
 import tracemalloc
-import weakref
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import RandomSampler
 
-from lightrainer.lightning_modules.data import batch_samplers
-from lightrainer.lightning_modules.data import order as order_module
 from lightrainer.lightning_modules.data.batch_samplers import ShardedBatchSampler
 from lightrainer.lightning_modules.data.length_grouping import LengthGroupedSampler
 from lightrainer.lightning_modules.data.order import CHUNK, order_of, random_order
@@ -21,12 +19,17 @@ def seeded():
     return torch.Generator().manual_seed(5)
 
 
-@pytest.mark.parametrize("count", [0, 1, 2, 3, 10, CHUNK - 1, CHUNK, CHUNK + 1, 5 * CHUNK + 7, MILLION])
+COUNTS = [1, 2, 3, 10, CHUNK - 1, CHUNK, CHUNK + 1, 5 * CHUNK + 7]
+
+
+@pytest.mark.parametrize("count", [0, *COUNTS, MILLION])
 def test_random_order_equals_randperm(count):
-    generator = seeded()
-    order = random_order(count, generator)
-    assert torch.equal(generator.get_state(), seeded().get_state())
-    assert list(order.in_sequence()) == torch.randperm(count, generator=seeded()).tolist()
+    ours = seeded()
+    theirs = seeded()
+    order = random_order(count, ours)
+    assert order.dtype == np.int32
+    assert order.tolist() == torch.randperm(count, generator=theirs).tolist()
+    assert torch.equal(ours.get_state(), theirs.get_state())
 
 
 def test_plain_random_sampler_draws_its_seed_from_the_global_generator():
@@ -34,15 +37,15 @@ def test_plain_random_sampler_draws_its_seed_from_the_global_generator():
     expected = list(RandomSampler(range(100))), torch.rand(1)
     torch.manual_seed(3)
     order = order_of(RandomSampler(range(100)))
-    assert (list(order.in_sequence()), torch.rand(1)) == expected
+    assert (order.tolist(), torch.rand(1)) == expected
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 10, CHUNK, CHUNK + 1, 5 * CHUNK + 7])
+@pytest.mark.parametrize("count", COUNTS)
 def test_epochs_of_a_plain_random_sampler_equal_torch(count):
     """Several epochs of one generator, which is left as torch leaves it."""
     theirs, ours = (RandomSampler(range(count), generator=seeded()) for _ in range(2))
     for _ in range(3):
-        assert list(order_of(ours).in_sequence()) == list(theirs)
+        assert order_of(ours).tolist() == list(theirs)
         assert torch.equal(ours.generator.get_state(), theirs.generator.get_state())
 
 
@@ -78,8 +81,8 @@ SAMPLERS = {
 
 @pytest.mark.parametrize("kind", SAMPLERS)
 @pytest.mark.parametrize("world_size", [1, 2])
-def test_memory_of_an_order(kind, world_size):
-    """Ten bytes a sample at most, from the first batch on or after half of an epoch."""
+def test_an_order_is_never_a_list(kind, world_size):
+    """The numbers of a list take 40 bytes a sample; the memory of torch, 4 bytes a sample, is not counted here."""
 
     def make():
         batches = ShardedBatchSampler(SAMPLERS[kind](), 8, False, rank=world_size - 1, world_size=world_size)
@@ -87,19 +90,3 @@ def test_memory_of_an_order(kind, world_size):
         return batches
 
     assert peak_of(make) < 10 * MILLION
-
-
-def test_a_process_keeps_its_own_part_of_an_order_that_is_drawn_at_once(monkeypatch):
-    drawn = []
-
-    def noted(sampler):
-        order = order_of(sampler)
-        drawn.append(weakref.ref(order.values))
-        return order
-
-    monkeypatch.setattr(order_module, "DRAWN_AT_ONCE", 1)
-    monkeypatch.setattr(batch_samplers, "order_of", noted)
-    sampler = SeedableRandomSampler(range(1000), seed=0)
-    batches = iter(ShardedBatchSampler(sampler, 3, False, rank=1, world_size=2))
-    assert len(next(batches)) == 3
-    assert drawn[0]() is None
