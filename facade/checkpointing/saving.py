@@ -314,7 +314,7 @@ class CheckpointSaver:
             with together.part():
                 if args.should_save:
                     best = self.host.state.best_model_checkpoint
-                    commit = partial(self._commit, folder, final, run_dir, best, files.written)
+                    commit = partial(self._commit, folder, final, run_dir, best)
                     if copies is None:
                         commit()
                         self.background.flush(self._rotate)
@@ -356,13 +356,11 @@ class CheckpointSaver:
                 logger.info("Removing %s before the next checkpoint is written: the disk is nearly full", path)
                 checkpoints.discard(path)
 
-    def _commit(
-        self, folder: Path, final: Path, run_dir: str, best: str | None, written: checkpoints.WrittenFiles
-    ) -> None:
+    def _commit(self, folder: Path, final: Path, run_dir: str, best: str | None) -> None:
         args = self.host.args
         several_disks = args.world_size > args.local_world_size
         self._compare_weights(folder)
-        checkpoints.write_manifest(folder, written)
+        checkpoints.write_manifest(folder)
         with self._deleting:  # a flush that ends now would take the new name for one of an earlier run
             checkpoints.commit(folder, final, flush=several_disks)
             if not several_disks:

@@ -19,7 +19,6 @@ from .folders import list_checkpoints as list_checkpoints
 from .folders import rotate_checkpoints as rotate_checkpoints
 from .folders import sort_checkpoints as sort_checkpoints
 from .forms import has_optimizer_parts as has_optimizer_parts
-from .hashed_files import WrittenFiles as WrittenFiles
 from .lightning_files import save_torch as save_torch
 from .manifest import refresh_manifest as refresh_manifest
 from .manifest import write_manifest as write_manifest

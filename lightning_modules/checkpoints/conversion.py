@@ -35,7 +35,6 @@ from ..distributed.zero_states import ZeroStates
 from . import disk, manifest, staging
 from .folder_io import split_weights
 from .forms import adapter_folders, has_model_parts, has_optimizer_parts, has_whole_weights
-from .hashed_files import WrittenFiles
 from .lightning_files import read_states, write_states
 from .verify import require_intact
 from .weights import read_weights, save_weights
@@ -117,11 +116,10 @@ def file_to_folder(
     final = _folder_named(Path(target), int(checkpoint["global_step"]))
     _require_free(final, force)
     known = {"batches_in_epoch": batches_in_epoch} | ({} if batch_size is None else {"train_batch_size": batch_size})
-    written = WrittenFiles()
     with staging.staged_folder(final) as folder:
-        save_weights(torch.nn.Module(), folder, state_dict=own, written=written)
-        write_states(checkpoint, folder, others, written, **known)
-        manifest.write_manifest(folder, written)
+        save_weights(torch.nn.Module(), folder, state_dict=own)
+        write_states(checkpoint, folder, others, **known)
+        manifest.write_manifest(folder)
     return final
 
 
@@ -223,14 +221,13 @@ def parts_to_folder(
     if back and not has_whole_weights(folder):
         raise ValueError(f"parts=True: {folder} has no whole weights to make a part of")
     final, _ = _new_folder(folder, target, force=force)
-    written = WrittenFiles()
     with staging.staged_folder(final) as staged:
         _copy_others(folder, staged)
         if back:
             parts_from_whole(folder, staged)
         else:
-            whole_from_parts(folder, staged, max_shard_size, written)
-        manifest.write_manifest(staged, written)
+            whole_from_parts(folder, staged, max_shard_size)
+        manifest.write_manifest(staged)
     return final
 
 

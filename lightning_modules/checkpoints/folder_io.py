@@ -17,7 +17,6 @@ from ..models.inspection import inside_compiled
 from ..optim.optimizer_fit import require_fitting_optimizer_state
 from . import manifest, staging
 from .callback_paths import without_foreign_paths
-from .hashed_files import WrittenFiles
 from .lightning_files import LIGHTNING_STATE_NAME, read_states, write_states
 from .verify import require_intact
 from .weights import load_weights, save_weights
@@ -81,13 +80,12 @@ class FolderCheckpointIO(CheckpointIO):
             staging.remove_leftovers(final.parent)
         model, prefix = self._model()
         own, others = split_weights(checkpoint["state_dict"], prefix)
-        written = WrittenFiles()
         with staging.staged_folder(final) as folder:
-            save_weights(model, folder, state_dict=own, written=written)
+            save_weights(model, folder, state_dict=own)
             if hasattr(self.processing_class, "save_pretrained"):
                 self.processing_class.save_pretrained(str(folder))
-            write_states(checkpoint, folder, others, written, **self._known())
-            manifest.write_manifest(folder, written)
+            write_states(checkpoint, folder, others, **self._known())
+            manifest.write_manifest(folder)
 
     def load_checkpoint(
         self, path: str | Path, map_location: Any = None, weights_only: bool | None = None

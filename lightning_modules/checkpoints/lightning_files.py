@@ -26,7 +26,6 @@ from ..common.safe_serialization import from_plain, plain_entries
 from ..common.torch_files import load_torch, pack, save_torch, unpack
 from ..internals.loop_states import IN_WINDOWS, PROCESS_STATES, loops_at, place_from_state, place_of
 from .forms import first_present
-from .hashed_files import WrittenFiles, write_torch
 
 LIGHTNING_STATE_NAME = "lightning_state.pt"
 """Exists only in folders written by Lightning or converted from its files."""
@@ -35,16 +34,13 @@ PRECISION = "MixedPrecision"
 """Key of the state of the precision plugin in a checkpoint of Lightning: its class's name; it holds the scaler."""
 
 
-def write_states(
-    checkpoint: Mapping[str, Any], folder: Path, other_weights: Mapping[str, Any], written: WrittenFiles, **known: Any
-) -> None:
+def write_states(checkpoint: Mapping[str, Any], folder: Path, other_weights: Mapping[str, Any], **known: Any) -> None:
     """Write everything except the model's weights.
 
     Args:
         checkpoint: as Lightning makes it; `state_dict` is ignored.
         folder: an unfinished folder.
         other_weights: weights that are not the model's.
-        written: receives the checksums of large files.
         known: entries of `trainer_state.json` that the checkpoint does not hold.
     """
     rest = {**checkpoint, "state_dict": dict(other_weights)}
@@ -53,7 +49,7 @@ def write_states(
     if rest.pop(IN_WINDOWS, False):  # another module's batches are not windows; the files hold the position
         del rest["loops"]
     if optimizers:
-        write_torch(optimizers[0], folder / OPTIMIZER_NAME, written)
+        save_torch(optimizers[0], folder / OPTIMIZER_NAME)
         schedule = schedulers[0] if schedulers else _constant_schedule(optimizers[0], checkpoint["global_step"])
         save_torch(schedule, folder / SCHEDULER_NAME)
         rest |= {"optimizer_states": optimizers[1:], "lr_schedulers": schedulers[1:]}
@@ -63,7 +59,7 @@ def write_states(
         save_torch(state["rng"], folder / rng_state_name(rank if len(states) > 1 else None))
         if state["data"] is not None:
             save_torch(state["data"], folder / data_state_name(rank))
-    write_torch(_plain_only(rest), folder / LIGHTNING_STATE_NAME, written)
+    save_torch(_plain_only(rest), folder / LIGHTNING_STATE_NAME)
     text = json.dumps(trainer_state(checkpoint, states, **known), indent=2, sort_keys=True)
     (folder / TRAINER_STATE_NAME).write_text(f"{text}\n", encoding="utf-8")
 

@@ -19,7 +19,6 @@ from xxhash import xxh3_64, xxh3_64_hexdigest
 
 from ..common.local_paths import StrPath
 from .disk import sync_path
-from .hashed_files import WrittenFiles
 from .owners import job_mark
 
 ALGORITHM = "xxh3_64"
@@ -78,23 +77,18 @@ _OWN = "checksum"
 _KNOWS_ITSELF = (".json", ".safetensors", ".bin", ".pt", ".pth", ".ckpt")
 
 
-def write_manifest(folder: StrPath, written: WrittenFiles | None = None) -> None:
+def write_manifest(folder: StrPath) -> None:
     """Write name, size and checksum of every file below a folder, which is complete except for its manifest.
 
     Args:
         folder: an unfinished checkpoint, see `begin`; to be called once, before `commit`.
-        written: the files that this process has written.
     """
     folder = Path(folder)
     names = [name for name in files_below(folder) if name != MANIFEST_NAME]
-    noted, written = take_noted(folder, names), written or WrittenFiles()
+    noted = take_noted(folder, names)
     names = [name for name in names if not _is_note(name)]
-    sizes, found = {}, {}
-    for name in names:
-        path = os.path.join(folder, name)
-        now = os.stat(path)
-        sizes[name] = now.st_size
-        found[name] = noted.get(name) or written.checksum(path, now) or checksum(Path(path))
+    sizes = {name: (folder / name).stat().st_size for name in names}
+    found = {name: noted.get(name) or checksum(folder / name) for name in names}
     (folder / MANIFEST_NAME).write_text(_text_of(sizes, found), encoding="utf-8")
 
 

@@ -16,16 +16,17 @@ from typing import Any
 import torch
 from huggingface_hub import split_torch_state_dict_into_shards
 from safetensors import safe_open
+from safetensors.torch import save_file
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from ..common.file_names import MODEL_PARTS_NAME, OPTIMIZER_NAME, OPTIMIZER_PARTS_NAME, SAFE_WEIGHTS_INDEX_NAME
+from ..common.torch_files import save_torch
 from .forms import has_optimizer_parts
-from .hashed_files import WrittenFiles, write_safetensors, write_torch
 from .sharded_files import describe_model_parts, read_model_parts, read_parts
 from .sharded_reading import read_table
-from .weights import whole_files
+from .weights import weights_written_to, whole_files
 
 _LARGE = 1 << 20
 """Bytes of a tensor that goes through a file."""
@@ -33,26 +34,26 @@ _LARGE = 1 << 20
 _STATE, _GROUPS = "optimizer.state.", "optimizer.param_groups."
 
 
-def whole_from_parts(folder: Path, staged: Path, max_shard_size: int | str, written: WrittenFiles) -> None:
+def whole_from_parts(folder: Path, staged: Path, max_shard_size: int | str) -> None:
     """Write weights as safetensors, and the state of the optimizer if there is one, from the parts of processes.
 
     Args:
         folder: the checkpoint in parts.
         staged: the folder to write into.
         max_shard_size: largest size of a file, in bytes or as "5GB", and so of the weights in memory at a time.
-        written: receives the checksums.
     """
     sizes = describe_model_parts(folder)
     split = split_torch_state_dict_into_shards(sizes, max_shard_size=max_shard_size)
-    for file, names in split.filename_to_tensors.items():
-        write_safetensors(read_model_parts(folder, names), staged / file, {"format": "pt"}, written)
+    with weights_written_to(staged):
+        for file, names in split.filename_to_tensors.items():
+            save_file(read_model_parts(folder, names), staged / file, {"format": "pt"})
     if split.is_sharded:
         index = {"metadata": split.metadata, "weight_map": split.tensor_to_filename}
         (staged / SAFE_WEIGHTS_INDEX_NAME).write_text(json.dumps(index, indent=2), encoding="utf-8")
     if has_optimizer_parts(folder):
         with tempfile.TemporaryDirectory(dir=staged.parent, ignore_cleanup_errors=True) as scratch:
             state = _whole_optimizer(folder / OPTIMIZER_PARTS_NAME, Path(scratch))
-            write_torch(state, staged / OPTIMIZER_NAME, written)
+            save_torch(state, staged / OPTIMIZER_NAME)
 
 
 def parts_from_whole(folder: Path, staged: Path) -> None:

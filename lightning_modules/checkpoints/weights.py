@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from ..common.file_names import SAFE_WEIGHTS_NAME
@@ -47,7 +47,6 @@ from .forms import (
     only_strings,
     read_index,
 )
-from .hashed_files import WrittenFiles, write_safetensors
 from .tied_weights import really_missing, require_tensors, without_sharing
 
 _log = logging.getLogger(__name__)
@@ -66,7 +65,6 @@ def save_weights(
     folder: StrPath,
     state_dict: Mapping[str, Any] | None = None,
     max_shard_size: int | str = _LARGEST_FILE,
-    written: WrittenFiles | None = None,
 ) -> None:
     """As `Trainer._save` without the processor, but shared tensors are stored once instead of refused.
 
@@ -75,7 +73,6 @@ def save_weights(
         folder: made if missing; older weight files in it are replaced.
         state_dict: tensors to save instead of `model.state_dict()`, e.g. gathered from several processes.
         max_shard_size: largest size of one file, in bytes or as "5GB"; beyond it there are several and an index.
-        written: receives the checksums of large files, for `write_manifest`.
 
     Raises:
         TypeError: the state dict holds something that is not a tensor; names it.
@@ -85,29 +82,30 @@ def save_weights(
     require_local(folder, "folder")
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
+    with weights_written_to(folder):
+        _save(model, folder, state_dict, max_shard_size)
+
+
+@contextmanager
+def weights_written_to(folder: Path) -> Iterator[None]:
+    """Raise errors of the writer of safetensors, which may be that of a full disk, as an `OSError`."""
     try:
-        _save(model, folder, state_dict, max_shard_size, WrittenFiles() if written is None else written)
-    except SafetensorError as error:  # any error of its writer, also a full disk
+        yield
+    except SafetensorError as error:
         raise OSError(f"the weights could not be written to {folder}: {error}") from error
 
 
-def _save(
-    model: nn.Module,
-    folder: Path,
-    state_dict: Mapping[str, Any] | None,
-    max_shard_size: int | str,
-    written: WrittenFiles,
-) -> None:
+def _save(model: nn.Module, folder: Path, state_dict: Mapping[str, Any] | None, max_shard_size: int | str) -> None:
     state_dict = state_on_host(model) if state_dict is None else on_host(state_dict)
     if saves_itself(model):
         before = _weight_stamps(folder)
         _save_itself(model, folder, state_dict, max_shard_size)
         if adapters_of(model):
-            _save_trained_beside(model, folder, state_dict, written)
+            _save_trained_beside(model, folder, state_dict)
         # Some classes have a `save_pretrained` that writes files under other names; a checkpoint must hold weights.
         if _weight_stamps(folder) != before:
             return
-    _save_state_dict(model.state_dict() if state_dict is None else state_dict, folder, max_shard_size, written)
+    _save_state_dict(model.state_dict() if state_dict is None else state_dict, folder, max_shard_size)
 
 
 def _save_itself(model: Any, folder: Path, state_dict: Mapping[str, Any] | None, max_shard_size: int | str) -> None:
@@ -124,14 +122,13 @@ def _save_itself(model: Any, folder: Path, state_dict: Mapping[str, Any] | None,
             raise
 
 
-def _save_trained_beside(model: Any, folder: Path, state_dict: Mapping[str, Any] | None, written: WrittenFiles) -> None:
+def _save_trained_beside(model: Any, folder: Path, state_dict: Mapping[str, Any] | None) -> None:
     """Write the weights of a model with adapters that its `save_pretrained` leaves out, if there are any."""
     path = folder / TRAINED_BESIDE_NAME
     with as_peft_knows(model) as adapted:
         left_out = left_out_by_peft(adapted, adapted.state_dict() if state_dict is None else state_dict)
     if left_out:
-        tensors = {name: tensor.contiguous() for name, tensor in left_out.items()}
-        write_safetensors(tensors, path, {"format": "pt"}, written)
+        save_file({name: tensor.contiguous() for name, tensor in left_out.items()}, path, {"format": "pt"})
     else:
         path.unlink(missing_ok=True)
 
@@ -286,12 +283,10 @@ def _weight_stamps(folder: Path) -> dict[Path, tuple[int, int]]:
     return {path: (stat.st_ino, stat.st_mtime_ns) for path, stat in files.items()}
 
 
-def _save_state_dict(
-    state_dict: Mapping[str, Any], folder: Path, max_shard_size: int | str, written: WrittenFiles
-) -> None:
+def _save_state_dict(state_dict: Mapping[str, Any], folder: Path, max_shard_size: int | str) -> None:
     tensors, aliases = without_sharing(state_dict)
     if _fits(tensors, max_shard_size):
-        write_safetensors(tensors, folder / SAFE_WEIGHTS_NAME, {"format": "pt", **aliases}, written)
+        save_file(tensors, folder / SAFE_WEIGHTS_NAME, {"format": "pt", **aliases})
         return
     from huggingface_hub import save_torch_state_dict
 

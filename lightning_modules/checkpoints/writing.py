@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import threading
 import time
@@ -12,16 +13,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
 from ..common.device_copies import WITH_PAGE_LOCKS
 from ..common.local_paths import StrPath
 from ..common.nested import map_nested
+from ..common.torch_files import save_torch, writing_to
 from .adapters import adapters_of, saves_itself
 from .disk import is_disk_full, sync_path, sync_tree
-from .hashed_files import Pickled, WrittenFiles, write_bytes, write_torch
 from .tied_weights import identity, require_tensors
 from .weights import save_weights
 
@@ -48,7 +48,6 @@ class CheckpointFiles:
         self.copies, self.parts = copies, parts
         self.begins: list[Callable[[], Job]] = []
         """Each begins to write parts in a thread, and returns what waits until all processes have written theirs."""
-        self.written = WrittenFiles()
         self._jobs: list[Job] = []
         self._begun: list[Job] = []
 
@@ -59,21 +58,21 @@ class CheckpointFiles:
             TypeError: the state dict holds something that is not a tensor; names it.
         """
         if self.copies is None or not _takes_copies(model):
-            save_weights(model, folder, state_dict=state_dict, written=self.written)
+            save_weights(model, folder, state_dict=state_dict)
             return
         state_dict = model.state_dict() if state_dict is None else state_dict
         require_tensors(state_dict)
         copied = self.copies.of(state_dict)
-        self._jobs.append(partial(save_weights, model, folder, state_dict=copied, written=self.written))
+        self._jobs.append(partial(save_weights, model, folder, state_dict=copied))
 
     def tensors(self, values: Any, path: StrPath) -> None:
-        """As `write_torch`."""
-        pickled = Pickled(values) if self.copies is None else self.copies.pickled(values)
-        self._write(partial(write_torch, pickled, path, self.written))
+        """As `save_torch`."""
+        copied = values if self.copies is None else self.copies.of(values)
+        self._write(partial(save_torch, copied, path))
 
     def raw(self, content: bytes, path: StrPath) -> None:
-        """As `write_bytes`."""
-        self._write(partial(write_bytes, content, path, self.written))
+        """Write bytes to a file."""
+        self._write(partial(_write_bytes, content, path))
 
     def begin(self) -> None:
         """Begin to write the parts; collective."""
@@ -94,6 +93,11 @@ class CheckpointFiles:
             job()
         else:
             self._jobs.append(job)
+
+
+def _write_bytes(content: bytes, path: StrPath) -> None:
+    with writing_to(path):
+        Path(path).write_bytes(content)
 
 
 class BackgroundWriter:
@@ -269,6 +273,10 @@ class DeviceCopies:
             self._done.synchronize()
 
 
+_UNCHANGING = (bool, int, float, str, bytes, type(None))
+"""Types of values that need no copy."""
+
+
 class Snapshot:
     """Copies of tensors in main memory, in the same structure; shared memory stays shared.
 
@@ -288,18 +296,12 @@ class Snapshot:
         self._used = 0
 
     def of(self, values: Any) -> Any:
-        """Return nested dicts, lists and tuples with copies of their tensors; other values are not copied."""
+        """Return nested dicts, lists and tuples with copies of their tensors and of other values that may change."""
         self._copies = {}  # by address: good only while the values of one call are there
         copied = map_nested(self._copy_leaf, values)
         for device in self._devices.values():
             device.end()
         return copied
-
-    def pickled(self, values: Any) -> Pickled:
-        """Return values pickled with copies of their tensors."""
-        made = Pickled(values, self._into_memory)
-        made.values = self.of(made.values)
-        return made
 
     def wait(self) -> None:
         """Wait for the copies of GPUs."""
@@ -309,7 +311,7 @@ class Snapshot:
     def _copy_leaf(self, leaf: Any) -> Any:
         if isinstance(leaf, torch.Tensor):
             return self._copy(leaf.detach())
-        return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
+        return leaf if type(leaf) in _UNCHANGING else copy.deepcopy(leaf)
 
     def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
         key = identity(tensor) or len(self._copies)

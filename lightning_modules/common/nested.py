@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -24,6 +24,8 @@ def find_batch_size(tensors: Any) -> int | None:
 def mapping_like(original: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
     """Return the items in a mapping of the class of `original`, which has to accept a mapping as dict does."""
     kind: Any = type(original)
+    if isinstance(original, defaultdict):
+        return kind(original.default_factory, items)
     made = kind(items)
     # A state dict carries the versions of its modules. Only for its class, as compiled models call this with others.
     if kind is OrderedDict:

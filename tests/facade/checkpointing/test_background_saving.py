@@ -174,7 +174,7 @@ def test_a_switch_turns_it_off(tmp_path, threads):
 def test_an_error_ends_the_training_at_the_next_save(tmp_path, monkeypatch):
     made = trainer(tmp_path / "out", **EVERY_STEP)
     made.background_checkpoints = 0  # one at a time
-    monkeypatch.setattr(writing, "write_torch", lambda *_: (_ for _ in ()).throw(PermissionError("not yours")))
+    monkeypatch.setattr(writing, "save_torch", lambda *_: (_ for _ in ()).throw(PermissionError("not yours")))
     with pytest.raises(PermissionError, match="not yours"):
         made.train()
     assert made.state.global_step == 2

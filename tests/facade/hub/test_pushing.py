@@ -159,7 +159,7 @@ def test_a_checkpoint_that_is_written_in_the_background_is_complete_when_it_is_u
 
 def test_a_checkpoint_that_could_not_be_written_is_not_uploaded(hub, tmp_path, monkeypatch):
     monkeypatch.setattr(Trainer, "background_checkpoints", 0)
-    monkeypatch.setattr(writing, "write_torch", lambda *_: (_ for _ in ()).throw(PermissionError("not yours")))
+    monkeypatch.setattr(writing, "save_torch", lambda *_: (_ for _ in ()).throw(PermissionError("not yours")))
     with pytest.raises(PermissionError):
         pushing(tmp_path, save_strategy="epoch").train()
     assert messages(hub) == []

@@ -9,7 +9,6 @@ from torch import nn
 
 from lightrainer.lightning_modules.checkpoints import read_weights, save_torch, save_weights
 from lightrainer.lightning_modules.checkpoints.conversion import convert, file_to_folder, folder_to_file
-from lightrainer.lightning_modules.checkpoints.hashed_files import Pickled
 from lightrainer.lightning_modules.internals.loop_states import loops_at
 
 
@@ -98,7 +97,6 @@ def test_what_is_damaged(file, folder, tmp_path):
 def test_an_error_leaves_nothing_behind(file, folder, tmp_path, monkeypatch):
     before = sorted(path.name for path in tmp_path.iterdir())
     monkeypatch.setattr(torch, "save", lambda *args, **kwargs: (_ for _ in ()).throw(PermissionError("not yours")))
-    monkeypatch.setattr(Pickled, "save", lambda *_: (_ for _ in ()).throw(PermissionError("not yours")))
     for source, target in ((file, tmp_path / "out"), (folder, tmp_path / "b.ckpt")):
         with pytest.raises(PermissionError):
             convert(source, target)

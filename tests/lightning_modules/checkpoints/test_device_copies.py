@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from lightrainer.lightning_modules.checkpoints.hashed_files import Pickled
+from lightrainer.lightning_modules.checkpoints import writing
 from lightrainer.lightning_modules.checkpoints.writing import CheckpointFiles, DeviceCopies, Snapshot
 
 
@@ -66,7 +66,7 @@ def test_training_waits_on_the_device_and_the_writer_on_the_host(notes):
 def test_files_are_written_after_the_copies_are_there(notes, tmp_path, monkeypatch):
     copies = Snapshot()
     copies._devices[torch.device("cpu")] = DeviceCopies(torch.device("cpu"))
-    monkeypatch.setattr(Pickled, "save", lambda *_: notes.append("written"))
+    monkeypatch.setattr(writing, "save_torch", lambda *_: notes.append("written"))
     files = CheckpointFiles(copies)
     files.tensors({"a": torch.ones(2)}, tmp_path / "a.pt")
     assert "host waits for the copies" not in notes

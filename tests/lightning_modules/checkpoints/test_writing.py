@@ -2,10 +2,13 @@
 
 import json
 import threading
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from huggingface_hub import PyTorchModelHubMixin
@@ -102,6 +105,24 @@ def test_memory_is_used_again():
     assert second[0].tolist() == [7, 7, 7]
     copies.begin()
     assert copies.of([torch.zeros(5), torch.zeros(3)])[0].shape == (5,)
+
+
+def test_snapshot_copies_all_that_may_change():
+    """As `torch.save` keeps them: one memory of two names, strides, kinds of dicts, tensors inside of other objects."""
+    shared, turned, inside = torch.zeros(3), torch.rand(2, 3).t(), SimpleNamespace(tensor=torch.zeros(2))
+    counts = defaultdict(list, a=[1])
+    values = {"twice": [shared, shared], "turned": turned, "numbers": np.zeros(2), "counts": counts, "inside": inside}
+    copied = Snapshot().of(values)
+    shared.fill_(1)
+    values["numbers"][0] = 1
+    counts["b"].append(2)
+    inside.tensor.fill_(1)
+    assert copied["twice"][0].tolist() == [*copied["numbers"].tolist(), 0] == [0, 0, 0]
+    assert copied["twice"][0].data_ptr() == copied["twice"][1].data_ptr()
+    assert copied["turned"].stride() == turned.stride()
+    assert copied["counts"] == {"a": [1]}
+    assert type(copied["counts"]) is defaultdict
+    assert copied["inside"].tensor.tolist() == [0, 0]
 
 
 @pytest.mark.parametrize(("limit", "waited"), [(250, False), (150, True)])

@@ -1,5 +1,7 @@
 """Only tensors and plain values are unpickled, and errors name the file."""
 
+import errno
+import os
 import random
 import zipfile
 from pathlib import Path
@@ -50,6 +52,14 @@ def test_numpy_1_names_are_known(tmp_path: Path):
                 content = content.replace(name, other)
             new.writestr(entry, content)
     assert load_torch(tmp_path / "y.pt").tolist() == [0, 1, 2]
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no such device")
+@pytest.mark.parametrize("size", [10, 100_000])
+def test_full_disk_is_an_error_that_names_the_file(size: int):
+    with pytest.raises(OSError, match="No space left on device: '/dev/full'") as caught:
+        save_torch(torch.randn(size), Path("/dev/full"))
+    assert caught.value.errno == errno.ENOSPC
 
 
 @pytest.mark.parametrize("keep", [0, 1, 100, 0.5, -1])
