@@ -60,7 +60,8 @@ class CheckpointSaver:
         self._files = CheckpointFiles()  # of the checkpoint being written
         self._deleting = threading.Lock()
         self._last: tuple[str, str | None, Path] = ("", None, Path())  # folder, best and newest of the last commit
-        self._spared: list[str] = []  # checkpoints beyond `save_total_limit` until newer ones are flushed
+        self._flushed: Path | str | None = None  # newest checkpoint that outlives a power failure
+        self._has_spared = False  # whether that one is beyond `save_total_limit`, and goes when a newer one is flushed
         self._staging: str | None = None  # folder of the checkpoint being written
         self._begun: Path | None = None  # name of the newest checkpoint, which may still be written in the background
         self._to_push: str | None = None  # checkpoint to upload once it is written
@@ -248,7 +249,7 @@ class CheckpointSaver:
     def finish_training(self) -> None:
         """As `finish_writing`; wait for the disk if a checkpoint is to be deleted then, or the machine may be lost."""
         self.finish_writing()
-        if self._spared or self.signals.is_interrupted:
+        if self._has_spared or self.signals.is_interrupted:
             self.background.wait_until_flushed()
 
     def _make_room(self, run_dir: str, size: int) -> bool:
@@ -317,11 +318,11 @@ class CheckpointSaver:
                     commit = partial(self._commit, folder, final, run_dir, best)
                     if copies is None:
                         commit()
-                        self.background.flush(self._rotate)
+                        self.background.flush(self._flush)
                     else:
-                        self.background.start(files, size, commit=commit, undo=undo, flushed=self._rotate)
+                        self.background.start(files, size, commit=commit, undo=undo, flush=self._flush)
                 elif has_parts:
-                    self.background.start(files, size, **dict.fromkeys(("commit", "undo", "flushed"), _nothing))
+                    self.background.start(files, size, **dict.fromkeys(("commit", "undo", "flush"), _nothing))
                 disk.finish(final, args.save_total_limit)
             together.agree()
         except BaseException:
@@ -357,17 +358,20 @@ class CheckpointSaver:
                 checkpoints.discard(path)
 
     def _commit(self, folder: Path, final: Path, run_dir: str, best: str | None) -> None:
-        args = self.host.args
-        several_disks = args.world_size > args.local_world_size
         self._compare_weights(folder)
         checkpoints.write_manifest(folder)
-        with self._deleting:  # a flush that ends now would take the new name for one of an earlier run
-            checkpoints.commit(folder, final, flush=several_disks)
-            if not several_disks:
-                self.background.unflushed.append(final)
+        with self._deleting:  # a rotation now would take the new name for one of an earlier run
+            checkpoints.commit(folder, final, flush=False)
             self._last = run_dir, best, final
         self._rotate()
         self.host._object_store.submit()
+
+    def _flush(self) -> None:
+        """Flush the newest checkpoint that has its name; then the one before may go."""
+        newest = self._last[2]
+        if self._last[0] and checkpoints.try_to_flush(newest):
+            self._flushed = newest
+            self._rotate()
 
     def _rotate(self) -> None:
         if self._last[0] and address_of(self._last[0]) is None:  # else the thread of uploads does it
@@ -380,11 +384,13 @@ class CheckpointSaver:
             unwritten = best in self._bests and not os.path.exists(os.path.join(self._origin, str(best)))
             if run_dir != folder or unwritten:
                 return  # it could not be written, and the one before is still needed
-            best, unflushed = best and os.path.join(self._origin, best), self.background.unflushed
-            self._spared = checkpoints.rotate_checkpoints(
-                run_dir, limit, best_model_checkpoint=best, newest=newest, unflushed=unflushed
+            self._has_spared = checkpoints.rotate_checkpoints(
+                run_dir,
+                limit,
+                best_model_checkpoint=best and os.path.join(self._origin, best),
+                newest=newest,
+                spare=self._flushed,
             )
-            unflushed[:] = filter(os.path.exists, unflushed)
 
     def bytes_to_save(self) -> int:
         """Return the estimated size of a checkpoint in bytes; computed again if the optimizer has further states."""
@@ -426,7 +432,7 @@ class CheckpointSaver:
 
     def begin_training(self) -> None:
         """Reset the pending upload, and raise if `output_dir` cannot hold checkpoints."""
-        self._to_push, self._bests, self._spared, self._sizes = None, [], [], {}
+        self._to_push, self._bests, self._has_spared, self._sizes = None, [], False, {}
         self._last = ("", None, Path())
         with contextlib.suppress(FileNotFoundError):  # it may have been deleted
             self._origin = os.getcwd()
@@ -459,6 +465,7 @@ class CheckpointSaver:
         with checkpoints.exclusive(run_dir) if saves else contextlib.nullcontext(False) as is_reserved:
             if args.should_save and os.path.isdir(run_dir):
                 checkpoints.remove_leftovers(run_dir, is_reserved=is_reserved)
+                self._flushed = checkpoints.get_last_checkpoint(run_dir)
             try:
                 yield
             finally:

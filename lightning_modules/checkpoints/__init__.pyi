@@ -46,4 +46,5 @@ from .weights import read_weights as read_weights
 from .weights import save_weights as save_weights
 from .writing import BackgroundWriter as BackgroundWriter
 from .writing import CheckpointFiles as CheckpointFiles
+from .writing import try_to_flush as try_to_flush
 from .writing import warn_if_disk_full as warn_if_disk_full

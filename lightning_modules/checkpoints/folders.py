@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from pathlib import Path
 
 from ..common.collectives import gather_objects
@@ -120,8 +120,8 @@ def rotate_checkpoints(
     checkpoint_prefix: str = PREFIX_CHECKPOINT_DIR,
     *,
     newest: StrPath | None = None,
-    unflushed: Collection[Path] = (),
-) -> list[str]:
+    spare: StrPath | None = None,
+) -> bool:
     """As `transformers.trainer_utils.rotate_checkpoints`, but a kill in the middle leaves no half checkpoint behind.
 
     Oldest first, checkpoints are deleted until `save_total_limit` are left. The most recent and the best are never
@@ -134,28 +134,27 @@ def rotate_checkpoints(
         use_mtime: as for `sort_checkpoints`.
         checkpoint_prefix: as for `sort_checkpoints`.
         newest: the checkpoint just written, as for `sort_checkpoints`.
-        unflushed: checkpoints that a power failure may still damage. The newest of the others is not deleted.
+        spare: a checkpoint that is not deleted yet, as a power failure may still damage the newer ones.
 
     Returns:
-        the checkpoint that was left for that, if any.
+        whether that one is beyond the limit.
     """
     if save_total_limit is None or save_total_limit <= 0:
-        return []
+        return False
     checkpoints = sort_checkpoints(output_dir, checkpoint_prefix, use_mtime, newest=newest)
     if not checkpoints:
-        return []
+        return False
     # As in the reference, a best checkpoint in another folder counts as well, and one more is left.
     protected = {checkpoints[-1]}
     if best_model_checkpoint is not None:
         protected.add(_same_among(checkpoints, best_model_checkpoint) or str(best_model_checkpoint))
     surplus = len(checkpoints) - max(save_total_limit, len(protected))
     doomed = [path for path in checkpoints if path not in protected][: max(surplus, 0)]
-    volatile = {str(path) for path in unflushed}
-    lasting = [path for path in checkpoints if path not in volatile][-1:]
+    spared = _same_among(doomed, spare)
     for path in doomed:
-        if path not in lasting:
+        if path != spared:
             discard(path)
-    return [path for path in doomed if path in lasting]
+    return spared is not None
 
 
 def _step(name: str, prefix: str) -> int | None:

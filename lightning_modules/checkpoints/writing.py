@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import copy
 import logging
-import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,11 +28,8 @@ _log = logging.getLogger(__name__)
 
 Job = Callable[[], None]
 
-_QUIET = 0.25
-"""Seconds after a checkpoint without another one, in which it is flushed."""
-
-_LONGEST_UNFLUSHED = 30.0
-"""Seconds after which a checkpoint is flushed although others follow."""
+_BETWEEN_FLUSHES = 1.0
+"""Seconds after a flush in which a checkpoint that another one follows is not flushed."""
 
 
 class CheckpointFiles:
@@ -101,23 +97,20 @@ def _write_bytes(content: bytes, path: StrPath) -> None:
 
 
 class BackgroundWriter:
-    """Write checkpoints in a thread, in order; flush the newest one when no other one follows soon.
+    """Write checkpoints in a thread, in order, and flush each; of those in quick succession one each second.
 
     A checkpoint has its final name when all of its files are written, and outlives a power failure when it is flushed.
     """
 
     def __init__(self) -> None:
-        self.unflushed: list[Path] = []
-        """Complete checkpoints that are not on the disk for sure, oldest first."""
         self._pool: ThreadPoolExecutor | None = None
         self._writing: list[tuple[Future[None], int]] = []
         self._last: Future[None] | None = None
         self._free: list[Snapshot] = []
         self.parts = Snapshot()
         """Copies of the parts of one checkpoint at a time."""
-        self._flushed_at = time.monotonic()
-        self._requests = self._urgent = 0  # number of the newest flush, and of the newest that is waited for
-        self._woken = threading.Event()
+        self._flushes = 0  # number of those that were asked for
+        self._flushed_at = -_BETWEEN_FLUSHES
 
     @property
     def bytes_waiting(self) -> int:
@@ -141,25 +134,24 @@ class BackgroundWriter:
         """Return memory for the copies of a checkpoint, that of an earlier one if possible."""
         return self._free.pop() if self._free else Snapshot()
 
-    def start(self, files: CheckpointFiles, size: int, *, commit: Job, undo: Job, flushed: Job) -> None:
+    def start(self, files: CheckpointFiles, size: int, *, commit: Job, undo: Job, flush: Job) -> None:
         """Write copies in the thread; collective if there are parts.
 
         Args:
             files: holds the copies.
             size: theirs, in bytes.
-            commit: gives the checkpoint its name, and puts it into `unflushed`.
+            commit: gives the checkpoint its name.
             undo: called when one of the files, or `commit`, fails.
-            flushed: called when it is on the disk.
+            flush: as for `flush`.
         """
         files.begin()
         self._writing.append((self._submit(self._write, files, commit, undo), size))
-        self.flush(flushed)
+        self.flush(flush)
 
-    def flush(self, flushed: Job) -> None:
-        """Flush the checkpoints that have their names, in the thread; program exit waits for it."""
-        self._requests += 1
-        self._woken.set()
-        self._last = self._submit(self._flush, self._requests, flushed)
+    def flush(self, flush: Job) -> None:
+        """Let the thread call what flushes the newest checkpoint; program exit waits for it."""
+        self._flushes += 1
+        self._last = self._submit(self._flush, self._flushes, flush)
 
     def wait(self) -> None:
         """Wait until all checkpoints are written.
@@ -172,22 +164,15 @@ class BackgroundWriter:
     def wait_until_flushed(self) -> None:
         """Wait until the newest written checkpoint is on the disk."""
         if self._last is not None:
-            self._hurry()
             self._last.result()
 
     def release(self) -> None:
-        """Let the thread end, and free the memory, when all checkpoints are on the disk."""
+        """Let the thread end, and free the memory, when the newest checkpoint is on the disk."""
         if self._pool is not None:
-            self._hurry()
-            self._last = self._submit(lambda: [self._try_to_flush(one) for one in reversed(self.unflushed[:])])
             self._submit(self._free.clear)
             self.parts = Snapshot()
             self._pool.shutdown(wait=False)
             self._pool = None
-
-    def _hurry(self) -> None:
-        self._urgent = self._requests
-        self._woken.set()
 
     def _submit(self, job: Callable[..., Any], *args: Any) -> Future[Any]:
         if self._pool is None:
@@ -209,34 +194,24 @@ class BackgroundWriter:
                 files.copies.begin()
                 self._free.append(files.copies)
 
-    def _flush(self, request: int, flushed: Job) -> None:
-        """Flush the newest checkpoint, and the older ones while nothing else is to be done."""
-        self._woken.clear()
-        if self._requests == request > self._urgent:
-            self._woken.wait(_QUIET)
-        if request < self._requests and time.monotonic() - self._flushed_at < _LONGEST_UNFLUSHED:
-            return  # another flush follows
-        for folder in reversed(self.unflushed[:]):
-            if not self._try_to_flush(folder):
-                return
-            self._flushed_at = time.monotonic()
-            flushed()
-            if request < self._requests or request <= self._urgent:
-                return
+    def _flush(self, number: int, flush: Job) -> None:
+        now = time.monotonic()
+        if number == self._flushes or now - self._flushed_at > _BETWEEN_FLUSHES:
+            self._flushed_at = now
+            flush()
 
-    def _try_to_flush(self, folder: Path) -> bool:
-        """Flush a folder and its name; return False, and log an error, if the disk refuses."""
-        try:
-            sync_tree(folder)
-            sync_path(folder.parent)
-        except FileNotFoundError:  # it was removed meanwhile
-            _log.debug("%s is not there any more.", folder)
-        except OSError as error:
-            _log.error("%s is complete, but may not outlive a power failure: the disk refused it (%s).", folder, error)
-            return False
-        with suppress(ValueError):  # rotated meanwhile
-            self.unflushed.remove(folder)
-        return True
+
+def try_to_flush(folder: Path) -> bool:
+    """Flush a folder and its name; return False, and log an error, if the disk refuses."""
+    try:
+        sync_tree(folder)
+        sync_path(folder.parent)
+    except FileNotFoundError:  # removed meanwhile
+        return False
+    except OSError as error:
+        _log.error("%s is complete, but may not outlive a power failure: the disk refused it (%s).", folder, error)
+        return False
+    return True
 
 
 class DeviceCopies:

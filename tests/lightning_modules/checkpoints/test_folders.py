@@ -121,12 +121,11 @@ def test_newest_and_best_survive_every_limit(tmp_path: Path):
         assert len(_left(run_dir)) == max(limit, len({newest, best}))
 
 
-def test_rotation_spares_the_newest_that_a_power_failure_spares(tmp_path):
-    """It stays beside the number of newer ones, until one of these is on the disk."""
+def test_rotate_checkpoints_spares_one_until_a_newer_one_is_on_the_disk(tmp_path):
     folders = [tmp_path / f"checkpoint-{step}" for step in range(1, 6)]
     for folder in folders:
         folder.mkdir()
-    rotate_checkpoints(tmp_path, 2, unflushed=folders[2:])
+    assert rotate_checkpoints(tmp_path, 2, spare=folders[1]) is True
     assert sorted(tmp_path.iterdir()) == folders[1:2] + folders[3:]
-    rotate_checkpoints(tmp_path, 2, unflushed=folders[4:])
+    assert rotate_checkpoints(tmp_path, 2, spare=folders[3]) is False
     assert sorted(tmp_path.iterdir()) == folders[3:]

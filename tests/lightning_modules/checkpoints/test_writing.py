@@ -40,7 +40,7 @@ def nothing() -> None:
 
 def start(background: BackgroundWriter, files: CheckpointFiles, *jobs: Callable[[], Any], undo=nothing) -> None:
     """Let the jobs be the commit of a checkpoint of 100 bytes."""
-    background.start(files, 100, commit=lambda: [job() for job in jobs] and None, undo=undo, flushed=nothing)
+    background.start(files, 100, commit=lambda: [job() for job in jobs] and None, undo=undo, flush=nothing)
 
 
 def begin(background: BackgroundWriter, *jobs: Callable[[], Any], undo=nothing, limit=0) -> None:
@@ -137,24 +137,22 @@ def test_room_in_memory_is_waited_for(limit, waited):
     assert order == ["first", "second"]
 
 
-def test_the_newest_is_flushed_first_and_the_others_at_the_end(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("seconds", "flushed"), [(0.0, ["first", "second", "third"]), (60.0, ["first", "third"])])
+def test_flushes_in_quick_succession_are_skipped_but_for_the_newest(monkeypatch, seconds, flushed):
+    monkeypatch.setattr(writing, "_BETWEEN_FLUSHES", seconds)
     background, gate, seen = BackgroundWriter(), threading.Event(), []
-    monkeypatch.setattr(writing, "sync_tree", lambda folder: seen.append((gate.is_set(), folder.name)))
-    begin(background, gate.wait, lambda: background.unflushed.append(tmp_path / "a"), limit=1000)
-    begin(background, lambda: background.unflushed.append(tmp_path / "b"), limit=1000)
+    background.flush(lambda: seen.append("first"))
+    background.wait_until_flushed()
+    begin(background, gate.wait)
+    for name in ("second", "third"):
+        background.flush(lambda name=name: seen.append(name))
     gate.set()
     background.wait_until_flushed()
-    assert (seen, background.unflushed) == ([(True, "b")], [tmp_path / "a"])
-    background.release()
-    background.wait_until_flushed()
-    assert (seen, background.unflushed) == ([(True, "b"), (True, "a")], [])
+    assert seen == flushed
 
 
-@pytest.mark.parametrize(("error", "left"), [(OSError(5, "bad disk"), 1), (FileNotFoundError(), 0)])
-def test_a_disk_that_refuses_to_flush_is_logged(tmp_path, monkeypatch, caplog, error, left):
+@pytest.mark.parametrize(("error", "lines"), [(OSError(5, "bad disk"), 1), (FileNotFoundError(), 0)])
+def test_a_disk_that_refuses_to_flush_is_logged(tmp_path, monkeypatch, caplog, error, lines):
     monkeypatch.setattr(writing, "sync_tree", lambda *_: (_ for _ in ()).throw(error))
-    background = BackgroundWriter()
-    background.unflushed.append(tmp_path)
-    background.flush(nothing)
-    background.wait_until_flushed()
-    assert len(background.unflushed) == caplog.text.count("may not outlive a power failure") == left
+    assert writing.try_to_flush(tmp_path) is False
+    assert caplog.text.count("may not outlive a power failure") == lines
