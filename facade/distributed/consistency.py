@@ -1,8 +1,7 @@
-"""Check that all ranks train with the same settings, model and data, and report failed ranks by name."""
+"""Check that all ranks train with the same settings, model and data."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import enum
 import functools
@@ -15,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from ...lightning_modules.data.lengths import has_length
 from ...lightning_modules.data.uneven_inputs import may_be_uneven
 from ...lightning_modules.distributed.health.consistency import require_same
-from ...lightning_modules.distributed.health.guard import monitor_peers
 
 if TYPE_CHECKING:
     from .. import Trainer
@@ -59,13 +57,6 @@ _MAY_DIFFER = {
 
 _REMEDY = "Start all of them with the same script, arguments and data, or they would wait for each other for ever."
 _KINDS = (bool, int, float, str, type(None))
-
-
-def monitored(trainer: Trainer, *, acts: bool = True) -> contextlib.AbstractContextManager[None]:
-    """Monitor the other processes, see `monitor_peers`; nothing in a single process."""
-    if trainer.args.world_size == 1:
-        return contextlib.nullcontext()
-    return monitor_peers(trainer.args.ddp_timeout, doing=lambda: f"after step {trainer.state.global_step}", acts=acts)
 
 
 def require_same_training(trainer: Trainer, length: Any, checkpoint: str | None) -> None:

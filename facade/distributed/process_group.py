@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
 import logging
 import multiprocessing
@@ -10,6 +11,7 @@ import os
 import socket
 import sys
 import threading
+from collections.abc import Iterator
 from datetime import timedelta
 from functools import lru_cache
 from importlib import import_module
@@ -17,7 +19,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from ...lightning_modules.distributed.health import current_monitor, leave_monitor, rendezvous
+from ...lightning_modules.distributed.health import OtherProcessError, has_failed, one_line, report_uncaught_errors
 from .launchers import Launch, on_this_machine, port_in, port_of_job
 
 logger = logging.getLogger(__name__)
@@ -71,12 +73,26 @@ def join(launch: Launch, store: Any, backend: str, timeout: float) -> None:
     if backend in ("nccl", "gloo", "mpi", "xccl") and backend not in known:  # torch checks those of plugins
         raise ValueError(f"ddp_backend={backend!r} is not there: this torch.distributed has {', '.join(known)}.")
     given = {} if store is None else {"store": store, "rank": launch.rank, "world_size": launch.world_size}
-    with rendezvous(launch.rank, launch.world_size, timeout):
+    with _explained_timeout(launch, timeout):
         dist.init_process_group(backend, timeout=timedelta(seconds=timeout), **given)
     os.environ[_MARK] = f"{os.getpid()} {_place(launch)}"
     # A gloo group whose threads outlive Python may end with "terminate called without an active exception".
     atexit.register(leave)
-    current_monitor()  # from here on the other ranks can read why this process ends
+    report_uncaught_errors()
+
+
+@contextlib.contextmanager
+def _explained_timeout(launch: Launch, timeout: float) -> Iterator[None]:
+    """Name process, address and timeout where torch waits for processes that do not join."""
+    try:
+        yield
+    except dist.DistError as error:
+        address = os.environ.get("MASTER_ADDR")
+        port = os.environ.get("MASTER_PORT")
+        raise OtherProcessError(
+            f"Process {launch.rank} of {launch.world_size} could not join the others at {address}:{port} with "
+            f"ddp_timeout={timeout:g}: {one_line(error)}"
+        ) from error
 
 
 @lru_cache(maxsize=4)
@@ -98,16 +114,13 @@ def warn_of_other_group(backend: str | None, asked: str | None, timeout: float) 
 def leave() -> None:
     """Destroy the process group, if there is one, so that its threads end before Python does."""
     if dist.is_initialized():
-        monitor = current_monitor()
-        is_broken = monitor is not None and monitor.has_failed
-        leave_monitor()
         # The last error holds the frames in which it was raised, and with them the model.
         for name in ("last_exc", "last_value", "last_traceback"):
             if hasattr(sys, name):
                 delattr(sys, name)
         # A DistributedDataParallel in a reference cycle that is freed after its group may abort or hang.
         gc.collect()
-        if is_broken:
+        if has_failed():
             _leave_broken_group()
         else:
             dist.destroy_process_group()
@@ -176,7 +189,7 @@ def _look_up_place(launch: Launch, timeout: float) -> tuple[Launch, Any]:
     stores: Any = import_module("torch.distributed")  # whose stores are not declared for type checkers
     address, port = os.environ["MASTER_ADDR"], port_in("MASTER_PORT")
     delta = timedelta(seconds=timeout)
-    with rendezvous(launch.rank, launch.world_size, timeout):
+    with _explained_timeout(launch, timeout):
         store = stores.TCPStore(address, port, launch.world_size, is_master=launch.rank == 0, timeout=delta)
     store.set(f"machine of {launch.rank}", socket.gethostname())
     hosts = [store.get(f"machine of {rank}").decode() for rank in range(launch.world_size)]

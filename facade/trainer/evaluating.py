@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from ...callbacks.recording import recording_into
 from ...lightning_modules.data.batch_samplers import rounds_filled
 from ...lightning_modules.data.lengths import has_length
-from ..distributed.consistency import monitored, require_same_evaluation
+from ...lightning_modules.distributed.health import name_first_error
+from ..distributed.consistency import require_same_evaluation
 from ..evaluation.loop import Evaluation, EvaluationFeed
 from ..evaluation.metrics import Moment
 from ..evaluation.out_of_memory_advice import evaluating
@@ -38,7 +39,7 @@ def evaluate_loader(trainer: Trainer, dataloader: Any, description: str, **setti
     settings |= {"to_device": trainer._prepare_input, "gather_losses": trainer._gather_losses}
     with (
         rounds_filled([getattr(dataloader, "batch_sampler", None)]),  # results drop what fills up the last round
-        monitored(trainer),
+        name_first_error(),
         evaluating(trainer.args),
         trainer.accelerator.keep_loader_position(),
     ):

@@ -25,6 +25,7 @@ from ...lightning_modules.common.local_paths import require_local
 from ...lightning_modules.common.nested import nested_detach, to_device
 from ...lightning_modules.common.redaction import hidden_values, secret
 from ...lightning_modules.data.collators import RemoveColumnsCollator, remove_unused
+from ...lightning_modules.distributed.health import name_first_error
 from ...lightning_modules.internals.compiler import build_optimizers_plainly, step_plainly
 from ...lightning_modules.internals.lightning_version import require_lightning
 from ...lightning_modules.models import inspection
@@ -44,7 +45,6 @@ from ..checkpointing.restoring import CheckpointRestorer
 from ..checkpointing.saving import CheckpointSaver
 from ..checkpointing.signals import SignalListening
 from ..checkpointing.training_state import CallbackStates, LightningCallbackStates, TrainingState
-from ..distributed.consistency import monitored
 from ..distributed.xla_device import print_metrics
 from ..evaluation.best_metric import BestMetric
 from ..evaluation.metrics import Moment, log_metrics, metrics_format, save_metrics, save_state, speed_metrics
@@ -507,10 +507,10 @@ class Trainer:
 
         Raises:
             ValueError, FileNotFoundError: there is nothing to train on; the checkpoint is damaged, or missing.
-            OtherProcessError: another process failed, is gone, or did not come; it says which, and why.
+            OtherProcessError: another process failed first; names it and its error.
             SystemExit, KeyboardInterrupt: a signal ended the training, after a checkpoint; see `checkpoint_on_signals`.
         """
-        with ShortTraceback(), self._signals.until_the_end(), self._hub.quiet(), monitored(self, acts=trial is None):
+        with ShortTraceback(), self._signals.until_the_end(), self._hub.quiet(), name_first_error():
             run = self._training_run = TrainingRun(self, trial, ignore_keys_for_eval)
             try:
                 return run.run(resume_from_checkpoint)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch.distributed as dist
 
-from ..distributed.health.failure_monitor import OtherProcessError
+from ..distributed.health import OtherProcessError
 from ..internals.torch_names import default_store
 
 Result = TypeVar("Result")

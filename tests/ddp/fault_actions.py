@@ -1,5 +1,11 @@
-"""Actions of the processes of `fault_script.py`: a training in which one of them fails."""
+"""Trainings in which one of several processes fails: actions of `fault_script.py`, or a script for torchrun.
 
+    torchrun --nproc_per_node=2 fault_actions.py SCENARIO OUTPUT_FOLDER
+
+Checkpoints go to the folder.
+"""
+
+import contextlib
 import os
 import signal
 import sys
@@ -9,12 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from ranks import QUIET
 from torch import nn
 from torch.nn import functional
 
 from lightrainer import Trainer, TrainerCallback, TrainingArguments
 from lightrainer.facade.distributed.shared_decisions import SharedDecisions
+from lightrainer.lightning_modules.internals.torch_names import default_store
 
 SWITCHES = ("should_log", "should_evaluate", "should_save", "should_epoch_stop", "should_training_stop")
 
@@ -122,13 +130,20 @@ def before_training(folder: Path) -> None:
 
 
 def catches(folder: Path) -> None:
-    """One process goes on with something else, and its connections stay open."""
-    sys.modules["lightrainer.lightning_modules.distributed.health.guard"]._LONGEST_GRACE = 2.0
-    made = trainer(folder, Classifier(only(1, fail)))
+    """One process continues with something else, and its connections stay open until the other one times out."""
+    made = trainer(folder, Classifier(only(1, fail)), ddp_timeout=3)
     try:
         made.train()
     except ArithmeticError:
-        time.sleep(8)
+        wait_for_process_0()
+
+
+def wait_for_process_0() -> None:
+    """Wait until process 0, which keeps the store, has ended."""
+    store = default_store()
+    with contextlib.suppress(dist.DistError):
+        while not store.check(["ended"]):
+            time.sleep(0.05)
 
 
 def in_evaluation(folder: Path) -> None:
@@ -138,8 +153,11 @@ def in_evaluation(folder: Path) -> None:
     made.train()
 
 
-def hang() -> None:
-    time.sleep(600)
+def hangs(folder: Path) -> None:
+    """One process never reaches the end of a step; signals are left to Python, as ours waits for that end."""
+    made = trainer(folder, callback=at_step(1, lambda: time.sleep(600)), ddp_timeout=3)
+    made.checkpoint_on_signals = ()
+    made.train()
 
 
 def at_step(one: int, happens: Any) -> Any:
@@ -164,14 +182,15 @@ def decided_outside_of_callbacks(folder: Path) -> None:
     made.train()
 
 
-ACTIONS: dict[str, Any] = {action.__name__: action for action in (killed, before_training, catches, in_evaluation)}
+ACTIONS: dict[str, Any] = {
+    action.__name__: action for action in (killed, before_training, catches, hangs, in_evaluation)
+}
 ACTIONS |= {
     "raises": lambda folder: trainer(folder, Classifier(only(1, fail))).train(),
     "third_of_three": lambda folder: trainer(folder, callback=at_step(2, fail)).train(),
     "first_killed": lambda folder: trainer(folder, callback=at_step(0, kill)).train(),  # which hosts the store
     "leaves": lambda folder: trainer(folder, data=Points(only(1, lambda: os._exit(0)))).train(),
     "worker_dies": lambda folder: trainer(folder, data=Points(only(1, kill)), dataloader_num_workers=1).train(),
-    "hangs": lambda folder: trainer(folder, callback=at_step(1, hang), ddp_timeout=3).train(),
     "absent": lambda folder: trainer(folder, ddp_timeout=2).train(),
     "decided_outside": decided_outside_of_callbacks,
     "stop_before_save": partial(
@@ -182,3 +201,7 @@ ACTIONS |= {
 for switch in SWITCHES:
     ACTIONS[f"{switch}_alone"] = partial(decided, switch=switch, ranks=(0,))
     ACTIONS[f"{switch}_together"] = partial(decided, switch=switch, ranks=(0, 1))
+
+if __name__ == "__main__":
+    scenario, folder = sys.argv[1:]
+    ACTIONS[scenario](Path(folder))

@@ -1,4 +1,4 @@
-"""One of several processes fails, dies or hangs: the others end too and say which, with and without torchrun."""
+"""One of several processes fails, dies or hangs: the others end too, with and without torchrun."""
 
 import json
 import re
@@ -9,25 +9,35 @@ from starting import finished_ranks, forked_torchrun
 
 HERE = Path(__file__).parent
 SECONDS = 300
-GONE = "has ended without a word. It was killed (by SIGKILL"
-SCENARIOS = {  # exit codes, and what each process says of it
-    "raises": ([1, 1], ["Process 1 (pid {} on ", "ArithmeticError: no number left"]),
-    "third_of_three": ([1, 1, 1], ["Process 2 (pid {} on "] * 2 + ["ArithmeticError"]),
-    "killed": ([1, -9], ["Process 1 (pid {} on ", ""]),
-    "first_killed": ([-9, 1], ["", "Process 0 (pid {} on "]),
-    "leaves": ([1, 0], ["Process 1 (pid {} on ", ""]),
-    "worker_dies": ([1, 1], ["Process 1 (pid {} on ", "is killed by signal"]),
-    "hangs": ([1, 1], ["Process 1 (pid {} on ", "is ended, as it does not come out of the training by itself"]),
-    "before_training": ([1, 1], ["Process 1 (pid {} on ", "ArithmeticError"]),
-    "catches": ([1, 0], ["Process 1 (pid {} on ", ""]),
-    "in_evaluation": ([1, 1], ["Process 1 (pid {} on ", "ArithmeticError"]),
-    "absent": ([1], ["Process 0 of 2 waited 2 s (ddp_timeout) at 127.0.0.1:"]),
+FAILED = r"OtherProcessError: Process {} \(pid \d+ on \S+\) failed: {}"
+NO_NUMBER = "ArithmeticError: no number left"
+BY_PROCESS_1 = FAILED.format(1, NO_NUMBER)
+GONE = r"Connection (closed|reset) by peer|Broken pipe"  # gloo's own error
+WORKER = r"RuntimeError: DataLoader worker \(pid"
+ABSENT = r"OtherProcessError: Process 0 of 2 could not join .* at 127.0.0.1:\d+ with ddp_timeout=2: DistStoreError"
+SCENARIOS = {  # exit codes, and the error of each process
+    "raises": ([1, 1], [BY_PROCESS_1, NO_NUMBER]),
+    "third_of_three": ([1, 1, 1], [FAILED.format(2, NO_NUMBER), FAILED.format(2, NO_NUMBER), NO_NUMBER]),
+    "killed": ([1, -9], [GONE, ""]),
+    "first_killed": ([-9, 1], ["", GONE]),
+    "leaves": ([1, 0], [GONE, ""]),
+    "worker_dies": ([1, 1], [FAILED.format(1, WORKER), WORKER]),
+    "before_training": ([1, 1], [BY_PROCESS_1, NO_NUMBER]),
+    "catches": ([1, 0], [BY_PROCESS_1, ""]),
+    "in_evaluation": ([1, 1], [BY_PROCESS_1, NO_NUMBER]),
+    "absent": (
+        [1],
+        [ABSENT],
+    ),
+}
+LAUNCHED = {  # what torchrun shows as the cause: the error of the process that it saw end first
+    "raises": rf"rank +: 1 .*{NO_NUMBER}|rank +: 0 .*{BY_PROCESS_1}",
+    "killed": r"rank +: 1 .*Signal 9 \(SIGKILL\) received by PID",
+    "hangs": r"rank +: 0 .*RuntimeError: .*Timed out",
 }
 SWITCHES = ("should_log", "should_evaluate", "should_save", "should_epoch_stop", "should_training_stop")
 DECISIONS = [f"{switch}_{who}" for switch in SWITCHES for who in ("alone", "together")]
 DECISIONS += ["decided_outside", "stop_before_save", "decided_by_other"]
-REASONS = {"killed": GONE, "first_killed": GONE, "leaves": GONE, "hangs": "in hang (fault_actions.py, line"}
-REASONS |= {"worker_dies": "DataLoader worker", "absent": "1/2 clients joined"}
 
 
 def of_two(script, folder, *options, **environment):
@@ -47,19 +57,26 @@ def faults(tmp_path_factory):
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_the_others_end_and_name_the_process(faults, scenario):
-    """No launcher ends the other processes, or their workers."""
+def test_the_others_end_and_name_the_first_error(faults, scenario):
+    """No launcher ends the other processes, or their workers: gloo notices that a process is gone."""
     folder, ended = faults
-    codes, names = SCENARIOS[scenario]
-    said = [(folder / f"{scenario}-rank{rank}.txt").read_text(errors="replace") for rank in range(len(codes))]
-    assert ended[scenario]["codes"] == codes, "\n".join(said)[-4000:]
+    codes, errors = SCENARIOS[scenario]
+    output = [(folder / f"{scenario}-rank{rank}.txt").read_text(errors="replace") for rank in range(len(codes))]
+    assert ended[scenario]["codes"] == codes, "\n".join(output)[-4000:]
     assert ended[scenario]["left"] == []
-    assert scenario != "hangs" or "time.sleep(600)" in said[1], "it writes its own stack"
-    for text, name in zip(said, names, strict=True):
-        assert re.search(re.escape(name).replace(r"\{\}", r"\d+"), text), text[-3000:]
-    told = " ".join(text for text, name in zip(said, names, strict=True) if name)
-    assert REASONS.get(scenario, "ArithmeticError: no number left") in told
-    assert "terminate called" not in told
+    for text, error in zip(output, errors, strict=True):
+        assert re.search(error, text), text[-3000:]
+        assert ("OtherProcessError" in text) == ("OtherProcessError" in error)
+        assert "terminate called" not in text
+
+
+@pytest.mark.parametrize("scenario", LAUNCHED)
+def test_torchrun_ends_the_others_and_shows_the_cause(tmp_path, scenario):
+    log = tmp_path / "log.txt"
+    code, output = forked_torchrun(HERE / "fault_actions.py", scenario, str(tmp_path), log=log, seconds=SECONDS)
+    assert code == 1
+    *_, summary = output.split("Root Cause (first observed failure):")
+    assert re.search(LAUNCHED[scenario], summary, re.DOTALL), output[-4000:]
 
 
 def output_of(faults, scenario):
@@ -189,11 +206,25 @@ def test_an_evaluation_takes_what_all_have(together):
 
 
 def test_an_error_in_all_processes_at_once_is_their_own(together):
-    """The script catches it, and goes on: twice more, in the same process group."""
-    for rank in together:
-        assert rank["ends"]["caught"] == "no number left"
+    """The script catches it, and continues: twice more, in the same process group."""
+    for number, rank in enumerate(together):
+        assert rank["ends"]["other class"] == ["ArithmeticError", f"of {number}"]
+        assert rank["ends"]["same text"] == ["RuntimeError", "of both"]
         assert rank["ends"]["steps"] == [8, 8]
-        assert rank["ends"]["faults"][-1] == "ArithmeticError: no number left"
+
+
+def test_an_error_that_may_be_of_torch_names_the_one_before(together):
+    """The control of the test above: both processes raise a `RuntimeError`, and one of them is the first."""
+    found = [rank["ends"]["other text"] for rank in together]
+    first = next(number for number, (kind, _) in enumerate(found) if kind == "RuntimeError")
+    assert found[first] == ["RuntimeError", f"of {first}"]
+    kind, text = found[1 - first]
+    assert kind == "OtherProcessError"
+    assert re.fullmatch(
+        rf"Process {first} \(pid \d+ on \S+\) failed: RuntimeError: of {first}\. "
+        rf"So process {1 - first} \(pid \d+ on \S+\) cannot continue\.",
+        text,
+    )
 
 
 def test_torchrun_starts_it_again_until_it_is_done(tmp_path):
@@ -210,7 +241,5 @@ def test_torchrun_starts_it_again_until_it_is_done(tmp_path):
         assert (tmp_path / f"began-rank{rank}.txt").read_text().split() == ["0", "0", "2", "4", "6", "8"]
     assert "The job was started again before it had written a checkpoint, so the training begins anew." in said
     assert "The job was started again, and goes on from" in said
-    # The launcher ends the other one too, mostly after it has said of whom it has heard nothing any more.
-    assert re.search(r"Process [01] \(pid \d+ on \S+\) has ended without a word", said)
-    assert re.search(r"OtherProcessError: Process 1 \(pid \d+ on \S+\) failed: ArithmeticError", said)
+    assert re.search(BY_PROCESS_1, said)
     assert "terminate called" not in said

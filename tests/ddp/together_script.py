@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fault_actions import Classifier, Points, fail, rank, trainer
+from fault_actions import Classifier, Points, rank, trainer
 from ranks import require_end_of_group
 from torch.utils.data import DataLoader, IterableDataset
 
 from lightrainer import Trainer
-from lightrainer.lightning_modules.distributed.health import failure_monitor
 
 
 class Stream(IterableDataset):
@@ -165,15 +164,23 @@ def uneven(folder: Path, heard: Heard) -> dict[str, Any]:
 
 def ends(folder: Path) -> dict[str, Any]:
     """An error in both processes at once, which the script catches, ends no process; nor does a second training."""
-    made = trainer(folder, Classifier(fail))
-    try:
-        made.train()
-    except ArithmeticError as error:
-        caught = str(error)
-    steps = [trainer(folder).train().global_step for _ in range(2)]
-    current = failure_monitor.current_monitor()
-    assert current is not None
-    return {"caught": caught, "steps": steps, "faults": [fault.said for fault in current.faults()]}
+    errors = {
+        "other class": ArithmeticError(f"of {rank()}"),
+        "same text": RuntimeError("of both"),
+        "other text": RuntimeError(f"of {rank()}"),
+    }
+    found: dict[str, Any] = {}
+    for name, error in errors.items():
+
+        def fail(error: Exception = error) -> None:
+            raise error
+
+        try:
+            trainer(folder, Classifier(fail)).train()
+        except (ArithmeticError, RuntimeError) as caught:
+            found[name] = [type(caught).__name__, str(caught)]
+    found["steps"] = [trainer(folder).train().global_step for _ in range(2)]
+    return found
 
 
 def main(folder: Path) -> None:

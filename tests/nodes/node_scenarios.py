@@ -142,7 +142,7 @@ def lost(folder: Path, isolated: bool, how: str, seconds: int = 60) -> dict[str,
         start(machines, number, HERE / "node_training.py", "interrupted", str(folder), name, "lost", str(seconds))
     machines.until(folder / f"{name}-hit")
     begun = time.monotonic()
-    {"killed": machines.kill, "agent": machines.kill_program, "cut": machines.cut_off}[how](1)
+    {"killed": machines.kill, "cut": machines.cut_off}[how](1)
     codes = machines.wait(0, seconds=40)
     passed = time.monotonic() - begun
     if how == "cut":
@@ -152,6 +152,23 @@ def lost(folder: Path, isolated: bool, how: str, seconds: int = 60) -> dict[str,
         "passed": passed,
         "said": [machine.said() for machine in machines.all],
     }
+
+
+def orphaned(folder: Path, isolated: bool) -> dict[str, Any]:
+    """The launcher of the second machine is killed after three steps, and nothing that it started."""
+    machines, name = Machines(folder / "nodes", 2, isolated), "orphaned"
+    for number in (0, 1):
+        start(machines, number, HERE / "node_training.py", "interrupted", str(folder), name, name)
+    machines.until(folder / f"{name}-hit")
+    machines.kill_program(1)
+    (folder / f"{name}-back").touch()
+
+    # The first launcher would wait for the second one.
+    for rank in (0, 1):
+        machines.until(folder / f"{name}-rank{rank}.json")
+    machines.kill(0, 1)
+    machines.wait()
+    return {"ranks": read(folder, name, 2)}
 
 
 def back(folder: Path, isolated: bool, action: str) -> dict[str, Any]:
@@ -183,7 +200,7 @@ SCENARIOS: dict[str, Callable[[Path, bool], dict[str, Any]]] = {
     "each, reference": partial(disks, each=True, library="transformers"),
     "first, reference": partial(disks, each=False, library="transformers"),
     "killed": partial(lost, how="killed"),
-    "agent": partial(lost, how="agent"),
+    "agent": orphaned,
     "cut": partial(lost, how="cut", seconds=5),
     "back": partial(back, action="wait"),
     "elastic": partial(back, action="alone"),

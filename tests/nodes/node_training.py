@@ -90,7 +90,8 @@ def interrupted(folder: Path, name: str, action: str, seconds: str = "60") -> No
                 signal.pause()
             elif not hit.exists() and state.global_step == 3 and NODE == 1:
                 hit.touch()
-                time.sleep(600)
+                while action != "orphaned" or not back.exists():
+                    time.sleep(0.01)
 
     shared = folder / f"{name}-out"
     args = arguments(shared, ddp_timeout=int(seconds), save_steps=1)

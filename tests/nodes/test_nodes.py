@@ -18,8 +18,8 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the machines ar
 HERE = Path(__file__).parent
 SECONDS = 400
 PARAMETERS = 264  # of the model that is sharded
-ALWAYS = ["strategies", "elastic", "each", "first", "agent"]
-ON_REQUEST = ["three", "parts", "killed", "cut", "back", "each, reference", "first, reference"]
+ALWAYS = ["strategies", "elastic", "each", "first", "killed", "agent"]
+ON_REQUEST = ["three", "parts", "cut", "back", "each, reference", "first, reference"]
 ISOLATED = ["cut"]
 """Scenarios that take a network of their own."""
 
@@ -154,19 +154,21 @@ def test_parts_on_disks_of_which_nobody_sees_all_are_refused(report):
     assert report["files"] == [[], []]
 
 
-@of("agent", "killed", "cut")
-def test_a_machine_is_lost_and_the_other_one_says_which(report, request):
-    """Its launcher is killed, and what that started ends too; it is switched off; its plug is pulled."""
+@of("killed", "cut")
+def test_a_machine_is_lost_and_the_other_one_ends(report, request):
+    """It is switched off, or its plug is pulled, which gloo notices by its timeout."""
     first, second = report["codes"]
     assert first == 1
     assert second
-    name = request.node.callspec.id
-    said = {"agent": r"failed: torchrun \(pid \d+\), which started it, is gone\."}
-    lost = r"has sent no heartbeat for 4 s|has ended without a word"
-    pattern = rf"OtherProcessError: Process 1 \(pid \d+ on \S+\) ({said.get(name.partition(',')[0], lost)})"
-    assert re.search(pattern, report["said"][0]), report["said"][0][-3000:]
-    if name.startswith("agent"):
-        assert re.search(r"Process 1 \(pid \d+ on \S+\) is ended: torchrun \(pid \d+\)", report["said"][1])
+    noticed = r"Connection (closed|reset) by peer|Broken pipe"
+    if request.node.callspec.id.startswith("cut"):
+        noticed = r"Timed out waiting 5000ms"
+    assert re.search(noticed, report["said"][0]), report["said"][0][-3000:]
+
+
+@of("agent")
+def test_processes_whose_launcher_is_killed_train_to_the_end(report):
+    assert [rank["step"] for rank in report["ranks"]] == [12, 12]
 
 
 @of("back", "elastic")

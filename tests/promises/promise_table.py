@@ -86,8 +86,8 @@ ASKS_NOTHING = {
 }
 
 FAILING = {
-    "own module": FAILED + "test_the_others_end_and_name_the_process",
-    "two processes": FAILED + "test_the_others_end_and_name_the_process",
+    "own module": FAILED + "test_the_others_end_and_name_the_first_error",
+    "two processes": FAILED + "test_torchrun_ends_the_others_and_shows_the_cause",
     "stream": FAILED + "test_streams_of_other_lengths_end_together",
 }
 
@@ -301,8 +301,7 @@ PROMISES: dict[str, Promise] = {
         {"two processes": FAILED + "test_a_decision_of_one_process_names_switch_and_callback"},
         others="One process decides for itself.",
     ),
-    "one process that fails leaves": Promise(FAILING, others="Processes look at each other, not at models."),
-    "one failed process leaves": Promise(FAILING, others="Processes look at each other, not at models."),
+    "`torchrun` does not show why": Promise(FAILING, others="Processes report errors, whatever the model."),
     "two trainings in one `output_dir`": Promise(
         {
             "own module": "tests/lightning_modules/checkpoints/test_owners.py"

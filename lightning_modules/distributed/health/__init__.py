@@ -1,18 +1,16 @@
-"""Report in all processes which one failed, is gone or has other settings.
+"""Compare the settings of all processes, and name the process that failed first in the errors of the others.
 
 Usable from any training loop over `torch.distributed`; does nothing in a single process. Imports `common`.
 """
 
 from .consistency import require_same
-from .failure_monitor import FailureMonitor, OtherProcessError, current_monitor, leave_monitor
-from .guard import monitor_peers, rendezvous
+from .first_error import OtherProcessError, has_failed, name_first_error, one_line, report_uncaught_errors
 
 __all__ = [
-    "FailureMonitor",
     "OtherProcessError",
-    "current_monitor",
-    "leave_monitor",
-    "monitor_peers",
-    "rendezvous",
+    "has_failed",
+    "name_first_error",
+    "one_line",
+    "report_uncaught_errors",
     "require_same",
 ]

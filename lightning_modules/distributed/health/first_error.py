@@ -1,0 +1,146 @@
+"""Name the process that failed first in the errors of the others.
+
+A process that fails writes its error to the store of the process group, where the first one stays. Nothing here ends a
+process: the launcher does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from types import TracebackType
+from typing import NamedTuple
+
+import torch.distributed as dist
+
+from ...internals.torch_names import default_store
+
+_KEY = "lightrainer/first_error"
+_ENDED = f"{_KEY}/ended"
+"""Key of the first error that ended a process, also outside of a training."""
+_LONGEST_TEXT = 300
+
+
+class OtherProcessError(RuntimeError):
+    """Another process failed first, or did not join the process group."""
+
+
+class Failure(NamedTuple):
+    """The error of a process."""
+
+    rank: int
+    pid: int
+    host: str
+    error: str
+
+
+_trainings = 0
+"""Trainings and evaluations that this process has begun."""
+_has_failed = False
+
+
+@contextlib.contextmanager
+def name_first_error() -> Iterator[None]:
+    """Report an error of a training to the other processes; name theirs if it came first.
+
+    All processes have to enter the context equally often. Without a process group, or over MPI, errors stay as they
+    are.
+
+    Raises:
+        OtherProcessError: torch raised an error, and another process had reported a different one before; names that
+            process. The error of this process is the cause.
+    """
+    global _trainings
+    _trainings += 1
+    key = f"{_KEY}/{_trainings}"
+
+    try:
+        yield
+    except BaseException as error:
+        first = _report(error, key)
+        if first is None or not _may_be_caused_by_others(error) or first.error == one_line(error):
+            raise
+        raise OtherProcessError(
+            f"Process {first.rank} (pid {first.pid} on {first.host}) failed: {first.error.rstrip('. ')}. "
+            f"So process {dist.get_rank()} (pid {os.getpid()} on {socket.gethostname()}) cannot continue."
+        ) from error
+
+
+def report_uncaught_errors() -> None:
+    """Report the error that ends this process, also outside of a training: to the other processes, and to torchrun."""
+    pid = os.getpid()
+    previous_hook = sys.excepthook
+
+    def report(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+        # A fork has the hook of its parent, but is not in the process group.
+        if os.getpid() == pid:
+            _report(error, _ENDED)
+            _write_file_for_torchrun(error)
+        previous_hook(kind, error.with_traceback(traceback), traceback)
+
+    sys.excepthook = report
+
+
+def has_failed() -> bool:
+    """Return True if this process has reported an error."""
+    return _has_failed
+
+
+def one_line(error: BaseException) -> str:
+    """Return type and text of an error in one line."""
+    text = " ".join(str(error).split())
+    name = type(error).__name__
+    return f"{name}: {text[:_LONGEST_TEXT]}" if text else name
+
+
+def _report(error: BaseException, key: str) -> Failure | None:
+    """Write an error to the store, unless another process has written one.
+
+    Args:
+        error: of this process.
+        key: of the training, or `_ENDED`.
+
+    Returns:
+        The error that another process reported before; None if this is the first one, or if the store is gone.
+    """
+    global _has_failed
+    if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
+        return None
+    _has_failed = True
+
+    # MPI has no store.
+    store = default_store()
+    if store is None:
+        return None
+
+    own = Failure(dist.get_rank(), os.getpid(), socket.gethostname(), one_line(error))
+    try:
+        first = Failure(*json.loads(store.compare_set(key, "", json.dumps(own))))
+        if first == own and store.check([_ENDED]):
+            first = Failure(*json.loads(store.get(_ENDED)))
+    except dist.DistError:  # the process that kept the store has ended
+        return None
+    return first if first.rank != own.rank else None
+
+
+def _may_be_caused_by_others(error: BaseException) -> bool:
+    """Return whether torch may have raised an error because another process failed: gloo has no class for these."""
+    return type(error) is RuntimeError or isinstance(error, dist.DistError)
+
+
+def _write_file_for_torchrun(error: BaseException) -> None:
+    """Write an error to the file from which torchrun shows the cause when all processes have ended."""
+    if "TORCHELASTIC_ERROR_FILE" not in os.environ:
+        return
+    from torch.distributed.elastic.multiprocessing.errors import record
+
+    @record
+    def fail() -> None:
+        raise error
+
+    with contextlib.suppress(type(error)):
+        fail()
