@@ -293,6 +293,10 @@ PROMISES: dict[str, Promise] = {
         {"two processes": "tests/facade/arguments/test_launched.py::test_the_settings_of_fsdp_are_those_of_accelerate"},
         others="Read before there is a model.",
     ),
+    "`full_determinism` gives matrix products": Promise(
+        {"own module": "tests/lightning_modules/common/test_seeding.py::test_full_determinism_equals_reference"},
+        others="A variable of the process.",
+    ),
     "a batch that a worker cannot pickle": Promise(
         {"own module": LOADERS + "test_a_batch_that_a_worker_cannot_send_is_an_error"},
         others="An error before the batch reaches a model.",
