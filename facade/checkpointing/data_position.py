@@ -15,7 +15,7 @@ from ...lightning_modules.common.safe_serialization import UnsafeValueError, to_
 from ...lightning_modules.common.seeding import capture_rng_state, load_rng_file, restore_rng_state
 from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ...lightning_modules.data.lengths import has_length
-from ...lightning_modules.data.rng_discovery import own_states, restore_own
+from ...lightning_modules.data.stateful_parts import part_states, restore_parts
 from ...lightning_modules.data.uneven_inputs import UnevenInputs, may_be_uneven
 from ...lightning_modules.training.accumulation import Reader, WindowLoader
 from ..evaluation.results import TrainingLength
@@ -53,7 +53,7 @@ class DataPosition:
         epoch, done = run.next_position
         with run.interrupted_evaluation.generators_before():
             state = {**run.windows.state_dict(), "epoch": epoch, "done": done}
-            state["evaluation"] = own_states(self.host.eval_data_collator)
+            state["evaluation"] = part_states(self.host.eval_data_collator)
         state |= {
             **self.elastic.state(),
             "windows": run.windows.windows,
@@ -110,7 +110,7 @@ class DataPosition:
         """Restore the meters of the next log, and an interrupted evaluation."""
         stored = self.elastic.stored.read(checkpoint)
         run.interrupted_evaluation.owed = None if stored is None else stored["in_evaluation"]
-        restore_own((stored or {}).get("evaluation"), self.host.eval_data_collator)
+        restore_parts((stored or {}).get("evaluation"), self.host.eval_data_collator)
         progress = None if stored is None else self.elastic.progress(stored, str(checkpoint))
         if progress is not None:
             run.apply_progress(progress)
@@ -163,7 +163,8 @@ def _from_epoch_start(loader_state: dict[str, Any] | None) -> dict[str, Any] | N
     """Return a loader state that keeps the order of the epoch, but starts at its beginning."""
     if loader_state is None or "handed_out" not in loader_state:
         return None
-    return {**loader_state, "next_seed": loader_state["seed"], "workers": None}
+    at_start = {"next_seed": loader_state["seed"], "order_now": loader_state.get("order"), "workers": None}
+    return {**loader_state, **at_start}
 
 
 def _as_plain(state: dict[str, Any]) -> Any:

@@ -10,7 +10,7 @@ import torch
 
 from ...lightning_modules.common.seeding import capture_rng_state, restore_rng_state
 from ...lightning_modules.common.weak_attribute import WeakAttribute
-from ...lightning_modules.data.rng_discovery import drawing_parts, own_states, restore_own
+from ...lightning_modules.data.stateful_parts import drawing_parts, part_states, restore_parts
 
 if TYPE_CHECKING:
     from .. import TrainerModule
@@ -21,7 +21,7 @@ class Before(NamedTuple):
 
     generators: dict[str, Any]
     own: list[dict[str, Any]]
-    """States of the generators of collator and data."""
+    """States of collator and data."""
     logs: int
 
 
@@ -44,7 +44,7 @@ class InterruptedEvaluation:
     def during_evaluation(self) -> Iterator[None]:
         """Capture the state before an evaluation, for checkpoints saved during it."""
         logs = len(self.run.facade.state.log_history)
-        self.before = Before(capture_rng_state(self._several), own_states(*self._draws), logs)
+        self.before = Before(capture_rng_state(self._several), part_states(*self._draws), logs)
         try:
             yield
         finally:
@@ -56,14 +56,14 @@ class InterruptedEvaluation:
         if self.before is None:
             yield
             return
-        present, own = capture_rng_state(self._several), own_states(*self._draws)
+        present, own = capture_rng_state(self._several), part_states(*self._draws)
         restore_rng_state(self.before.generators, self._several)
-        restore_own(self.before.own, *self._draws)
+        restore_parts(self.before.own, *self._draws)
         try:
             yield
         finally:
             restore_rng_state(present, self._several)
-            restore_own(own, *self._draws)
+            restore_parts(own, *self._draws)
 
     def state(self) -> dict[str, Any] | None:
         """Return what `repeat` needs, or None outside of an evaluation.

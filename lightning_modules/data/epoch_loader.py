@@ -16,8 +16,8 @@ from ..common.seeding import capture_host_rng, restore_host_rng
 from .batch_samplers import SkippingBatchSampler
 from .iteration import batches_of
 from .loader_state import Resumption, is_between_epochs, restore_own_now
-from .rng_discovery import drawing_parts, own_states
 from .samplers import IterableShard, SharedOrderSampler
+from .stateful_parts import drawing_parts, ordering_parts, part_states, restore_parts
 from .worker_state import (
     Fetched,
     ReportingCollate,
@@ -48,7 +48,7 @@ class Before(NamedTuple):
     """The state of a loader before it read a batch, from which it reads that batch again."""
 
     generators: dict[str, Any]
-    """The global generators, and those of collator and dataset."""
+    """The global generators, and the states of collator and dataset ("own")."""
     workers: WorkerStates
     stream: bytes | None
     """State of a resumable stream that is read in this process, packed."""
@@ -74,6 +74,7 @@ class Reading:
         tracked: the state before each batch is recorded for a checkpoint.
         start: the generators at the start of the iteration, from which its order and worker seeds can be redrawn; None
             if it was not tracked then.
+        order: the states of the loader's samplers at that time; None likewise.
         renewed: whether workers were started, and their seed drawn; persistent ones are started by the first iteration.
     """
 
@@ -85,13 +86,12 @@ class Reading:
         self.num_workers = 0
         self.files_in_turn: list[int] | None = None
         self.start: dict[str, Any] | None = None
+        self.order: list[dict[str, Any]] | None = None
         self.renewed = True
         self._used: deque[Before | None] = deque(maxlen=2)
         """The states before the batches handed out last: Lightning may hold two that no step was taken on."""
         self._draws: tuple[Any, ...] = ()
-        """Objects that may have generators of their own."""
-        self._has_own: bool | None = None
-        """Whether they have any, known after the first batch: a collator may make one when it is first called."""
+        """The collator and the dataset."""
         self._stream: Any = None
         """A resumable stream."""
         self._workers = WorkerStates()
@@ -109,7 +109,9 @@ class Reading:
         made.tracked = tracked
         made.num_workers = loader.num_workers
         made._draws = drawing_parts(loader)
-        made.start = made._generators() if tracked else None
+        if tracked:
+            made.start = made._generators()
+            made.order = part_states(*ordering_parts(loader))
         if loader.reports_states and is_resumable(loader.dataset):
             made._stream = loader.dataset
         if loader.persistent_workers and self.num_workers in (0, loader.num_workers):
@@ -137,8 +139,6 @@ class Reading:
         if isinstance(batch, Fetched):
             self._workers = self._workers.after(batch)
             batch = batch.batch
-        if self._has_own is None and before is not None:
-            self._has_own = bool(own_states(*self._draws))
         self.ahead.append(Read(batch, before))
 
     def hand_out(self) -> Any:
@@ -164,7 +164,9 @@ class Reading:
             "files": loader.files,
             "seed": loader.order_seed,
             "next_seed": loader.next_order_seed,
-            "own_now": own_states(*drawing_parts(loader)),
+            "order": self.order,
+            "order_now": part_states(*ordering_parts(loader)),
+            "own_now": part_states(*drawing_parts(loader)),
             "before": [before.generators for before in befores],
             "ended": not self.ahead and (bool(befores) or not unused),
         }
@@ -191,8 +193,7 @@ class Reading:
         return Before(self._generators(), self._workers, self._stream_state())
 
     def _generators(self) -> dict[str, Any]:
-        own = [] if self._has_own is False else own_states(*self._draws)
-        return {**capture_host_rng(), "own": own}
+        return {**capture_host_rng(), "own": part_states(*self._draws)}
 
     def _stream_state(self) -> bytes | None:
         if self._stream is None or self.num_workers > 0 or self.files_in_turn is not None:
@@ -399,6 +400,7 @@ class EpochLoader(DataLoader):
     def begin_epoch_after(self, state: dict[str, Any]) -> None:
         """Start the next epoch as after one that ended in this `state_dict`, with persistent workers restored."""
         self.order_seed = state["next_seed"]
+        restore_parts(state.get("order_now"), *ordering_parts(self))
         self.had_workers(state.get("workers"))
         restore_own_now(state, self)
 

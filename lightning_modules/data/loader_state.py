@@ -14,8 +14,8 @@ import torch
 from torch.utils.data import IterableDataset
 
 from ..common.seeding import capture_host_rng, restore_host_rng
-from .rng_discovery import drawing_parts, own_states, restore_own
 from .samplers import shared_in_turn
+from .stateful_parts import drawing_parts, ordering_parts, part_states, restore_parts
 from .worker_state import ENDED, ResumedWorkers, next_worker
 
 _log = logging.getLogger(__name__)
@@ -84,6 +84,8 @@ class Resumption:
                 )
         reading.restore_workers(state)
         loader.order_seed = state["seed"]
+        reading.order = state.get("order")
+        restore_parts(reading.order, *ordering_parts(loader))
 
     def _remaining(self, loader: Any, reading: Any) -> Iterator[Any]:
         """Return the batches after those that were handed out; at the end nothing is read to find that out."""
@@ -181,7 +183,7 @@ def with_other_batches(
         handed_out: the batches, of the new size, that were handed out.
         generators: the global ones before the next batch is read; by default they stay as they are.
     """
-    names = ("epoch", "start", "renewed", "seed", "next_seed", "files_in_turn")
+    names = ("epoch", "start", "renewed", "seed", "next_seed", "order", "order_now", "files_in_turn")
     other = {name: state[name] for name in names if name in state}
     other["handed_out"] = handed_out
     other["before"] = []
@@ -194,14 +196,14 @@ def with_other_batches(
 
 
 def restore_generators(state: dict[str, Any], loader: Any) -> None:
-    """Restore the CPU generators, and those of the loader's collator and dataset."""
+    """Restore the CPU generators, and the states of the loader's collator and dataset."""
     restore_host_rng(state)
-    restore_own(state.get("own"), *drawing_parts(loader))
+    restore_parts(state.get("own"), *drawing_parts(loader))
 
 
 def restore_own_now(state: dict[str, Any], loader: Any) -> None:
-    """Restore the generators of the loader's collator and dataset to their states when a `state_dict` was taken."""
-    restore_own(state.get("own_now"), *drawing_parts(loader))
+    """Restore collator and dataset of the loader to their states when a `state_dict` was taken."""
+    restore_parts(state.get("own_now"), *drawing_parts(loader))
 
 
 def _are_resumable(workers: dict[str, Any]) -> bool:
@@ -217,56 +219,50 @@ def skip_items(batches: Iterator[Any], count: int) -> Iterator[Any]:
 
 
 class EpochStart:
-    """Snapshot of the generators that give an iteration its order: the global CPU ones and those of the loader.
+    """Snapshot of what gives an iteration its order and its samples: the global CPU generators and the loader's parts.
 
     Args:
-        loader: has not yet begun the iteration. A `generator` of its own, or of its sampler, is a `torch.Generator`.
+        loader: has not yet begun the iteration.
     """
 
     def __init__(self, loader: Any) -> None:
         self.loader = loader
         self.rng = capture_host_rng()
-        self.generators = _states(loader)
-        self.own = own_states(*drawing_parts(loader))
+        self.order = part_states(*ordering_parts(loader))
+        self.own = part_states(*drawing_parts(loader))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the generators at the start, and the loader's own as they are now."""
+        """Return the states at the start, and those of the loader's parts as they are now."""
         return {
             "began": self.rng,
-            "generators": self.generators,
-            "generators_now": _states(self.loader),
+            "generators": self.order,
+            "generators_now": part_states(*ordering_parts(self.loader)),
             "own": self.own,
-            "own_now": own_states(*drawing_parts(self.loader)),
+            "own_now": part_states(*drawing_parts(self.loader)),
         }
 
 
 def begin_again(loader: Any, state: dict[str, Any]) -> None:
-    """Set all generators to the start of the iteration of an `EpochStart.state_dict`."""
+    """Set all generators and parts to the start of the iteration of an `EpochStart.state_dict`."""
     restore_host_rng(state["began"])
-    _set(loader, state["generators"])
-    restore_own(state.get("own"), *drawing_parts(loader))
+    _restore_order(loader, state["generators"])
+    restore_parts(state.get("own"), *drawing_parts(loader))
 
 
 def begin_after(loader: Any, state: dict[str, Any]) -> None:
-    """Set the loader's own generators to the end of that iteration."""
-    _set(loader, state["generators_now"])
+    """Set the loader's parts to the end of that iteration."""
+    _restore_order(loader, state["generators_now"])
     restore_own_now(state, loader)
 
 
-def _own(loader: Any) -> list[torch.Generator]:
-    """Return each generator once: a DataLoader shares its own with the sampler that it makes."""
-    generators: dict[int, torch.Generator] = {}
-    for part in (loader, getattr(loader, "sampler", None)):
-        generator = getattr(part, "generator", None)
-        if isinstance(generator, torch.Generator):
-            generators[id(generator)] = generator
-    return list(generators.values())
+def _restore_order(loader: Any, states: list[Any]) -> None:
+    """Restore the states of `ordering_parts`, also as earlier versions wrote them.
 
-
-def _states(loader: Any) -> list[torch.Tensor]:
-    return [generator.get_state() for generator in _own(loader)]
-
-
-def _set(loader: Any, states: list[torch.Tensor]) -> None:
-    for generator, state in zip(_own(loader), states, strict=False):
-        generator.set_state(state)
+    Those wrote a tensor for each torch generator of the loader and its sampler, in this order.
+    """
+    if states and isinstance(states[0], torch.Tensor):
+        present = [state for state in part_states(*ordering_parts(loader)) if state["kind"] == "torch"]
+        states = [
+            {**state, "state": [state["state"][0], tensor]} for state, tensor in zip(present, states, strict=False)
+        ]
+    restore_parts(states, *ordering_parts(loader))

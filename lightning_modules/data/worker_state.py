@@ -20,15 +20,17 @@ from ..common.safe_serialization import UnsafeValueError, from_plain, to_plain
 from ..common.seeding import capture_host_rng, restore_host_rng, same_rng
 from ..common.stop_iteration import stop_iteration_surfaces
 from .iteration import SurfacingCollate
-from .rng_discovery import own_states, restore_own
+from .stateful_parts import part_states, restore_parts
 
 
 def is_resumable(dataset: Any) -> bool:
-    """Return whether a dataset can save its position and resume from it with the very same samples.
+    """Return whether a dataset is a stream that can save its position and resume from it with the very same samples.
 
     It has `state_dict` and `load_state_dict`. A `datasets.IterableDataset` that shuffles has them too, but fills its
     buffer anew: it has to be read from the start to be the same.
     """
+    if not isinstance(dataset, IterableDataset):
+        return False
     if not (hasattr(dataset, "state_dict") and hasattr(dataset, "load_state_dict")):
         return False
     stage = getattr(dataset, "_ex_iterable", None)
@@ -49,8 +51,8 @@ class Fetched(NamedTuple):
     batch: Any
     worker: int
     news: dict[str, bytes]
-    """`rng` if the global generators moved since the last batch, `collate_draws` and `dataset_draws` if those of
-    collator and dataset did, `dataset` if it has a state. Packed, since hardly any of them is ever read."""
+    """`rng` if the global generators moved since the last batch, `collate_draws` and `dataset_draws` if the states
+    of collator and dataset changed, `dataset` if it has a state. Packed, since hardly any of them is ever read."""
 
 
 class ReportingCollate(SurfacingCollate):
@@ -88,7 +90,7 @@ class ReportingCollate(SurfacingCollate):
         """Restore the generators of this worker's copy of the collator, before its first batch."""
         left = self.left.get(worker, {})
         self.left = {}
-        restore_own(left.get("collate_draws"), self.collate)
+        restore_parts(left.get("collate_draws"), self.collate)
 
     def _news(self, dataset: Any, samples: Any) -> dict[str, bytes]:
         """Return the states that differ from those sent last; that of a stream in any case."""
@@ -102,17 +104,17 @@ class ReportingCollate(SurfacingCollate):
             as_array = rng["cpu"].numpy()
             news["rng"] = packed({**rng, "cpu": as_array})
 
-        # Generators that are attributes of the collator and of the dataset.
+        # Generators and states of the collator and of the dataset.
         owners = {"collate_draws": self.collate, "dataset_draws": dataset}
         for name, owner in owners.items():
-            states = own_states(owner)
+            states = part_states(owner)
             drawn = packed(states) if states else b""
             if drawn != self._drawn.get(name, b""):
                 self._drawn[name] = drawn
                 news[name] = drawn
 
         # A stream moves with every batch, so its position is not compared with the last one.
-        if isinstance(dataset, IterableDataset) and is_resumable(dataset):
+        if is_resumable(dataset):
             news["dataset"] = self._packed_position(dataset, samples)
         return news
 
@@ -204,7 +206,7 @@ class ResumedWorkers:
             rng = state["rng"]
             cpu = torch.as_tensor(rng["cpu"], device="cpu")
             restore_host_rng({**rng, "cpu": cpu})
-        restore_own(state.get("dataset_draws"), info.dataset)
+        restore_parts(state.get("dataset_draws"), info.dataset)
         if state.get("dataset", ENDED) != ENDED:
             info.dataset.load_state_dict(state["dataset"])
 

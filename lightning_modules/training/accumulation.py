@@ -14,7 +14,7 @@ from ..common.seeding import capture_host_rng, restore_host_rng
 from ..common.stop_iteration import stop_iteration_surfaces
 from ..data.iteration import iterate
 from ..data.loader_state import EpochStart, begin_after, begin_again, skip_items
-from ..data.rng_discovery import drawing_parts, restore_own
+from ..data.stateful_parts import drawing_parts, restore_parts
 
 _CHUNK = 1024
 """Losses that are kept as tensors of their own, before they are packed into one."""
@@ -168,7 +168,7 @@ class WindowLoader:
         """Restore the generators of collator and dataset, once, since an evaluation may follow the end of an epoch."""
         state = self._loader_state
         if state is not None and _kind_of(state) == _kind(self.loader) != "own":
-            restore_own(state.get("own_now"), *drawing_parts(self.loader))
+            restore_parts(state.get("own_now"), *drawing_parts(self.loader))
             self._loader_state = {**state, "own_now": None}
 
     def _micro_batches(self) -> Iterator[Any]:

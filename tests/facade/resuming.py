@@ -11,7 +11,16 @@ from typing import Any
 import numpy as np
 import torch
 from tiny import At, points, tiny, trainer, weights
-from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, WeightedRandomSampler, get_worker_info
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    Subset,
+    WeightedRandomSampler,
+    get_worker_info,
+)
 
 import lightrainer
 from lightrainer import Trainer
@@ -122,11 +131,18 @@ def collate(samples: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 class OwnDraws:
-    """A collator with generators of its own, one of them made when it is first needed, as that of a masking one is."""
+    """A collator with a generator that is made when it is first needed, as that of a masking one is, and a state."""
 
     def __init__(self) -> None:
         self.drawing: dict[str, Any] = {"numpy": np.random.default_rng(5), "python": random.Random(6)}
         self.generator: torch.Generator | None = None
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"numpy": self.drawing["numpy"].bit_generator.state, "python": self.drawing["python"].getstate()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.drawing["numpy"].bit_generator.state = state["numpy"]
+        self.drawing["python"].setstate(state["python"])
 
     def __call__(self, samples: list[dict[str, Any]]) -> Any:
         if self.generator is None:
@@ -151,16 +167,59 @@ class OwnNoise(Noisy):
 
     def __init__(self) -> None:
         super().__init__()
-        self.drawing = np.random.RandomState(8)
+        self.generator = np.random.RandomState(8)
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         point = self.points[index]
-        return {"x": point["x"] + noise() + 0.1 * float(self.drawing.randn()), "labels": point["labels"]}
+        return {"x": point["x"] + noise() + 0.1 * float(self.generator.randn()), "labels": point["labels"]}
+
+
+class Remembering(Noisy):
+    """Samples with a `state_dict`: each is a little larger than the one before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        self.count += 1
+        point = super().__getitem__(index)
+        return {"x": point["x"] * (1 + self.count / 100), "labels": point["labels"]}
+
+    def state_dict(self) -> dict[str, int]:
+        return {"count": self.count}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.count = state["count"]
 
 
 class OwnStream(Stream):
     def __init__(self) -> None:
         self.noisy = OwnNoise()
+        self.generator = self.noisy.generator
+
+
+class OwnOrder(Sampler[int]):
+    """A sampler with a generator of numpy, and a `state_dict` for another one."""
+
+    def __init__(self, data: Any) -> None:
+        self.data = data
+        self.generator = np.random.default_rng(9)
+        self.first = random.Random(10)
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __iter__(self):
+        indices = self.generator.permutation(len(self.data)).tolist()
+        start = self.first.randrange(len(self.data))
+        return iter(indices[start:] + indices[:start])
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"first": self.first.getstate()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.first.setstate(state["first"])
 
 
 def sampled_by(make: Callable[[Any], Any]) -> type[Trainer]:
@@ -212,6 +271,8 @@ KINDS = {
     "a sampler with a generator": Kind(
         arguments=UNSEEDED, cls=sampled_by(lambda data: RandomSampler(data, generator=generator()))
     ),
+    "a sampler with a state": Kind(cls=sampled_by(OwnOrder)),
+    "samples with a state": Kind(lambda: Subset(Remembering(), range(SAMPLES))),
     "a weighted sampler": Kind(cls=sampled_by(lambda data: WeightedRandomSampler([1.0] * SAMPLES, SAMPLES))),
     "a table": Kind(hub_dataset, needs="datasets"),
     "a table by length": Kind(hub_dataset, LENGTHS, needs="datasets"),

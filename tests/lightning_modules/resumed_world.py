@@ -2,11 +2,15 @@
 
 import functools
 import itertools
+import random
 
+import numpy as np
 import torch
 from lightning.pytorch import Callback, LightningModule
 from module_world import Net, Seen, points, seeded
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import Dataset, IterableDataset, Sampler
+
+from lightrainer import default_data_collator
 
 ITEMS = points(46)
 """Six batches of eight, the last one shorter."""
@@ -29,8 +33,9 @@ class Noisy(Dataset):
 class Stream(IterableDataset):
     """The same without a length."""
 
-    def __init__(self):
-        self.items = Noisy()
+    def __init__(self, items=None):
+        self.items = Noisy() if items is None else items
+        self.generator = self.items.generator
 
     def __iter__(self):
         return (self.items[index] for index in range(len(self.items)))
@@ -39,6 +44,52 @@ class Stream(IterableDataset):
 class Sized(Stream):
     def __len__(self):
         return len(ITEMS)
+
+
+class Counting(Noisy):
+    """Each sample is a little larger than the one before; how many there were is in its `state_dict`."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __getitem__(self, index):
+        self.count += 1
+        item = super().__getitem__(index)
+        return {**item, "x": item["x"] * (1 + self.count / 100)}
+
+    def state_dict(self):
+        return {"count": self.count}
+
+    def load_state_dict(self, state):
+        self.count = state["count"]
+
+
+class LateDraws:
+    """A collator whose generator is made when it is first needed."""
+
+    def __init__(self):
+        self.generator = None
+
+    def __call__(self, samples):
+        if self.generator is None:
+            self.generator = random.Random(4)
+        batch = default_data_collator(samples)
+        return {**batch, "x": batch["x"] + 0.1 * self.generator.random()}
+
+
+class Shuffled(Sampler):
+    """An order that is drawn from a generator of numpy."""
+
+    def __init__(self, data):
+        self.data = data
+        self.generator = np.random.default_rng(6)
+
+    def __len__(self):
+        return len(self.data)
+
+    def __iter__(self):
+        return iter(self.generator.permutation(len(self.data)).tolist())
 
 
 class Plain(LightningModule):

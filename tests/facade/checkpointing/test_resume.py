@@ -19,6 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWa
 PLACES = (1, 3, 6, 8, STEPS)
 WITH_WORKERS = ("a table by tokens", "samples", "a table by length", "a stream", "a stream with a state")
 WITH_WORKERS += ("a shuffled stream of rows", "generators of their own", "a stream with generators of its own")
+WITH_WORKERS += ("a sampler with a state", "samples with a state")
 WORKERS = [{"dataloader_num_workers": 2, "dataloader_persistent_workers": persistent} for persistent in (False, True)]
 
 

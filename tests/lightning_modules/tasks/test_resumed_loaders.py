@@ -29,7 +29,7 @@ class Few(Noisy):
 
 class FewStream(Stream):
     def __init__(self):
-        self.items = Few()
+        super().__init__(Few())
 
 
 class OfSeveral(Plain):

@@ -8,7 +8,19 @@ import torch
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint
 from module_world import Net, make_trainer, points, same_weights, seeded
-from resumed_world import ITEMS, Events, EveryHook, Following, Noisy, Plain, Sized, Stream
+from resumed_world import (
+    ITEMS,
+    Counting,
+    Events,
+    EveryHook,
+    Following,
+    LateDraws,
+    Noisy,
+    Plain,
+    Shuffled,
+    Sized,
+    Stream,
+)
 from torch.utils.data import IterableDataset
 
 from lightrainer.lightning_modules import DataModule, LossModule, set_seed
@@ -20,9 +32,11 @@ def ours():
     return LossModule(seeded(Net, dropout=0.3), optimizer={"learning_rate": 0.05}, schedule={"name": "linear"})
 
 
-def fitted(data, module, callbacks, ckpt_path=None, val=None, workers=None, **options):
+def fitted(data, module, callbacks, ckpt_path=None, val=None, workers=None, collates=None, **options):
     events = Events()
-    datamodule = DataModule(data(), points(10, seed=9) if val is None else val, batch_size=8, **(workers or {}))
+    collate_fn = None if collates is None else collates()
+    val = points(10, seed=9) if val is None else val
+    datamodule = DataModule(data(), val, collate_fn=collate_fn, batch_size=8, **(workers or {}))
     options["enable_checkpointing"] = any(isinstance(one, ModelCheckpoint) for one in callbacks)
     trainer = make_trainer(callbacks=[events, *callbacks], **options)
     set_seed(7)
@@ -112,6 +126,14 @@ class TestEveryCheckpoint:
         assert "persistent_workers" not in caplog.text
         fitted(Stream, Plain(), [], tmp_path / "step=8.ckpt", workers=workers)
         assert "persistent_workers=True: the resumed training may draw other random numbers" in caplog.text
+
+    @pytest.mark.parametrize("num_workers", [0, 2])
+    def test_of_dataset_collator_and_sampler_with_states(self, tmp_path, num_workers):
+        """Attributes `generator`, one of them made late, and a `state_dict`; in the process and in workers."""
+        saving = lambda folder: [ModelCheckpoint(folder, filename="{step}", save_top_k=-1, every_n_train_steps=4)]
+        reading = {"num_workers": num_workers, "sampler": Shuffled}
+        options = {"limit_val_batches": 0, "collates": LateDraws}
+        assert differences(tmp_path, saving, Counting, workers=reading, **options) == ({}, 3)
 
     def test_that_was_written_by_a_resumed_training(self, tmp_path):
         saving = lambda folder: [ModelCheckpoint(folder, filename="{step}", save_top_k=-1, monitor="val_0")]

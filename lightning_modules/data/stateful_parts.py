@@ -1,0 +1,201 @@
+"""States of the parts of a loader that draw random numbers: dataset, collator and samplers, for checkpoints.
+
+Of each part these are the state of its attribute `generator`, as samplers of torch and collators of transformers have
+one, and its `state_dict` if it has `load_state_dict` too. Other attributes are not looked at.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import logging
+import random
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
+
+from ..common.safe_serialization import UnsafeValueError, to_plain
+from .samplers import SeedableRandomSampler
+
+_log = logging.getLogger(__name__)
+
+_WRAPPED = ("data_collator", "dataset", "datasets")
+"""Attributes that hold the collator or the datasets that a part wraps, as in `torch.utils.data.Subset`."""
+
+_SAVED_ELSEWHERE = (DataLoader, DistributedSampler, IterableDataset, nn.Module)
+"""Classes whose `state_dict` is a position, which loaders restore in their own way, or weights."""
+
+_GLOBAL_GENERATORS = (torch.default_generator, random.random.__self__, np.random.get_state.__self__)
+"""The generators of the process, which `common.seeding` saves."""
+
+
+class _Kind(NamedTuple):
+    """A class of generators, and how its state is read, restored, and given to a new one."""
+
+    type: type
+    get: Callable[[Any], Any]
+    restore: Callable[[Any, Any], None]
+    make: Callable[[Any], Any]
+
+
+_KINDS = {
+    "torch": _Kind(
+        torch.Generator,
+        lambda generator: [str(generator.device), generator.get_state()],
+        lambda generator, state: generator.set_state(state[1]),
+        lambda state: torch.Generator(state[0]),
+    ),
+    "numpy": _Kind(
+        np.random.Generator,
+        lambda generator: generator.bit_generator.state,
+        lambda generator, state: setattr(generator.bit_generator, "state", state),
+        lambda state: np.random.Generator(getattr(np.random, state["bit_generator"])()),
+    ),
+    "numpy state": _Kind(
+        np.random.RandomState,
+        np.random.RandomState.get_state,
+        np.random.RandomState.set_state,
+        lambda state: np.random.RandomState(),
+    ),
+    "python": _Kind(random.Random, random.Random.getstate, random.Random.setstate, lambda state: random.Random()),
+}
+_KIND_OF_TYPE = {kind.type: name for name, kind in _KINDS.items()}
+
+
+def drawing_parts(loader: Any) -> tuple[Any, Any]:
+    """Return the parts that draw while a batch is made: collator and dataset."""
+    return getattr(loader, "collate_fn", None), getattr(loader, "dataset", None)
+
+
+def ordering_parts(loader: Any) -> tuple[Any, Any, Any]:
+    """Return the parts that draw the order of an epoch: the loader itself, its sampler and its batch sampler.
+
+    A `SeedableRandomSampler` is left out: its order follows from seed and epoch.
+    """
+    batch_sampler = getattr(loader, "batch_sampler", None)
+    batch_sampler = getattr(batch_sampler, "given", batch_sampler)
+    sampler = getattr(batch_sampler, "sampler", None)
+    if sampler is None:
+        sampler = getattr(loader, "sampler", None)
+    if isinstance(sampler, SeedableRandomSampler):
+        sampler = None
+    return loader, sampler, batch_sampler
+
+
+def part_states(*parts: Any) -> list[dict[str, Any]]:
+    """Return the states of parts, and of those that they wrap, in plain values.
+
+    Args:
+        parts: of a loader; None has no state.
+
+    Returns:
+        for each state the index of the part ("root"), the names of the attributes from there ("path"), "kind", "state".
+    """
+    states: list[dict[str, Any]] = []
+    for root, part in enumerate(parts):
+        for path, owner in _with_wrapped(part):
+            generator = getattr(owner, "generator", None)
+            kind = _KIND_OF_TYPE.get(type(generator))
+            if kind is not None and not any(generator is one for one in _GLOBAL_GENERATORS):
+                state = _KINDS[kind].get(generator)
+                states.append({"root": root, "path": [*path, "generator"], "kind": kind, "state": state})
+
+            state = _state_dict_of(owner)
+            if state is not None:
+                states.append({"root": root, "path": [*path, "state_dict"], "kind": "state_dict", "state": state})
+    return states
+
+
+def restore_parts(states: list[dict[str, Any]] | None, *parts: Any) -> None:
+    """Restore the result of `part_states`; a generator that is still None is made.
+
+    Args:
+        states: of `part_states`, also of versions that found generators in any attribute; what has no counterpart is
+            left out with a warning.
+        parts: the same ones, or others made in the same way.
+    """
+    for stored in states or ():
+        # Earlier versions wrote a pair for each attribute.
+        path = [step[1] if isinstance(step, list) else step for step in stored["path"]]
+        part = parts[stored["root"]]
+        owner = dict(_with_wrapped(part)).get(tuple(path[:-1]))
+        if not _is_restored(owner, path[-1], stored):
+            _warn_of_lost(".".join(map(str, [type(part).__name__, *path])))
+
+
+def _with_wrapped(part: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+    """Yield a part and those that it wraps, each after the names of the attributes that lead to it."""
+    yield path, part
+    if isinstance(part, DataLoader):  # its parts are saved for themselves
+        return
+
+    attributes = getattr(part, "__dict__", {})
+    for name in _WRAPPED:
+        wrapped = attributes.get(name)
+        if isinstance(wrapped, list):
+            for index, item in enumerate(wrapped):
+                yield from _with_wrapped(item, (*path, name, index))
+        elif wrapped is not None:
+            yield from _with_wrapped(wrapped, (*path, name))
+
+
+def _has_state(owner: Any) -> bool:
+    has_both = hasattr(owner, "state_dict") and hasattr(owner, "load_state_dict")
+    return has_both and not isinstance(owner, _SAVED_ELSEWHERE)
+
+
+def _state_dict_of(owner: Any) -> dict[str, Any] | None:
+    """Return a copy of the `state_dict`; None without one, or for one that a checkpoint cannot hold."""
+    if not _has_state(owner):
+        return None
+    state = owner.state_dict()
+    try:
+        to_plain(state)
+    except UnsafeValueError as error:
+        _warn_of_unsaved(type(owner).__name__, str(error))
+        return None
+    return copy.deepcopy(state)
+
+
+def _is_restored(owner: Any, name: str, stored: dict[str, Any]) -> bool:
+    """Restore one state, if its owner still has a counterpart for it; return whether it has."""
+    if name == "state_dict" and _has_state(owner):
+        owner.load_state_dict(copy.deepcopy(stored["state"]))
+        return True
+    if name != "generator" or owner is None:
+        return False
+
+    kind = _KINDS[stored["kind"]]
+    if getattr(owner, "generator", None) is None:
+        owner.generator = kind.make(stored["state"])
+    if type(owner.generator) is not kind.type:
+        return False
+    try:
+        kind.restore(owner.generator, stored["state"])
+    except ValueError:  # of another algorithm
+        return False
+    return True
+
+
+@functools.cache
+def _warn_of_lost(name: str) -> None:
+    _log.warning(
+        "%s is in the checkpoint, but cannot be restored: it is missing now, or of another kind. It may draw other "
+        "numbers than without the interruption. Restored are an attribute `generator`, and `state_dict` with "
+        "`load_state_dict`, of dataset, samplers and collator.",
+        name,
+    )
+
+
+@functools.cache
+def _warn_of_unsaved(name: str, reason: str) -> None:
+    _log.warning(
+        "The state_dict of %s is not saved, as it holds what a checkpoint cannot: %s. Return tensors, arrays, numbers, "
+        "strings, and lists and dicts of them.",
+        name,
+        reason,
+    )

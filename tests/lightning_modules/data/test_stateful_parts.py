@@ -1,0 +1,277 @@
+"""States of dataset, collator and samplers: an attribute `generator`, and `state_dict` with `load_state_dict`."""
+
+import pickle
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, DistributedSampler, IterableDataset, Sampler, Subset
+
+from lightrainer import DataCollatorForLanguageModeling
+from lightrainer.lightning_modules.common.safe_serialization import from_plain, to_plain
+from lightrainer.lightning_modules.data.collators.default import RemoveColumnsCollator
+from lightrainer.lightning_modules.data.loader_state import EpochStart, begin_again
+from lightrainer.lightning_modules.data.loaders import rebuild_loader
+from lightrainer.lightning_modules.data.stateful_parts import part_states, restore_parts
+
+
+class Part(Dataset):
+    """A dataset or collator with attributes."""
+
+    def __init__(self, **attributes):
+        vars(self).update(attributes)
+
+    def __len__(self):
+        return 4
+
+
+class Stateful(Part):
+    """One with a position."""
+
+    def __init__(self, position=0):
+        self.position = [position]
+
+    def state_dict(self):
+        return {"position": self.position}
+
+    def load_state_dict(self, state):
+        self.position = state["position"]
+
+
+def seeded():
+    return torch.Generator().manual_seed(3)
+
+
+def through_a_checkpoint(states):
+    return from_plain(pickle.loads(pickle.dumps(to_plain(states))))
+
+
+GENERATORS = {
+    "torch": (seeded, lambda g: float(torch.rand((), generator=g))),
+    "numpy": (lambda: np.random.default_rng(3), lambda g: float(g.random())),
+    "numpy, MT19937": (lambda: np.random.Generator(np.random.MT19937(3)), lambda g: float(g.random())),
+    "numpy, RandomState": (lambda: np.random.RandomState(3), lambda g: float(g.randn())),
+    "python": (lambda: random.Random(3), lambda g: g.gauss(0, 1)),
+}
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+@pytest.mark.parametrize("is_made_late", [False, True])
+def test_restore_parts_generator(name, is_made_late):
+    """Also one that is made when it is first needed."""
+    make, draw = GENERATORS[name]
+    part = Part(generator=make())
+    draw(part.generator)
+    states = through_a_checkpoint(part_states(part))
+    expected = [draw(part.generator) for _ in range(3)]
+    assert len(set(expected)) == 3
+
+    other = Part(generator=None if is_made_late else make())
+    restore_parts(states, other)
+    assert [draw(other.generator) for _ in range(3)] == expected
+
+
+WRAPPERS = {
+    "nothing": lambda part: part,
+    "Subset": lambda part: Subset(part, [0]),
+    "Subset of Subset": lambda part: Subset(Subset(part, [0]), [0]),
+    "ConcatDataset": lambda part: ConcatDataset([Part(), part]),
+    "RemoveColumnsCollator": lambda part: RemoveColumnsCollator(part, ["x"]),
+}
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_part_states_of_what_is_wrapped(wrapper):
+    wrap = WRAPPERS[wrapper]
+    drawn = Part(generator=seeded())
+    torch.rand(2, generator=drawn.generator)
+    fresh = Part(generator=seeded())
+    restore_parts(through_a_checkpoint(part_states(None, wrap(drawn))), None, wrap(fresh))
+    assert torch.equal(fresh.generator.get_state(), drawn.generator.get_state())
+
+    moved = Stateful(3)
+    states = through_a_checkpoint(part_states(wrap(moved)))
+    moved.position.append(4)
+    other = Stateful()
+    for _ in range(2):
+        restore_parts(states, wrap(other))
+        assert other.position == [3]
+        other.position.append(5)
+
+
+class StatefulStream(IterableDataset):
+    def __iter__(self):
+        return iter(())
+
+    def state_dict(self):
+        raise AssertionError("the loader asks for it, with each batch")
+
+    load_state_dict = state_dict
+
+
+def test_part_states_leaves_out_what_is_saved_elsewhere():
+    """Generators of the process, positions of streams, weights; and an object whose state cannot be loaded."""
+    for generator in (torch.default_generator, random._inst, np.random.mtrand._rand, 3, None):
+        assert part_states(Part(generator=generator)) == []
+    sampler = DistributedSampler(Part(), num_replicas=1, rank=0)
+    sampler.state_dict = sampler.load_state_dict = None
+    assert part_states(StatefulStream(), torch.nn.Linear(1, 1), sampler, DataLoader([1]), print, None) == []
+    assert part_states(Part(state_dict=dict)) == []
+
+
+def test_part_states_does_not_search():
+    generator = seeded()
+    holders = [Part(rng=generator), Part(transforms=[generator]), Part(inner=Part(generator=generator))]
+    assert part_states(*holders, lambda: generator) == []
+
+
+class Unplain(Stateful):
+    def state_dict(self):
+        return {"position": object()}
+
+
+def test_part_states_warns_of_a_state_that_a_checkpoint_cannot_hold(caplog):
+    part = Unplain()
+    assert part_states(part) == part_states(part) == []
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "The state_dict of Unplain is not saved" in caplog.text
+
+
+def test_restore_parts_from_a_search_of_earlier_versions(caplog):
+    """Their paths were pairs; what is no longer found is named, once."""
+    drawn = seeded()
+    torch.rand(2, generator=drawn)
+    state = {"kind": "torch", "state": ["cpu", drawn.get_state()]}
+    known = {"root": 0, "path": [["attribute", "data_collator"], ["attribute", "generator"]], **state}
+    lost = {"root": 1, "path": [["attribute", "transforms"], ["item", 0], ["attribute", "rng"]], **state}
+    collator = Part(generator=None)
+    for _ in range(2):
+        restore_parts([known, lost], RemoveColumnsCollator(collator, ["x"]), Part(transforms=[Part(rng=seeded())]))
+    assert torch.equal(collator.generator.get_state(), drawn.get_state())
+    assert len(caplog.records) == 1
+    assert "Part.transforms.0.rng is in the checkpoint, but cannot be restored" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "generator", [random.Random(3), np.random.Generator(np.random.MT19937(3))], ids=["kind", "algorithm"]
+)
+def test_restore_parts_warns_of_another_generator(caplog, generator):
+    stored = part_states(Part(generator=np.random.default_rng(3)))
+    other = type(f"Changed{type(generator).__name__}", (Part,), {})(generator=generator)
+    restore_parts(stored, other)
+    assert other.generator is generator
+    assert f"{type(other).__name__}.generator is in the checkpoint, but cannot be restored" in caplog.text
+
+
+def test_restore_parts_of_the_masking_collator():
+    """Its generator is None until the first batch."""
+
+    class Tokenizer:
+        mask_token = "[MASK]"
+
+    collator = DataCollatorForLanguageModeling(Tokenizer(), seed=5)
+    assert part_states(collator) == []
+    collator.create_rng()
+    torch.rand(2, generator=collator.generator)
+    resumed = DataCollatorForLanguageModeling(Tokenizer(), seed=5)
+    restore_parts(through_a_checkpoint(part_states(collator)), resumed)
+    assert torch.equal(resumed.generator.get_state(), collator.generator.get_state())
+
+
+class Shuffled(Sampler):
+    """A sampler with an attribute `generator` of numpy."""
+
+    def __init__(self, size):
+        self.size = size
+        self.generator = np.random.default_rng(5)
+
+    def __len__(self):
+        return self.size
+
+    def __iter__(self):
+        return iter(self.generator.permutation(self.size).tolist())
+
+
+class Remembering(Shuffled):
+    """A sampler with a `state_dict`."""
+
+    def __init__(self, size):
+        self.size = size
+        self.rng = np.random.default_rng(5)
+
+    def __iter__(self):
+        return iter(self.rng.permutation(self.size).tolist())
+
+    def state_dict(self):
+        return self.rng.bit_generator.state
+
+    def load_state_dict(self, state):
+        self.rng.bit_generator.state = state
+
+
+class ShuffledBatches(Shuffled):
+    """A batch sampler with an attribute `generator`."""
+
+    def __iter__(self):
+        return ([index, index] for index in super().__iter__())
+
+
+LOADERS = {
+    "sampler with generator": lambda: DataLoader(range(9), 2, sampler=Shuffled(9)),
+    "sampler with state_dict": lambda: DataLoader(range(9), 2, sampler=Remembering(9)),
+    "batch sampler with generator": lambda: DataLoader(range(9), batch_sampler=ShuffledBatches(9)),
+    "generator of loader and sampler": lambda: DataLoader(range(9), 2, shuffle=True, generator=seeded()),
+}
+
+
+def epochs_of(loader, count):
+    return [[batch.tolist() for batch in loader] for _ in range(count)]
+
+
+@pytest.mark.parametrize("name", LOADERS)
+@pytest.mark.parametrize("done", [0, 1, 3])
+def test_epoch_loader_resumes_the_order_of_its_samplers(name, done):
+    """After the first epoch, or in the middle of the second one; a fresh sampler gives another order."""
+
+    def make():
+        loader = rebuild_loader(LOADERS[name](), seedable=False)
+        loader.track()
+        return loader
+
+    whole = epochs_of(make(), 3)
+    assert whole[0] != whole[1] != whole[2]
+
+    interrupted = make()
+    epochs_of(interrupted, 1)
+    if done > 0:
+        batches = iter(interrupted)
+        for _ in range(done):
+            next(batches)
+
+    resumed = make()
+    resumed.load_state_dict(through_a_checkpoint(interrupted.state_dict()))
+    assert epochs_of(resumed, 2) == [whole[1][done:], whole[2]]
+
+
+@pytest.mark.parametrize("name", LOADERS)
+def test_epoch_start_begins_again_with_the_same_order(name):
+    loader = LOADERS[name]()
+    epochs_of(loader, 1)
+    start = EpochStart(loader)
+    expected = epochs_of(loader, 1)
+
+    resumed = LOADERS[name]()
+    begin_again(resumed, through_a_checkpoint(start.state_dict()))
+    assert epochs_of(resumed, 1) == expected
+
+
+def test_begin_again_from_a_checkpoint_of_earlier_versions():
+    """They wrote a tensor for each torch generator of the loader and its sampler."""
+    loader = LOADERS["generator of loader and sampler"]()
+    epochs_of(loader, 1)
+    state = EpochStart(loader).state_dict() | {"generators": [loader.generator.get_state()]}
+    expected = epochs_of(loader, 1)
+    resumed = LOADERS["generator of loader and sampler"]()
+    begin_again(resumed, state)
+    assert epochs_of(resumed, 1) == expected
