@@ -6,7 +6,6 @@ import contextlib
 import copy
 import logging
 import os
-import socket
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ...callbacks import reads_checkpoints
 from ...lightning_modules import checkpoints
 from ...lightning_modules.checkpoints import BackgroundWriter, CheckpointFiles
+from ...lightning_modules.common.collectives import gather_objects
 from ...lightning_modules.common.file_names import PREFIX_CHECKPOINT_DIR, TRAINER_STATE_NAME, TRAINING_ARGS_NAME
 from ...lightning_modules.common.local_paths import address_of
 from ...lightning_modules.common.weak_attribute import WeakAttribute
@@ -279,7 +279,9 @@ class CheckpointSaver:
         owner = from_first_process(checkpoints.process_token(), args.world_size)
         folder = checkpoints.staging_path(final, owner)
         together = checkpoints.DiskErrorConsensus(final, args.world_size)
-        undo, disk = partial(checkpoints.abort, folder), checkpoints.OtherDisk(folder, asked=False)
+        undo = partial(checkpoints.abort, folder)
+        has_other_machines = args.world_size > args.local_world_size
+        sends_states = has_other_machines and not args.save_on_each_node
         size, copies = self.bytes_to_save(), None
         has_parts = later and self.host._strategy.saves_parts(checkpoint=True)
         if has_parts or final == self._begun:  # parts of two checkpoints share process groups, two of one step a folder
@@ -300,20 +302,19 @@ class CheckpointSaver:
                 if args.should_save:
                     checkpoints.begin(final, owner)
             together.agree()
-            with together.part():
-                disk = self._other_disk(folder)
-                if disk.is_ours:
-                    self._require_whole_files(final)
-            if args.world_size > args.local_world_size:
-                together.agree()
-            self._files = files = CheckpointFiles(copies, self.background.parts if has_parts else None)
+            if has_other_machines:
+                self._require_one_disk(folder, final)
+            parts = self.background.parts if has_parts else None
+            self._files = files = CheckpointFiles(copies, parts, sends=sends_states and not args.should_save)
             self._staging = str(folder)
             yield folder, together
             together.agree()
-            if args.world_size > args.local_world_size and address_of(final):
-                disk.hand_over(receives=args.should_save)
+            sent = gather_objects(files.contents) if sends_states else []
             with together.part():
                 if args.should_save:
+                    for contents in sent:
+                        for name, content in contents.items():
+                            files.raw(content, folder / name)
                     best = self.host.state.best_model_checkpoint
                     commit = partial(self._commit, folder, final, run_dir, best)
                     if copies is None:
@@ -323,29 +324,21 @@ class CheckpointSaver:
                         self.background.start(files, size, commit=commit, undo=undo, flush=self._flush)
                 elif has_parts:
                     self.background.start(files, size, **dict.fromkeys(("commit", "undo", "flush"), _nothing))
-                disk.finish(final, args.save_total_limit)
             together.agree()
         except BaseException:
             if args.should_save:
                 undo()
-            disk.give_up()
             raise
         finally:
             self._files, self._staging = CheckpointFiles(), None
 
-    def _other_disk(self, folder: Path) -> checkpoints.OtherDisk:
-        """Return the disk of a machine that does not see the folder, but has states of its own to write."""
+    def _require_one_disk(self, folder: Path, final: Path) -> None:
+        """Refuse parts of processes on several disks, which no process could read together."""
         args = self.host.args
-        apart = args.world_size > args.local_world_size and args.local_process_index == 0
-        return checkpoints.OtherDisk(folder, apart and not args.should_save and self.saves_training_state)
-
-    def _require_whole_files(self, final: Path) -> None:
-        """Refuse shards on several disks, which no process could read together."""
-        if self.host.args.fsdp and self.host._strategy.saves_parts(checkpoint=True):
-            raise ValueError(
-                f"fsdp_config['state_dict_type']='SHARDED_STATE_DICT': {socket.gethostname()} does not see {final}, "
-                "and parts on several disks cannot be read. Set output_dir to a disk that all machines see."
-            )
+        strategy = self.host._strategy
+        has_parts = self.saves_training_state and (strategy.saves_parts(checkpoint=True) or strategy.writes_itself)
+        if has_parts and args.local_process_index == 0 and not args.should_save:
+            checkpoints.require_visible(folder, final)
 
     def _make_space(self, run_dir: str, size: int) -> None:
         """Remove older checkpoints if the space is needed."""

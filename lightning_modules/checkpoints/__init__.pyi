@@ -12,7 +12,6 @@ from .disk import sync_tree as sync_tree
 from .folder_checkpoint import FolderCheckpoint as FolderCheckpoint
 from .folder_io import FolderCheckpointIO as FolderCheckpointIO
 from .folders import CheckpointNotFoundError as CheckpointNotFoundError
-from .folders import OtherDisk as OtherDisk
 from .folders import get_last_checkpoint as get_last_checkpoint
 from .folders import last_intact_checkpoint as last_intact_checkpoint
 from .folders import list_checkpoints as list_checkpoints
@@ -35,6 +34,7 @@ from .staging import discard as discard
 from .staging import final_path as final_path
 from .staging import process_token as process_token
 from .staging import remove_leftovers as remove_leftovers
+from .staging import require_visible as require_visible
 from .staging import restore_replaced as restore_replaced
 from .staging import staged_folder as staged_folder
 from .staging import staging_path as staging_path

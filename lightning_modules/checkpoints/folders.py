@@ -1,7 +1,6 @@
 """List folders `checkpoint-N`, find the newest intact one, and delete the oldest.
 
-As the checkpoint functions of `transformers.trainer_utils`, but robust against damage and kills. `OtherDisk` handles
-the files that processes write on machines with disks of their own.
+As the checkpoint functions of `transformers.trainer_utils`, but robust against damage and kills.
 """
 
 from __future__ import annotations
@@ -12,11 +11,9 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from ..common.collectives import gather_objects
 from ..common.file_names import PREFIX_CHECKPOINT_DIR
 from ..common.local_paths import StrPath
-from .manifest import files_below, take_noted
-from .staging import abort, commit, discard
+from .staging import discard
 from .verify import problems
 
 _log = logging.getLogger(__name__)
@@ -184,55 +181,3 @@ def _same_among(paths: list[str], wanted: StrPath | None) -> str | None:
         return None
     target = os.path.realpath(wanted)
     return next((path for path in paths if os.path.realpath(path) == target), None)
-
-
-class OtherDisk:
-    """Unfinished checkpoint folder on a machine whose disk the saving process does not write to.
-
-    Args:
-        folder: the unfinished folder.
-        asked: True for the process that manages it on its machine.
-    """
-
-    def __init__(self, folder: StrPath, asked: bool) -> None:
-        self.folder = Path(folder)
-        self.is_ours = asked and self._make()
-
-    def _make(self) -> bool:
-        """Make the folder; return False if it exists. Network disks cache a missing entry, so `exists` would not do."""
-        self.folder.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            self.folder.mkdir()
-        except FileExistsError:
-            return False
-        return True
-
-    def hand_over(self, receives: bool) -> None:
-        """Move the files to the disk of the saving process; collective.
-
-        Args:
-            receives: this is the saving process.
-        """
-        own = {name: (self.folder / name).read_bytes() for name in files_below(self.folder)} if self.is_ours else {}
-        for name, content in [file for files in gather_objects(own) for file in files.items() if receives]:
-            (self.folder / name).write_bytes(content)
-        self.give_up()
-        self.is_ours = False
-
-    def finish(self, final: StrPath, limit: int | None) -> None:
-        """Rename the folder and rotate the checkpoints beside it.
-
-        Args:
-            final: the name of the complete folder.
-            limit: number of checkpoints to keep.
-        """
-        if self.is_ours:
-            # The manifest lists only the files on the disk of the saving process.
-            take_noted(self.folder, files_below(self.folder))
-            commit(self.folder, final)
-            rotate_checkpoints(Path(final).parent, limit, newest=final)
-
-    def give_up(self) -> None:
-        """Remove the unfinished folder."""
-        if self.is_ours:
-            abort(self.folder)

@@ -29,6 +29,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -80,6 +81,27 @@ def begin(final: StrPath, owner: str | None = None) -> Path:
         disk.delete(staging)
         staging.mkdir()
     return staging
+
+
+def require_visible(staging: StrPath, final: StrPath) -> None:
+    """Check on another machine that it sees the folder made by `begin`.
+
+    Network disks cache that an entry is missing, so the folder is made instead of looked for.
+
+    Raises:
+        ValueError: it is on a disk of the first machine.
+    """
+    staging = Path(staging)
+    staging.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        staging.mkdir()
+    except FileExistsError:
+        return
+    staging.rmdir()
+    raise ValueError(
+        f"{socket.gethostname()} does not see {final}, and parts of a checkpoint on several disks cannot be read. Set "
+        "output_dir to a disk that all machines see; under DeepSpeed save_on_each_node=True will do."
+    )
 
 
 def commit(staging: StrPath, final: StrPath, *, flush: bool = True) -> None:

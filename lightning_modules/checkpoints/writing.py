@@ -18,7 +18,7 @@ from torch import nn
 from ..common.device_copies import WITH_PAGE_LOCKS
 from ..common.local_paths import StrPath
 from ..common.nested import map_nested
-from ..common.torch_files import save_torch, writing_to
+from ..common.torch_files import save_torch, torch_bytes, writing_to
 from .adapters import adapters_of, saves_itself
 from .disk import is_disk_full, sync_path, sync_tree
 from .tied_weights import identity, require_tensors
@@ -38,10 +38,13 @@ class CheckpointFiles:
     Args:
         copies: receives copies of tensors, to be written by `run` in a thread; None writes every file at once.
         parts: receives copies of the parts that each process writes; None writes them at once.
+        sends: this process may not see the folder, and leaves its states to another one, in `contents`.
     """
 
-    def __init__(self, copies: Snapshot | None = None, parts: Snapshot | None = None) -> None:
-        self.copies, self.parts = copies, parts
+    def __init__(self, copies: Snapshot | None = None, parts: Snapshot | None = None, *, sends: bool = False) -> None:
+        self.copies, self.parts, self.sends = copies, parts, sends
+        self.contents: dict[str, bytes] = {}
+        """Contents of the files that another process writes, by name."""
         self.begins: list[Callable[[], Job]] = []
         """Each begins to write parts in a thread, and returns what waits until all processes have written theirs."""
         self._jobs: list[Job] = []
@@ -63,6 +66,9 @@ class CheckpointFiles:
 
     def tensors(self, values: Any, path: StrPath) -> None:
         """As `save_torch`."""
+        if self.sends:
+            self.contents[Path(path).name] = torch_bytes(values)
+            return
         copied = values if self.copies is None else self.copies.of(values)
         self._write(partial(save_torch, copied, path))
 

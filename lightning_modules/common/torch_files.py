@@ -126,13 +126,20 @@ def kind_of(value: Any) -> str:
     return f"a tensor of shape {tuple(value.shape)} and {str(value.dtype).removeprefix('torch.')}"
 
 
+def torch_bytes(obj: Any) -> bytes:
+    """Return what `save_torch` writes."""
+    import torch
+
+    buffer = io.BytesIO()
+    torch.save(on_host(obj), buffer)
+    return buffer.getvalue()
+
+
 def pack(obj: Any) -> torch.Tensor:
     """As `save_torch`, but into a tensor of bytes, for files from which only tensors may be read."""
     import torch
 
-    buffer = io.BytesIO()
-    torch.save(obj, buffer)
-    return torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)
+    return torch.frombuffer(bytearray(torch_bytes(obj)), dtype=torch.uint8)
 
 
 def unpack(packed: torch.Tensor) -> Any:
