@@ -56,7 +56,7 @@ class CheckpointSaver:
         self.callbacks = callbacks
         self.lightning = lightning
         self.signals = signals
-        self.background = BackgroundWriter()
+        self.background = BackgroundWriter(self._flush)
         self._files = CheckpointFiles()  # of the checkpoint being written
         self._deleting = threading.Lock()
         self._last: tuple[str, str | None, Path] = ("", None, Path())  # folder, best and newest of the last commit
@@ -247,9 +247,11 @@ class CheckpointSaver:
         self.push_written()
 
     def finish_training(self) -> None:
-        """As `finish_writing`; wait for the disk if a checkpoint is to be deleted then, or the machine may be lost."""
+        """As `finish_writing`; wait for the disk if a checkpoint is deleted or sent then, or this machine may stop."""
         self.finish_writing()
-        if self._has_spared or self.signals.is_interrupted:
+        folder = self._last[0]
+        is_sent = bool(folder) and address_of(folder) is not None
+        if self._has_spared or is_sent or self.signals.is_interrupted:
             self.background.wait_until_flushed()
 
     def _make_room(self, run_dir: str, size: int) -> bool:
@@ -319,11 +321,11 @@ class CheckpointSaver:
                     commit = partial(self._commit, folder, final, run_dir, best)
                     if copies is None:
                         commit()
-                        self.background.flush(self._flush)
+                        self.background.flush()
                     else:
-                        self.background.start(files, size, commit=commit, undo=undo, flush=self._flush)
+                        self.background.start(files, size, commit=commit, undo=undo)
                 elif has_parts:
-                    self.background.start(files, size, **dict.fromkeys(("commit", "undo", "flush"), _nothing))
+                    self.background.start(files, size, commit=_nothing, undo=_nothing)
             together.agree()
         except BaseException:
             if args.should_save:
@@ -362,7 +364,7 @@ class CheckpointSaver:
     def _flush(self) -> None:
         """Flush the newest checkpoint that has its name; then the one before may go."""
         newest = self._last[2]
-        if self._last[0] and checkpoints.try_to_flush(newest):
+        if self._last[0] and newest != self._flushed and checkpoints.try_to_flush(newest):
             self._flushed = newest
             self._rotate()
 

@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 Job = Callable[[], None]
 
 _BETWEEN_FLUSHES = 1.0
-"""Seconds after a flush in which a checkpoint that another one follows is not flushed."""
+"""Seconds after a flush in which checkpoints are not flushed while the training continues."""
 
 
 class CheckpointFiles:
@@ -103,20 +103,23 @@ def _write_bytes(content: bytes, path: StrPath) -> None:
 
 
 class BackgroundWriter:
-    """Write checkpoints in a thread, in order, and flush each; of those in quick succession one each second.
+    """Write checkpoints in a thread, in order, and flush each; of those in quick succession one a second, and the last.
 
     A checkpoint has its final name when all of its files are written, and outlives a power failure when it is flushed.
+
+    Args:
+        flush: flushes the newest checkpoint that has its name.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, flush: Job) -> None:
+        self._flush = flush
+        self._flushed_at = time.monotonic()
         self._pool: ThreadPoolExecutor | None = None
         self._writing: list[tuple[Future[None], int]] = []
         self._last: Future[None] | None = None
         self._free: list[Snapshot] = []
         self.parts = Snapshot()
         """Copies of the parts of one checkpoint at a time."""
-        self._flushes = 0  # number of those that were asked for
-        self._flushed_at = -_BETWEEN_FLUSHES
 
     @property
     def bytes_waiting(self) -> int:
@@ -140,7 +143,7 @@ class BackgroundWriter:
         """Return memory for the copies of a checkpoint, that of an earlier one if possible."""
         return self._free.pop() if self._free else Snapshot()
 
-    def start(self, files: CheckpointFiles, size: int, *, commit: Job, undo: Job, flush: Job) -> None:
+    def start(self, files: CheckpointFiles, size: int, *, commit: Job, undo: Job) -> None:
         """Write copies in the thread; collective if there are parts.
 
         Args:
@@ -148,16 +151,14 @@ class BackgroundWriter:
             size: theirs, in bytes.
             commit: gives the checkpoint its name.
             undo: called when one of the files, or `commit`, fails.
-            flush: as for `flush`.
         """
         files.begin()
         self._writing.append((self._submit(self._write, files, commit, undo), size))
-        self.flush(flush)
+        self.flush()
 
-    def flush(self, flush: Job) -> None:
-        """Let the thread call what flushes the newest checkpoint; program exit waits for it."""
-        self._flushes += 1
-        self._last = self._submit(self._flush, self._flushes, flush)
+    def flush(self) -> None:
+        """Let the thread flush the newest checkpoint if it is due."""
+        self._last = self._submit(self._flush_if_due)
 
     def wait(self) -> None:
         """Wait until all checkpoints are written.
@@ -169,12 +170,15 @@ class BackgroundWriter:
 
     def wait_until_flushed(self) -> None:
         """Wait until the newest written checkpoint is on the disk."""
+        if self._pool is not None:
+            self._last = self._submit(self._flush_now)
         if self._last is not None:
             self._last.result()
 
     def release(self) -> None:
-        """Let the thread end, and free the memory, when the newest checkpoint is on the disk."""
+        """Let the thread end when the newest checkpoint is on the disk, and free the memory; program exit waits."""
         if self._pool is not None:
+            self._last = self._submit(self._flush_now)
             self._submit(self._free.clear)
             self.parts = Snapshot()
             self._pool.shutdown(wait=False)
@@ -200,11 +204,13 @@ class BackgroundWriter:
                 files.copies.begin()
                 self._free.append(files.copies)
 
-    def _flush(self, number: int, flush: Job) -> None:
-        now = time.monotonic()
-        if number == self._flushes or now - self._flushed_at > _BETWEEN_FLUSHES:
-            self._flushed_at = now
-            flush()
+    def _flush_if_due(self) -> None:
+        if time.monotonic() - self._flushed_at > _BETWEEN_FLUSHES:
+            self._flush_now()
+
+    def _flush_now(self) -> None:
+        self._flushed_at = time.monotonic()
+        self._flush()
 
 
 def try_to_flush(folder: Path) -> bool:

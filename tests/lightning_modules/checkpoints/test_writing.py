@@ -40,7 +40,7 @@ def nothing() -> None:
 
 def start(background: BackgroundWriter, files: CheckpointFiles, *jobs: Callable[[], Any], undo=nothing) -> None:
     """Let the jobs be the commit of a checkpoint of 100 bytes."""
-    background.start(files, 100, commit=lambda: [job() for job in jobs] and None, undo=undo, flush=nothing)
+    background.start(files, 100, commit=lambda: [job() for job in jobs] and None, undo=undo)
 
 
 def begin(background: BackgroundWriter, *jobs: Callable[[], Any], undo=nothing, limit=0) -> None:
@@ -63,7 +63,7 @@ def write_both(model: nn.Module, folder: Path) -> tuple[dict[str, bytes], dict[s
     optimizer = torch.optim.AdamW(model.parameters())
     model.head(model.embedding(torch.tensor([1]))).sum().backward()
     optimizer.step()
-    background = BackgroundWriter()
+    background = BackgroundWriter(nothing)
     later = CheckpointFiles(background.copies())
     for name, files in {"now": CheckpointFiles(), "later": later}.items():
         (folder / name).mkdir()
@@ -127,7 +127,7 @@ def test_snapshot_copies_all_that_may_change():
 
 @pytest.mark.parametrize(("limit", "waited"), [(250, False), (150, True)])
 def test_room_in_memory_is_waited_for(limit, waited):
-    background, gate, order = BackgroundWriter(), threading.Event(), []
+    background, gate, order = BackgroundWriter(nothing), threading.Event(), []
     begin(background, gate.wait, lambda: order.append("first"), limit=limit)
     opener = threading.Timer(0.1, gate.set)
     opener.start()
@@ -137,16 +137,14 @@ def test_room_in_memory_is_waited_for(limit, waited):
     assert order == ["first", "second"]
 
 
-@pytest.mark.parametrize(("seconds", "flushed"), [(0.0, ["first", "second", "third"]), (60.0, ["first", "third"])])
-def test_flushes_in_quick_succession_are_skipped_but_for_the_newest(monkeypatch, seconds, flushed):
+@pytest.mark.parametrize(("seconds", "flushed"), [(-1.0, [1, 2, 2]), (60.0, [2])])
+def test_flushes_in_quick_succession_are_skipped_but_for_the_last(monkeypatch, seconds, flushed):
     monkeypatch.setattr(writing, "_BETWEEN_FLUSHES", seconds)
-    background, gate, seen = BackgroundWriter(), threading.Event(), []
-    background.flush(lambda: seen.append("first"))
-    background.wait_until_flushed()
-    begin(background, gate.wait)
-    for name in ("second", "third"):
-        background.flush(lambda name=name: seen.append(name))
-    gate.set()
+    named, seen = [], []
+    background = BackgroundWriter(lambda: seen.append(len(named)))
+    for name in ("a", "b"):
+        begin(background, lambda name=name: named.append(name))
+    background.wait()
     background.wait_until_flushed()
     assert seen == flushed
 
