@@ -144,30 +144,30 @@ def _look_up_address(launch: Launch) -> None:
         _take_nodes_of_step()
     if one_machine and launch.launcher in ("SLURM", "MPI", "variables"):
         os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
-    found = _lightning_environment(launch)
-    if found is not None:
-        os.environ.setdefault("MASTER_ADDR", str(found.main_address))
-        os.environ.setdefault("MASTER_PORT", str(found.main_port))
+    launcher = _launcher_with_address(launch)
+    if launcher is not None:
+        from ...lightning_modules.distributed.cluster_environments import address_of_launcher
+
+        address, port = address_of_launcher(launcher, launch.local_world_size or 1)
+        os.environ.setdefault("MASTER_ADDR", address)
+        os.environ.setdefault("MASTER_PORT", str(port))
     os.environ.setdefault("MASTER_PORT", str(port_of_job()))
     if not os.environ.get("MASTER_ADDR"):
         started = f"{launch.launcher} started {launch.world_size} processes on several machines without an address"
         raise RuntimeError(f"{started}. Set MASTER_ADDR to the machine of the first one, or install mpi4py.")
 
 
-def _lightning_environment(launch: Launch) -> Any:
-    if launch.launcher == "MPI":
-        if os.environ.get("MASTER_ADDR"):
-            return None
-        try:  # the host names are exchanged by MPI itself
-            import_module("mpi4py.MPI")
-        except ImportError:
-            return None
-    if launch.launcher not in ("SLURM", "LSF", "MPI", "mpi4py"):
+def _launcher_with_address(launch: Launch) -> str | None:
+    """Return the launcher by whose name Lightning finds the address of rank 0; None if it has no class for it."""
+    if launch.launcher in ("SLURM", "LSF", "mpi4py"):
+        return launch.launcher
+    if launch.launcher != "MPI" or os.environ.get("MASTER_ADDR"):
         return None
-    from ...lightning_modules.distributed.cluster_environments import environment_of_launcher
-
-    name = "mpi4py" if launch.launcher == "MPI" else launch.launcher
-    return environment_of_launcher(name, launch.local_world_size or 1)
+    try:  # the host names are exchanged by MPI itself
+        import_module("mpi4py.MPI")
+    except ImportError:
+        return None
+    return "mpi4py"
 
 
 def _take_nodes_of_step() -> None:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ...lightning_modules.common.suggestions import OptimizerNames, SchedulerType, optimizer_name
 from ...lightning_modules.optim import OptimizerConfig
-from ..distributed.cluster_environment import environment_name
 from . import Strategy, choose
 from .strategy import Row, shown
 
@@ -32,8 +31,6 @@ class RunPlan:
     """Processes on this machine, or the index of the one device in use."""
     num_nodes: int
     """Machines."""
-    environment: str
-    """Cluster environment of Lightning: its class for the launcher, or our `GivenEnvironment`."""
     strategy: Strategy
     """How ranks train the model together."""
     precision: str
@@ -67,7 +64,7 @@ class RunPlan:
         return [
             ("use_cpu", "Trainer(accelerator=)", self.accelerator),
             ("launcher", "Trainer(devices=, num_nodes=)", f"{self.devices}, {self.num_nodes}"),
-            ("launcher", "Trainer(plugins=)", self.environment),
+            ("launcher", "Trainer(plugins=)", "GivenEnvironment"),
             *self.strategy.rows(),
             ("bf16, fp16", "Trainer(precision=)", self.precision),
             *self.further,
@@ -115,7 +112,6 @@ def translate(
         accelerator=strategy.accelerator or device.type,
         devices=local if distributed or device.type in ("cpu", "xla") else [device.index or 0],
         num_nodes=args.world_size // local,
-        environment=environment_name(args.distributed_state),
         strategy=strategy,
         precision=PRECISIONS[args.mixed_precision],
         default_root_dir=str(args.output_dir),

@@ -9,17 +9,18 @@ from contextlib import contextmanager, nullcontext
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
+from ...lightning_modules.distributed.cluster_environments import GivenEnvironment
 from ...lightning_modules.internals import fast_path, lightning_internals
 from ...lightning_modules.internals.lightning_import import Logger, Precision
 from ...lightning_modules.internals.lightning_import import Trainer as LightningTrainer
 from ...lightning_modules.internals.precision import casting
-from ..distributed.cluster_environment import cluster_plugins
 from ..evaluation.module import EvaluationModule
 
 if TYPE_CHECKING:
     from torch import nn
 
     from .. import Trainer
+    from ..distributed.process import ProcessEnvironment
     from ..strategies.strategy import Strategy
 
 
@@ -36,7 +37,7 @@ def build_lightning_trainer(host: Trainer, **kwargs: Any) -> LightningTrainer:
     callbacks = host._lightning_callbacks
     plugins = [_precision(host)]
     if not host.plan.strategy.manages_processes:
-        plugins += cluster_plugins(host.args.distributed_state, host.plan.environment)
+        plugins.append(_environment(host.args.distributed_state))
 
     # Without callbacks nothing logs.
     logger: ForwardingLogger | bool = False
@@ -62,6 +63,16 @@ def build_lightning_trainer(host: Trainer, **kwargs: Any) -> LightningTrainer:
     lightning_internals.leave_signals_alone(trainer)
     fast_path.step_lightly(trainer)
     return trainer
+
+
+def _environment(process: ProcessEnvironment) -> GivenEnvironment:
+    """Tell Lightning the place of this process, so that it neither detects a cluster nor starts processes."""
+    return GivenEnvironment(
+        rank=process.rank,
+        local_rank=process.local_rank,
+        world_size=process.world_size,
+        node_rank=process.rank // process.local_world_size,
+    )
 
 
 @cache

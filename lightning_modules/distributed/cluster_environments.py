@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
-from ..internals.lightning_import import ClusterEnvironment, SLURMEnvironment, environments
+from ..internals.lightning_import import ClusterEnvironment, LSFEnvironment, MPIEnvironment, SLURMEnvironment
 
 
 class GivenEnvironment(ClusterEnvironment):
@@ -20,7 +19,10 @@ class GivenEnvironment(ClusterEnvironment):
 
     def __init__(self, *, rank: int, local_rank: int, world_size: int, node_rank: int = 0) -> None:
         super().__init__()
-        self._rank, self._local_rank, self._world_size, self._node_rank = rank, local_rank, world_size, node_rank
+        self._rank = rank
+        self._local_rank = local_rank
+        self._world_size = world_size
+        self._node_rank = node_rank
 
     @property
     def creates_processes_externally(self) -> bool:
@@ -65,32 +67,23 @@ class GivenEnvironment(ClusterEnvironment):
         return self._node_rank
 
 
-class SrunEnvironment(SLURMEnvironment):
-    """As `SLURMEnvironment`, but accepts the tasks as srun started them, and handles no signals.
+def address_of_launcher(launcher: str, tasks: int) -> tuple[str, int]:
+    """Return address and port of rank 0, as Lightning's class for a launcher finds them.
 
     Args:
-        tasks: number of tasks on this machine; Lightning requires `--ntasks-per-node`, which srun does not.
-    """
-
-    def __init__(self, tasks: int) -> None:
-        os.environ.setdefault("SLURM_NTASKS_PER_NODE", str(tasks))
-        super().__init__(auto_requeue=False)
-
-    def validate_settings(self, num_devices: int, num_nodes: int) -> None:
-        """Do nothing: a step may have fewer nodes and tasks than its job."""
-
-
-def environment_of_launcher(launcher: str | None, tasks: int) -> Any:
-    """Return Lightning's environment for a launcher; None without one.
-
-    Args:
-        launcher: `torchrun`, `SLURM`, `LSF`, `mpi4py` or `Kubeflow`; others have none.
+        launcher: `SLURM`, `LSF` or `mpi4py`.
         tasks: number of processes on this machine.
 
     Raises:
         ValueError: The launcher's variables are not those that Lightning reads.
     """
+    environment: ClusterEnvironment
     if launcher == "SLURM":
-        return SrunEnvironment(tasks)
-    names = {"torchrun": "TorchElastic", "LSF": "LSF", "mpi4py": "MPI", "Kubeflow": "Kubeflow"}
-    return getattr(environments, f"{names[launcher]}Environment")() if launcher in names else None
+        # Lightning requires `--ntasks-per-node`, which srun does not.
+        os.environ.setdefault("SLURM_NTASKS_PER_NODE", str(tasks))
+        environment = SLURMEnvironment(auto_requeue=False)
+    elif launcher == "LSF":
+        environment = LSFEnvironment()
+    else:
+        environment = MPIEnvironment()
+    return environment.main_address, environment.main_port

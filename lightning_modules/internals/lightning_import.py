@@ -115,8 +115,9 @@ with importable_again("lightning", "lightning_utilities"), contextlib.ExitStack(
     import lightning.pytorch  # all of what follows comes with it
 
 from lightning.fabric.accelerators.xla import XLAAccelerator
-from lightning.fabric.plugins import environments
 from lightning.fabric.plugins.environments.cluster_environment import ClusterEnvironment
+from lightning.fabric.plugins.environments.lsf import LSFEnvironment
+from lightning.fabric.plugins.environments.mpi import MPIEnvironment
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.fabric.utilities import registry
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer

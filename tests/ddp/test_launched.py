@@ -43,7 +43,7 @@ def test_each_process_knows_its_place(pair, name):
         assert (view["world_size"], view["process_index"], view["mode"]) == (2, rank, "distributed")
         assert (view["local_process_index"], seen["local_world_size"]) == (rank % local, local)
         assert seen["plan"] == [local, 2 // local]
-        node = 1 if name == "jsrun" else rank if name in APART else 0  # by the rank file, on the second machine
+        node = rank if name in APART else 0
         assert seen["lightning"] == {"place": [2, rank, rank % local, node], "strategy": "ModelDDPStrategy"}
         assert seen["state"] == rank or name == "own group"
 
