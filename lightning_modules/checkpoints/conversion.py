@@ -1,26 +1,42 @@
-"""Convert checkpoints between formats, without a model.
+"""Convert checkpoints between formats, in one process, without a model.
 
 A file of Lightning becomes a folder of the documented format, or the other way round; a folder with sharded states of
 DeepSpeed becomes one with whole states, without DeepSpeed being installed; parts of processes become whole files, and
 whole weights become a part.
+
+Weights in parts go through memory a file or a tensor at a time; the states of their optimizer go through a file that is
+mapped into memory, which the system writes back where memory is short.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
-from collections.abc import Collection
+import tempfile
+import warnings
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from huggingface_hub import split_torch_state_dict_into_shards
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.state_dict_saver import save
 
 from ..common.file_names import (
+    MODEL_PARTS_NAME,
     OPTIMIZER_NAME,
+    OPTIMIZER_PARTS_NAME,
     PREFIX_CHECKPOINT_DIR,
+    SAFE_WEIGHTS_INDEX_NAME,
     SCALER_NAME,
     SCHEDULER_NAME,
     TRAINER_STATE_NAME,
@@ -36,17 +52,26 @@ from . import disk, manifest, staging
 from .folder_io import split_weights
 from .forms import adapter_folders, has_model_parts, has_optimizer_parts, has_whole_weights
 from .lightning_files import read_states, write_states
+from .sharded_files import describe_model_parts, read_model_parts, read_parts
+from .sharded_reading import read_table
 from .verify import require_intact
-from .weights import read_weights, save_weights
+from .weights import read_weights, save_weights, weights_written_to, whole_files
 
-__all__ = ["convert", "file_to_folder", "folder_to_file", "parts_to_folder", "zero_to_folder"]
+__all__ = ["convert"]
 
 _WEIGHTS = r"(pytorch_)?model(-[0-9]+-of-[0-9]+)?\.(safetensors|bin)(\.index\.json)?$"
 """Pattern of the files of whole weights."""
 
-_LEFT_OUT = {"latest", "zero_to_fp32.py", "zero_to_torch.py", "_manifest.json", OPTIMIZER_NAME, SCALER_NAME}
+_OF_DEEPSPEED = ("latest", "zero_to_fp32.py", "zero_to_torch.py", OPTIMIZER_NAME, SCALER_NAME)
+"""Files that folders without DeepSpeed do not have, or that are made of its states."""
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+_LARGE = 1 << 20
+"""Bytes of a tensor that goes through a file."""
+
+_STATE = "optimizer.state."
+_GROUPS = "optimizer.param_groups."
 
 
 def convert(
@@ -64,84 +89,67 @@ def convert(
 ) -> Path:
     """Convert a file to a folder, a folder to a file, or a folder to one with whole weights, or with parts.
 
+    Args:
+        source: a file of Lightning, or a folder: a checkpoint of any writer, or a model in parts. A file does not name
+            the model, so that its folder has no `config.json`. Of states of DeepSpeed come weights, optimizer and loss
+            scale; the weights of an adapter stay as they are.
+        target: the folder `checkpoint-N`, or its parent; of a model, the folder itself; or a file `*.ckpt` for
+            `lightning.Trainer.fit(ckpt_path=file)` and `load_from_checkpoint`.
+        prefix: of the names of the model's weights in a file; "model." for a `LossModule`.
+        force: replace an existing file or folder.
+        accumulation: batches of a step, for folders of the reference, which do not hold it.
+        batches_in_epoch: needed for a file from the middle of an epoch that does not hold it.
+        batch_size: samples of a batch in one process, likewise.
+        dtype: float32, bfloat16 or float16, for all floating-point weights from states of DeepSpeed; by default the
+            precision of the optimizer's copies, and float32 for others that were kept in half precision.
+        parts: make a part of whole weights. The optimizer stays whole; FSDP takes it so.
+        max_shard_size: largest size of a file of weights made of parts, in bytes or as "5GB", and of weights in memory.
+
     Returns:
         the folder or file written.
 
     Raises:
-        ValueError: `dtype` or `parts` does not apply to the source.
-    """
-    saved = saved_states(source) if Path(source).is_dir() else None
-    if saved is not None:
-        return zero_to_folder(source, target, dtype=dtype, force=force)
-    if dtype is not None:
-        raise ValueError(f"dtype={dtype!r} is for folders with states of DeepSpeed's ZeRO, which {source} is not")
-    if parts or (Path(source).is_dir() and has_model_parts(Path(source)) and Path(target).suffix != ".ckpt"):
-        return parts_to_folder(source, target, back=parts, max_shard_size=max_shard_size, force=force)
-    if Path(source).is_dir():
-        return folder_to_file(source, target, prefix=prefix, force=force, accumulation=accumulation)
-    return file_to_folder(
-        source, target, prefix=prefix, force=force, batches_in_epoch=batches_in_epoch, batch_size=batch_size
-    )
-
-
-def file_to_folder(
-    file: StrPath,
-    target: StrPath,
-    *,
-    prefix: str = "model.",
-    force: bool = False,
-    batches_in_epoch: int | None = None,
-    batch_size: int | None = None,
-) -> Path:
-    """Write the folder that a `FolderCheckpointIO` would have written instead of a file.
-
-    It holds the weights, but no `config.json`, since the file does not name the model.
-
-    Args:
-        file: as `lightning.Trainer` writes it, of one process or several.
-        target: the folder `checkpoint-N`, or its parent.
-        prefix: prefix of the names of the model's weights in the file; "model." for a `LossModule`.
-        force: replace an existing folder.
-        batches_in_epoch: needed for a file from the middle of an epoch that does not hold it.
-        batch_size: samples of a batch in one process, likewise.
-
-    Raises:
-        FileNotFoundError: there is no such file.
+        FileNotFoundError: there is no such file or folder.
         FileExistsError: there is something at the target already.
-        ValueError: the file is no checkpoint of Lightning, is damaged or holds other things than tensors and plain
-            values, none of its weights begins with the prefix, or the target is named after another step.
+        ValueError: the source is damaged, holds other things than its format has, or lacks what the target needs; the
+            target is named after another step; `dtype` or `parts` does not apply to the source.
     """
-    checkpoint = _lightning_checkpoint(file)
+    source = Path(source)
+    target = Path(target)
+    is_folder = source.is_dir()
+    has_zero = is_folder and saved_states(source) is not None
+    if dtype is not None and not has_zero:
+        raise ValueError(f"dtype={dtype!r} is for folders with states of DeepSpeed's ZeRO, which {source} is not")
+
+    if has_zero:
+        return _zero_to_folder(source, target, dtype, force)
+    if parts or (is_folder and has_model_parts(source) and target.suffix != ".ckpt"):
+        return _parts_and_whole(source, target, parts, max_shard_size, force)
+    if is_folder:
+        return _folder_to_file(source, target, prefix, accumulation, force)
+
+    known: dict[str, Any] = {"batches_in_epoch": batches_in_epoch}
+    if batch_size is not None:
+        known["train_batch_size"] = batch_size
+    return _file_to_folder(source, target, prefix, known, force)
+
+
+def _file_to_folder(file: Path, target: Path, prefix: str, known: Mapping[str, Any], force: bool) -> Path:
+    """Write the folder that a `FolderCheckpointIO` would have written instead of a file."""
+    checkpoint = load_torch(file)
+    if not isinstance(checkpoint, dict) or not {"state_dict", "global_step", "loops"} <= checkpoint.keys():
+        found = ", ".join(map(str, checkpoint))[:100] if isinstance(checkpoint, dict) else type(checkpoint).__name__
+        raise ValueError(f"{file} is no checkpoint of lightning.Trainer: it holds {found}")
     own, others = split_weights(checkpoint["state_dict"], prefix)
-    final = _folder_named(Path(target), int(checkpoint["global_step"]))
-    _require_free(final, force)
-    known = {"batches_in_epoch": batches_in_epoch} | ({} if batch_size is None else {"train_batch_size": batch_size})
-    with staging.staged_folder(final) as folder:
-        save_weights(torch.nn.Module(), folder, state_dict=own)
-        write_states(checkpoint, folder, others, **known)
-        manifest.write_manifest(folder)
+    final = _folder_named(target, int(checkpoint["global_step"]))
+    with _new_folder(final, force) as staged:
+        save_weights(torch.nn.Module(), staged, state_dict=own)
+        write_states(checkpoint, staged, others, **known)
     return final
 
 
-def folder_to_file(
-    folder: StrPath, target: StrPath, *, prefix: str = "model.", force: bool = False, accumulation: int = 1
-) -> Path:
-    """Write a file for `lightning.Trainer.fit(ckpt_path=file)` and `load_from_checkpoint`.
-
-    Args:
-        folder: a checkpoint of the Trainer API, of the reference, or of `FolderCheckpointIO`.
-        target: the file.
-        prefix: put before the names of the model's weights.
-        force: replace an existing file.
-        accumulation: batches of a step, for folders of the reference, which do not hold it.
-
-    Raises:
-        FileNotFoundError: there is no such folder.
-        FileExistsError: there is something at the target already.
-        ValueError: the folder is damaged, holds other things than tensors and plain values, only an adapter, or the
-            optimizer in parts.
-    """
-    folder, final = Path(folder), Path(target)
+def _folder_to_file(folder: Path, final: Path, prefix: str, accumulation: int, force: bool) -> Path:
+    """Write the file that Lightning would have written instead of a folder."""
     require_intact(folder)
     _require_free(final, force)
     if has_optimizer_parts(folder):
@@ -149,107 +157,128 @@ def folder_to_file(
     weights = {f"{prefix}{name}": tensor for name, tensor in read_weights(folder).items()}
     checkpoint = read_states(folder, accumulation=accumulation)
     checkpoint["state_dict"] = {**weights, **checkpoint["state_dict"]}
-    _write_file(map_nested(_without_numpy, checkpoint), final)
+
+    # Under a temporary name, then renamed.
+    final.parent.mkdir(parents=True, exist_ok=True)
+    beside = final.with_name(f".{final.name}.partial-{process_token()}")
+    try:
+        save_torch(map_nested(_without_numpy, checkpoint), beside)
+        disk.sync_path(beside)
+        os.replace(beside, final)
+    finally:
+        disk.delete(beside)
+    disk.sync_path(final.parent)
     return final
 
 
-def zero_to_folder(folder: StrPath, target: StrPath, *, dtype: str | None = None, force: bool = False) -> Path:
-    """Write the folder that a training without DeepSpeed would have written: whole weights, whole states.
-
-    Weights, optimizer and loss scale come from the states of DeepSpeed, all other files are copied. The weights of an
-    adapter stay as they are.
-
-    Args:
-        folder: a checkpoint, or a model that was saved in parts.
-        target: the folder `checkpoint-N`, or its parent; of a model, the folder itself.
-        dtype: float32, bfloat16 or float16, for all floating-point weights; by default the precision of the optimizer's
-            copies, and float32 for others that were kept in half precision.
-        force: replace an existing folder.
-
-    Raises:
-        FileExistsError: there is something at the target already.
-        ValueError: the folder is damaged, the files of a process lack, or it holds other things than DeepSpeed writes.
-    """
-    folder = Path(folder)
+def _zero_to_folder(folder: Path, target: Path, dtype: str | None, force: bool) -> Path:
+    """Write the folder that a training without DeepSpeed would have written: whole weights, whole states."""
     if dtype is not None and dtype not in _DTYPES:
         raise ValueError(f"dtype={dtype!r} is none of {', '.join(_DTYPES)}")
-    if Path(target).suffix == ".ckpt":
+    if target.suffix == ".ckpt":
         raise ValueError(f"{target}: first convert {folder} into a folder, and that into a file")
-    final, resumable = _new_folder(folder, target, force=force, weights=False)
+    final = _folder_for(folder, target, weights=False)
     saved = saved_states(folder)
     in_parts = saved is not None and saved.processes is not None
     states = ZeroStates(folder) if in_parts else ReplicatedStates(folder)
-    with staging.staged_folder(final) as staged:
-        _copy_others(folder, staged, but=_LEFT_OUT)
+    with _new_folder(final, force) as staged:
+        _copy_others(folder, staged, but=_OF_DEEPSPEED)
         if not adapter_folders(folder):
             save_weights(torch.nn.Module(), staged, state_dict=_whole_weights(states, dtype))
-        if resumable:
+        if _is_checkpoint(folder):
             save_torch(states.whole_optimizer(), staged / OPTIMIZER_NAME)
             schedule = saved_schedule(folder)
             if schedule is not None and not (staged / SCHEDULER_NAME).exists():
                 save_torch(schedule, staged / SCHEDULER_NAME)
             if scaler := _scaler_state(states):
                 save_torch(scaler, staged / SCALER_NAME)
-        manifest.write_manifest(staged)
     return final
 
 
-def parts_to_folder(
-    folder: StrPath,
-    target: StrPath,
-    *,
-    back: bool = False,
-    max_shard_size: int | str = "5GB",
-    force: bool = False,
-) -> Path:
+def _parts_and_whole(folder: Path, target: Path, back: bool, max_shard_size: int | str, force: bool) -> Path:
     """Write the folder with whole weights, and a whole optimizer, that has parts of processes; or the other way round.
 
     Args:
         folder: a checkpoint, or a model.
-        target: the folder `checkpoint-N`, or its parent; of a model, the folder itself.
-        back: make a part of whole weights. The optimizer stays whole; FSDP takes it so.
-        max_shard_size: largest size of a file of weights, in bytes or as "5GB": so much of them is in memory.
-        force: replace an existing folder.
-
-    Raises:
-        FileExistsError: there is something at the target already.
-        ValueError: the folder is damaged, or has no such weights.
+        target: as for `convert`.
+        back: make a part of whole weights.
+        max_shard_size: as for `convert`.
+        force: as for `convert`.
     """
-    from .parts_conversion import parts_from_whole, whole_from_parts
-
-    folder = Path(folder)
     if back and not has_whole_weights(folder):
         raise ValueError(f"parts=True: {folder} has no whole weights to make a part of")
-    final, _ = _new_folder(folder, target, force=force)
-    with staging.staged_folder(final) as staged:
+    final = _folder_for(folder, target)
+    with _new_folder(final, force) as staged:
         _copy_others(folder, staged)
         if back:
-            parts_from_whole(folder, staged)
+            _write_part(folder, staged)
         else:
-            whole_from_parts(folder, staged, max_shard_size)
-        manifest.write_manifest(staged)
+            _write_whole(folder, staged, max_shard_size)
     return final
 
 
-def _new_folder(folder: Path, target: StrPath, *, force: bool, weights: bool = True) -> tuple[Path, bool]:
-    """Return the folder to write, and whether it is a checkpoint; the one to read is intact."""
-    final, state = Path(target), folder / TRAINER_STATE_NAME
-    resumable = state.is_file()
-    require_intact(folder, training_state=resumable, weights=weights)
-    if resumable:
-        final = _folder_named(final, int(json.loads(state.read_text("utf-8"))["global_step"]))
+# --- the folder to write
+
+
+@contextmanager
+def _new_folder(final: Path, force: bool) -> Iterator[Path]:
+    """Yield an empty folder that gets a manifest and its final name at the end."""
     _require_free(final, force)
-    return final, resumable
+    with staging.staged_folder(final) as staged:
+        yield staged
+        manifest.write_manifest(staged)
 
 
-def _copy_others(folder: Path, staged: Path, but: Collection[str] = ("_manifest.json",)) -> None:
+def _require_free(final: Path, force: bool) -> None:
+    require_local(final, "target")
+    if os.path.lexists(final) and not force:
+        raise FileExistsError(f"{final} is there already; pass --force (force=True) to replace it")
+
+
+def _is_checkpoint(folder: Path) -> bool:
+    return (folder / TRAINER_STATE_NAME).is_file()
+
+
+def _folder_for(folder: Path, target: Path, *, weights: bool = True) -> Path:
+    """Return the folder to write, if the one to read is intact."""
+    is_checkpoint = _is_checkpoint(folder)
+    require_intact(folder, training_state=is_checkpoint, weights=weights)
+    if not is_checkpoint:
+        return target
+    state = json.loads((folder / TRAINER_STATE_NAME).read_text("utf-8"))
+    return _folder_named(target, int(state["global_step"]))
+
+
+def _folder_named(target: Path, step: int) -> Path:
+    name = f"{PREFIX_CHECKPOINT_DIR}-{step}"
+    if not re.fullmatch(rf"{PREFIX_CHECKPOINT_DIR}-[0-9]+", target.name):
+        return target / name
+    if target.name != name:
+        raise ValueError(f"{target} is named after another step: the checkpoint is of step {step}, so call it {name}")
+    return target
+
+
+def _copy_others(folder: Path, staged: Path, but: Collection[str] = ()) -> None:
     """Copy all files except weights and some others: position, generators, schedule, tokenizers."""
     adapters = adapter_folders(folder)
     for path in sorted(folder.iterdir()):
         if path.name in adapters:
             shutil.copytree(path, staged / path.name)
-        elif path.is_file() and path.name not in but and not re.match(_WEIGHTS, path.name):
+        elif path.is_file() and path.name not in (*but, manifest.MANIFEST_NAME) and not re.match(_WEIGHTS, path.name):
             shutil.copyfile(path, staged / path.name)
+
+
+# --- files of Lightning
+
+
+def _without_numpy(leaf: Any) -> Any:
+    """Return an array as a tensor and a number of NumPy as Python's: Lightning reads no others."""
+    if isinstance(leaf, np.generic):
+        return leaf.item()
+    return torch.from_numpy(leaf.copy()) if isinstance(leaf, np.ndarray) else leaf
+
+
+# --- states of DeepSpeed
 
 
 def _whole_weights(states: ZeroStates | ReplicatedStates, dtype: str | None) -> dict[str, torch.Tensor]:
@@ -284,44 +313,105 @@ def _scaler_state(states: ZeroStates | ReplicatedStates) -> dict[str, Any] | Non
         raise ValueError(f"{states.folder} does not say how losses were scaled ({error!r})") from error
 
 
-def _lightning_checkpoint(file: StrPath) -> dict[str, Any]:
-    checkpoint = load_torch(file)
-    if not isinstance(checkpoint, dict) or not {"state_dict", "global_step", "loops"} <= checkpoint.keys():
-        found = ", ".join(map(str, checkpoint))[:100] if isinstance(checkpoint, dict) else type(checkpoint).__name__
-        raise ValueError(f"{file} is no checkpoint of lightning.Trainer: it holds {found}")
-    return checkpoint
+# --- parts of processes
 
 
-def _folder_named(target: Path, step: int) -> Path:
-    name = f"{PREFIX_CHECKPOINT_DIR}-{step}"
-    if not re.fullmatch(rf"{PREFIX_CHECKPOINT_DIR}-[0-9]+", target.name):
-        return target / name
-    if target.name != name:
-        raise ValueError(f"{target} is named after another step: the checkpoint is of step {step}, so call it {name}")
-    return target
+def _write_whole(folder: Path, staged: Path, max_shard_size: int | str) -> None:
+    """Write weights as safetensors, and the state of the optimizer if there is one, from the parts of processes.
+
+    Args:
+        folder: the checkpoint in parts.
+        staged: the folder to write into.
+        max_shard_size: largest size of a file, in bytes or as "5GB", and so of the weights in memory at a time.
+    """
+    sizes = describe_model_parts(folder)
+    split = split_torch_state_dict_into_shards(sizes, max_shard_size=max_shard_size)
+    with weights_written_to(staged):
+        for file, names in split.filename_to_tensors.items():
+            save_file(read_model_parts(folder, names), staged / file, {"format": "pt"})
+    if split.is_sharded:
+        index = {"metadata": split.metadata, "weight_map": split.tensor_to_filename}
+        (staged / SAFE_WEIGHTS_INDEX_NAME).write_text(json.dumps(index, indent=2), encoding="utf-8")
+    if has_optimizer_parts(folder):
+        with tempfile.TemporaryDirectory(dir=staged.parent, ignore_cleanup_errors=True) as scratch:
+            state = _whole_optimizer(folder / OPTIMIZER_PARTS_NAME, Path(scratch))
+            save_torch(state, staged / OPTIMIZER_NAME)
 
 
-def _require_free(final: Path, force: bool) -> None:
-    require_local(final, "target")
-    if os.path.lexists(final) and not force:
-        raise FileExistsError(f"{final} is there already; pass --force (force=True) to replace it")
+def _write_part(folder: Path, staged: Path) -> None:
+    """Write the weights of a folder as the part of one process, which any number of processes can read.
+
+    Raises:
+        ValueError: they are in a pickled file, which cannot be read tensor by tensor.
+    """
+    files, aliases = whole_files(folder)
+    if files[0].suffix != ".safetensors":
+        raise ValueError(f"{files[0]} cannot be read tensor by tensor: save the weights as safetensors first.")
+    places: dict[str, tuple[Path, str]] = {}
+    described: dict[str, torch.Tensor] = {}
+    for file in files:
+        with safe_open(file, framework="pt") as opened:
+            for name in opened.keys():  # noqa: SIM118 - it is no mapping
+                places[name], described[name] = (file, name), opened.get_tensor(name).to("meta")
+    for alias, saved in aliases.items():
+        if saved in places:
+            places[alias], described[alias] = places[saved], described[saved]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled", category=UserWarning)
+        writer = FileSystemWriter(staged / MODEL_PARTS_NAME, thread_count=1)
+        save({"model": described}, storage_writer=writer, planner=_ReadingPlanner(places), no_dist=True)
 
 
-def _write_file(checkpoint: dict[str, Any], final: Path) -> None:
-    """Write under a temporary name, then rename."""
-    final.parent.mkdir(parents=True, exist_ok=True)
-    beside = final.with_name(f".{final.name}.partial-{process_token()}")
-    try:
-        save_torch(checkpoint, beside)
-        disk.sync_path(beside)
-        os.replace(beside, final)
-    finally:
-        disk.delete(beside)
-    disk.sync_path(final.parent)
+class _ReadingPlanner(DefaultSavePlanner):
+    """As torch's planner, but each tensor is read when it is written.
+
+    Args:
+        places: file of safetensors, and name in it, of each tensor.
+    """
+
+    def __init__(self, places: dict[str, tuple[Path, str]]) -> None:
+        super().__init__()
+        self.places = places
+
+    def lookup_object(self, index: Any) -> Any:
+        """Return a tensor of the state."""
+        file, name = self.places[index.fqn.removeprefix("model.")]
+        with safe_open(file, framework="pt") as opened:
+            return opened.get_tensor(name)
 
 
-def _without_numpy(leaf: Any) -> Any:
-    """Return an array as a tensor and a number of NumPy as Python's: Lightning reads no others."""
-    if isinstance(leaf, np.generic):
-        return leaf.item()
-    return torch.from_numpy(leaf.copy()) if isinstance(leaf, np.ndarray) else leaf
+def _whole_optimizer(path: Path, scratch: Path) -> dict[str, Any]:
+    """Return the state of an optimizer with numbers in the place of the names of its parameters.
+
+    Raises:
+        ValueError: there are states of parameters that its groups do not name.
+    """
+    table = read_table(path).state_dict_metadata
+    state = {name: _empty(kind, scratch) if hasattr(kind, "size") else None for name, kind in table.items()}
+    read_parts(state, path)
+    groups: dict[int, dict[str, Any]] = {}
+    states: dict[str, dict[str, Any]] = {}
+    for name, value in state.items():
+        if name.startswith(_GROUPS):
+            number, _, key = name.removeprefix(_GROUPS).partition(".")
+            groups.setdefault(int(number), {})[key] = value
+        else:
+            parameter, _, key = name.removeprefix(_STATE).rpartition(".")
+            states.setdefault(parameter, {})[key] = value
+    ordered = [groups[number] for number in sorted(groups)]
+    names = [name for group in ordered for name in group["params"]]
+    if unknown := states.keys() - set(names):
+        raise ValueError(f"{path} has states of {', '.join(sorted(unknown)[:3])}, which no group of parameters names.")
+    numbers = {name: number for number, name in enumerate(names)}
+    for group in ordered:
+        group["params"] = [numbers[name] for name in group["params"]]
+    return {"state": {numbers[name]: value for name, value in states.items()}, "param_groups": ordered}
+
+
+def _empty(kind: Any, scratch: Path) -> torch.Tensor:
+    """Return a tensor to be filled, a large one in the memory of a file."""
+    dtype, count = kind.properties.dtype, math.prod(kind.size)
+    if count * dtype.itemsize < _LARGE:
+        return torch.empty(kind.size, dtype=dtype, device="cpu")
+    file = scratch / str(len(list(scratch.iterdir())))
+    return torch.from_file(str(file), shared=True, size=count, dtype=dtype).view(kind.size)

@@ -25,7 +25,7 @@ from lightrainer.lightning_modules.checkpoints import (
     read_weights,
     sharded_files,
 )
-from lightrainer.lightning_modules.checkpoints.conversion import convert, file_to_folder
+from lightrainer.lightning_modules.checkpoints.conversion import convert
 from lightrainer.lightning_modules.internals import lightning_internals
 from lightrainer.lightning_modules.internals.lightning_import import Trainer as LightningTrainer
 
@@ -71,7 +71,7 @@ def write_whole_checkpoint(folder: Path) -> Path:
     made.train()
     checkpoint = folder / "out" / "checkpoint-2"
     convert(checkpoint, folder / "file.ckpt")
-    again = file_to_folder(folder / "file.ckpt", folder / "again")
+    again = convert(folder / "file.ckpt", folder / "again")
     with_parts(made.model, made.optimizer, checkpoint)
     (again / "lightning_state.pt").rename(checkpoint / "lightning_state.pt")
     (checkpoint / "_manifest.json").unlink()  # which would tell what is missing

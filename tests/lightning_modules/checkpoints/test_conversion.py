@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from lightrainer.lightning_modules.checkpoints import read_weights, save_torch, save_weights
-from lightrainer.lightning_modules.checkpoints.conversion import convert, file_to_folder, folder_to_file
+from lightrainer.lightning_modules.checkpoints.conversion import convert
 from lightrainer.lightning_modules.internals.loop_states import loops_at
 
 
@@ -73,7 +73,7 @@ def test_another_prefix(tmp_path):
     with pytest.raises(ValueError, match=r"no weight's name begins with 'model\.': the names are net\.a, net\.b"):
         convert(file, tmp_path / "out")
     assert set(read_weights(convert(file, tmp_path / "out", prefix="net."))) == {"a", "b"}
-    back = folder_to_file(tmp_path / "out" / "checkpoint-6", tmp_path / "b.ckpt", prefix="net.")
+    back = convert(tmp_path / "out" / "checkpoint-6", tmp_path / "b.ckpt", prefix="net.")
     assert set(torch.load(back, weights_only=True)["state_dict"]) == {"net.a", "net.b"}
 
 
@@ -88,7 +88,7 @@ def test_other_files(tmp_path):
 def test_what_is_damaged(file, folder, tmp_path):
     file.write_bytes(file.read_bytes()[:-100])
     with pytest.raises(ValueError, match=r"last\.ckpt is damaged"):
-        file_to_folder(file, tmp_path / "out")
+        convert(file, tmp_path / "out")
     (folder / "trainer_state.json").unlink()
     with pytest.raises(ValueError, match=r"trainer_state\.json is missing"):
         convert(folder, tmp_path / "b.ckpt")

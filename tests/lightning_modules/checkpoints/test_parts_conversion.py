@@ -95,7 +95,7 @@ def test_what_cannot_be_converted_leaves_nothing(parts, tmp_path):
 
 MEASURED = """
 import resource, sys
-from lightrainer.lightning_modules.checkpoints import conversion, parts_conversion
+from lightrainer.lightning_modules.checkpoints import conversion
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 before, (whole, parts, again) = peak(), sys.argv[1:]
