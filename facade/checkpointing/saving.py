@@ -278,25 +278,34 @@ class CheckpointSaver:
     def _staged(self, final: Path, run_dir: str, later: bool) -> Iterator[tuple[Path, checkpoints.DiskErrorConsensus]]:
         """Yield the staging folder, the same on all processes; the saving process begins and commits it."""
         args = self.host.args
+        strategy = self.host._strategy
         owner = from_first_process(checkpoints.process_token(), args.world_size)
         folder = checkpoints.staging_path(final, owner)
         together = checkpoints.DiskErrorConsensus(final, args.world_size)
         undo = partial(checkpoints.abort, folder)
-        has_other_machines = args.world_size > args.local_world_size
-        sends_states = has_other_machines and not args.save_on_each_node
-        size, copies = self.bytes_to_save(), None
-        has_parts = later and self.host._strategy.saves_parts(checkpoint=True)
-        if has_parts or final == self._begun:  # parts of two checkpoints share process groups, two of one step a folder
+        size = self.bytes_to_save()
+        has_parts = later and strategy.saves_parts(checkpoint=True)
+
+        # Parts of two checkpoints share process groups, and two checkpoints of one step a folder.
+        if has_parts or final == self._begun:
             with self._full_disk_warns():
                 self.background.wait()
         if has_parts:
             self.background.parts.begin()
         self._begun = final
+
+        # Memory for copies, or nothing left to write before the files are written at once.
+        copies = None
         is_tight = args.should_save and self._make_room(run_dir, size)
         if not later:
             self.finish_writing()
         elif args.should_save:
             copies = self.background.copies()
+
+        # Processes of other machines may not see the folder: the first process writes their states.
+        has_other_machines = args.world_size > args.local_world_size
+        sends_states = has_other_machines and not args.save_on_each_node
+
         try:
             with together.part():
                 if is_tight:
@@ -306,11 +315,14 @@ class CheckpointSaver:
             together.agree()
             if has_other_machines:
                 self._require_one_disk(folder, final)
+
             parts = self.background.parts if has_parts else None
-            self._files = files = CheckpointFiles(copies, parts, sends=sends_states and not args.should_save)
+            files = CheckpointFiles(copies, parts, sends=sends_states and not args.should_save)
+            self._files = files
             self._staging = str(folder)
             yield folder, together
             together.agree()
+
             sent = gather_objects(files.contents) if sends_states else []
             with together.part():
                 if args.should_save:
@@ -332,7 +344,8 @@ class CheckpointSaver:
                 undo()
             raise
         finally:
-            self._files, self._staging = CheckpointFiles(), None
+            self._files = CheckpointFiles()
+            self._staging = None
 
     def _require_one_disk(self, folder: Path, final: Path) -> None:
         """Refuse parts of processes on several disks, which no process could read together."""
