@@ -142,5 +142,6 @@ def _write_file_for_torchrun(error: BaseException) -> None:
     def fail() -> None:
         raise error
 
-    with contextlib.suppress(type(error)):
+    # The folder of the file is torchrun's, and may be gone with it.
+    with contextlib.suppress(type(error), OSError):
         fail()
