@@ -55,7 +55,7 @@ _MAY_DIFFER = {
 }
 """Arguments that concern one rank alone, or that only one rank reads."""
 
-_REMEDY = "Start all of them with the same script, arguments and data, or they would wait for each other for ever."
+_REMEDY = "Start all of them with the same script, arguments and data, otherwise they deadlock."
 _KINDS = (bool, int, float, str, type(None))
 
 

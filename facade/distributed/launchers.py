@@ -42,7 +42,7 @@ class Launch:
     variables: tuple[str, ...] = field(default=TORCHRUN, compare=False, repr=False)
 
     def check(self) -> None:
-        """Check the ranges: other ranks would wait in vain for a process with a wrong rank.
+        """Check the ranges: other ranks would wait for a process with a wrong rank until the timeout.
 
         Raises:
             RuntimeError: A number is out of range.
@@ -76,7 +76,7 @@ def find_launch() -> Launch | None:
     same SLURM rank in all processes of a machine.
 
     Raises:
-        RuntimeError: A variable is no number, or is out of range.
+        RuntimeError: A variable is not a number, or is out of range.
     """
     without_local = functools.partial(_mpi, needed=2)
     for look in (_variables, _lsf, _mpi, _slurm, without_local, _lightning, _mpi4py, _variables_without_rank):
@@ -246,11 +246,11 @@ def port_in(variable: str) -> int:
     """Return the port in an environment variable that is set.
 
     Raises:
-        RuntimeError: It is no port.
+        RuntimeError: It is not a valid port.
     """
     port = number_in(variable, 0)
     if not 1 <= port <= 65535:
-        raise RuntimeError(f"The environment variable {variable} is {os.environ.get(variable)!r}, which is no port.")
+        raise RuntimeError(f"The environment variable {variable} is not a valid port: {os.environ.get(variable)!r}.")
     return port
 
 

@@ -112,7 +112,7 @@ _looked_up: dict[int, Launch | None] = {}
 
 
 def launched_world_size() -> int:
-    """Return the launcher's number of processes, read anew; 1 without a launcher."""
+    """Return the launcher's number of processes, read again; 1 without a launcher."""
     if os.getpid() in _joined:  # joining has set the variables of torchrun
         return number_in("WORLD_SIZE", 1)
     launch = _looked_up[os.getpid()] = find_launch()
@@ -140,13 +140,13 @@ def join_others(
     """Join the process group of a launcher; do nothing in a single process.
 
     Args:
-        use_cpu: see `current_process`.
-        ddp_backend: see there.
-        ddp_timeout: see there.
-        configured: see there.
+        use_cpu: Compute on the CPU even if there is an accelerator.
+        ddp_backend: Backend of the process group; by default "nccl" on CUDA, "gloo" on the CPU.
+        ddp_timeout: Seconds after which a collective call that never completes fails.
+        configured: Use the state of `accelerate`, with its device, if the script has set one up.
 
     Raises:
-        RuntimeError: see there; or this is a fork of a process that has joined.
+        RuntimeError: Variables of the launcher are missing; or this is a fork of a process that has joined.
         ValueError: The backend is not available.
     """
     launched = launched_world_size() > 1
@@ -317,12 +317,19 @@ def _warn_of_unused_xpu() -> None:
 @lru_cache(maxsize=1)
 def _warn_of_idle_gpus(count: int) -> None:
     if count > 1:
-        more = f"To use all start the script with torchrun --nproc_per_node={count}; or set CUDA_VISIBLE_DEVICES."
-        logger.warning("%s GPUs are visible, one of them is used. %s", count, more)
+        logger.warning(
+            "%s GPUs are visible, but only one is used. To use all, start the script with torchrun "
+            "--nproc_per_node=%s; or set CUDA_VISIBLE_DEVICES.",
+            count,
+            count,
+        )
 
 
 @lru_cache(maxsize=1)
 def _warn_of_idle_tasks(count: int) -> None:
     if count > 1:
-        one = "but this is its script, so it trains in one process. Put srun before the command, or use torchrun."
-        logger.warning("The job has %s tasks (SLURM_NTASKS), %s", count, one)
+        logger.warning(
+            "The job has %s tasks (SLURM_NTASKS), but this is the batch script itself, so only one process trains. Put "
+            "srun before the command, or use torchrun.",
+            count,
+        )

@@ -44,15 +44,18 @@ def prepared(launch: Launch, timeout: float) -> tuple[Launch, Any]:
         RuntimeError: rank or address are missing, or this process has inherited its rank from one that has joined.
     """
     if launch.rank is None:
-        wrong = f"WORLD_SIZE={launch.world_size} is set, but RANK is not"
-        raise RuntimeError(f"{wrong}. Start the script with torchrun, or unset WORLD_SIZE to train in one process.")
+        raise RuntimeError(
+            f"WORLD_SIZE={launch.world_size} is set, but RANK is not. Start the script with torchrun, or unset "
+            "WORLD_SIZE to train in one process."
+        )
     _look_up_address(launch)
     refuse_inherited_place(launch)
     launch, store = _look_up_place(launch, timeout)
     _use_one_thread_in_forks()
-    known = {"RANK": launch.rank, "WORLD_SIZE": launch.world_size}
-    known |= {"LOCAL_RANK": launch.local_rank, "LOCAL_WORLD_SIZE": launch.local_world_size}
-    os.environ.update({name: str(value) for name, value in known.items()})
+    os.environ["RANK"] = str(launch.rank)
+    os.environ["WORLD_SIZE"] = str(launch.world_size)
+    os.environ["LOCAL_RANK"] = str(launch.local_rank)
+    os.environ["LOCAL_WORLD_SIZE"] = str(launch.local_world_size)
     return launch, store
 
 
@@ -69,12 +72,21 @@ def join(launch: Launch, store: Any, backend: str, timeout: float) -> None:
     # the group is made, it would keep the group and its threads alive beyond `leave`.
     import torch.distributed.nn.functional  # noqa: F401 - for its effect
 
-    known = [name for name in ("nccl", "gloo", "mpi", "xccl") if dist.is_backend_available(name)]
-    if backend in ("nccl", "gloo", "mpi", "xccl") and backend not in known:  # torch checks those of plugins
-        raise ValueError(f"ddp_backend={backend!r} is not there: this torch.distributed has {', '.join(known)}.")
-    given = {} if store is None else {"store": store, "rank": launch.rank, "world_size": launch.world_size}
+    # torch checks the backends of plugins itself.
+    own_backends = ("nccl", "gloo", "mpi", "xccl")
+    available = [name for name in own_backends if dist.is_backend_available(name)]
+    if backend in own_backends and backend not in available:
+        raise ValueError(
+            f"ddp_backend={backend!r} is not available: this build of torch.distributed supports "
+            f"{', '.join(available)}."
+        )
+
+    # Without a store torch reads the variables of torchrun.
+    place: dict[str, Any] = {}
+    if store is not None:
+        place = {"store": store, "rank": launch.rank, "world_size": launch.world_size}
     with _explained_timeout(launch, timeout):
-        dist.init_process_group(backend, timeout=timedelta(seconds=timeout), **given)
+        dist.init_process_group(backend, timeout=timedelta(seconds=timeout), **place)
     os.environ[_MARK] = f"{os.getpid()} {_place(launch)}"
     # A gloo group whose threads outlive Python may end with "terminate called without an active exception".
     atexit.register(leave)
@@ -104,11 +116,11 @@ def warn_of_other_group(backend: str | None, asked: str | None, timeout: float) 
         asked: the argument `ddp_backend`.
         timeout: the argument `ddp_timeout`, in seconds.
     """
-    said = "%s=%s has no effect: the process group was made before. Make the training arguments first."
+    message = "%s=%s has no effect: the process group was made before. Make the training arguments first."
     if asked not in (None, backend):
-        logger.warning(said, "ddp_backend", asked)
+        logger.warning(message, "ddp_backend", asked)
     if timeout != 1800:
-        logger.warning(said, "ddp_timeout", timeout)
+        logger.warning(message, "ddp_timeout", timeout)
 
 
 def leave() -> None:
@@ -153,8 +165,10 @@ def _look_up_address(launch: Launch) -> None:
         os.environ.setdefault("MASTER_PORT", str(port))
     os.environ.setdefault("MASTER_PORT", str(port_of_job()))
     if not os.environ.get("MASTER_ADDR"):
-        started = f"{launch.launcher} started {launch.world_size} processes on several machines without an address"
-        raise RuntimeError(f"{started}. Set MASTER_ADDR to the machine of the first one, or install mpi4py.")
+        raise RuntimeError(
+            f"{launch.launcher} started {launch.world_size} processes on several machines without an address. Set "
+            "MASTER_ADDR to the machine of the first one, or install mpi4py."
+        )
 
 
 def _launcher_with_address(launch: Launch) -> str | None:
@@ -213,9 +227,11 @@ def refuse_inherited_place(launch: Launch) -> None:
     inherited = bool(pid) and int(pid) != os.getpid() and place == _place(launch)
     if not inherited and not _is_spawned_under_torchrun():
         return
-    place = f"(RANK={launch.rank}, WORLD_SIZE={launch.world_size})"
-    inherits = f"This process was started by one of {launch.launcher}, and has inherited its place {place}"
-    raise RuntimeError(f"{inherits}. Use torchrun or multiprocessing, not both, or unset WORLD_SIZE and RANK in it.")
+    raise RuntimeError(
+        f"This process was started by one of {launch.launcher}, and has inherited its place (RANK={launch.rank}, "
+        f"WORLD_SIZE={launch.world_size}). Use torchrun or multiprocessing, not both, or unset WORLD_SIZE and RANK in "
+        "it."
+    )
 
 
 def _use_one_thread_in_forks() -> None:

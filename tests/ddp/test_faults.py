@@ -137,7 +137,7 @@ DIFFERENT = {
     "eval_strategy": "eval_strategy: 'no' in process 0, 'steps' in process 1",
     "lr_scheduler_kwargs": "lr_scheduler_kwargs: {} in process 0, {'num_cycles': 2} in process 1",
     "shape": "parameter layer.weight: 3 x 8 of float32 in process 0, 4 x 8 of float32 in process 1",
-    "names": "parameter renamed.weight: not there in process 0, 3 x 8 of float32 in process 1",
+    "names": "parameter renamed.weight: missing in process 0, 3 x 8 of float32 in process 1",
     "frozen": "parameter layer.bias: 3 of float32 in process 0, 3 of float32, frozen in process 1",
     "length": "length of train_dataset: 32 in process 0, 30 in process 1",
     "uneven_batches": (

@@ -28,16 +28,21 @@ def require_same(facts: Mapping[str, str], remedy: str) -> None:
     """
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
         return
+
+    # Exchange a digest.
     text = json.dumps(sorted(facts.items()))
     digest = torch.tensor(list(hashlib.sha256(text.encode()).digest()), dtype=torch.uint8, device=transport_device())
     digests = [torch.empty_like(digest) for _ in range(dist.get_world_size())]
     dist.all_gather(digests, digest)
-    if all(torch.equal(one, digests[0]) for one in digests[1:]):
+    if all(torch.equal(other, digests[0]) for other in digests[1:]):
         return
+
+    # They differ: exchange the settings themselves.
     lines = differences(gather_objects(dict(facts)))
-    more = [f"- and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
-    listed = "\n".join([*lines[:_SHOWN], *more])
-    raise ValueError(f"The processes do not have the same settings:\n{listed}\n{remedy}")
+    shown = lines[:_SHOWN]
+    if len(lines) > _SHOWN:
+        shown.append(f"- and {len(lines) - _SHOWN} more")
+    raise ValueError("\n".join(["The processes do not have the same settings:", *shown, remedy]))
 
 
 def differences(gathered: list[dict[str, str]]) -> list[str]:
@@ -46,23 +51,33 @@ def differences(gathered: list[dict[str, str]]) -> list[str]:
     Args:
         gathered: the facts of each process, by rank.
     """
-    names = dict.fromkeys(name for facts in gathered for name in facts)
-    return [line for name in names if (line := _difference(name, gathered))]
+    names: dict[str, None] = {}
+    for facts in gathered:
+        names.update(dict.fromkeys(facts))
+
+    lines = []
+    for name in names:
+        ranks = _ranks_by_value(name, gathered)
+        if len(ranks) > 1:
+            # The value of the majority comes first, so that the deviating one is easy to see.
+            ordered = sorted(ranks.items(), key=lambda item: (-len(item[1]), item[1]))
+            values = [f"{value[:200]} in {_name(with_value)}" for value, with_value in ordered]
+            lines.append(f"- {name}: {', '.join(values)}")
+    return lines
 
 
-def _difference(name: str, gathered: list[dict[str, str]]) -> str | None:
+def _ranks_by_value(name: str, gathered: list[dict[str, str]]) -> dict[str, list[int]]:
     ranks: dict[str, list[int]] = {}
     for rank, facts in enumerate(gathered):
-        ranks.setdefault(facts.get(name, "not there"), []).append(rank)
-    if len(ranks) == 1:
-        return None
-    # The value of the majority comes first, so that the deviating one is easy to see.
-    ordered = sorted(ranks.items(), key=lambda item: (-len(item[1]), item[1]))
-    return f"- {name}: " + ", ".join(f"{value[:200]} in {_named(who)}" for value, who in ordered)
+        ranks.setdefault(facts.get(name, "missing"), []).append(rank)
+    return ranks
 
 
-def _named(ranks: list[int]) -> str:
+def _name(ranks: list[int]) -> str:
+    """Return the processes of these ranks as text, the first six by number."""
     if len(ranks) == 1:
         return f"process {ranks[0]}"
     shown = ", ".join(map(str, ranks[:6]))
-    return f"processes {shown}" + (f" and {len(ranks) - 6} more" if len(ranks) > 6 else "")
+    if len(ranks) > 6:
+        shown += f" and {len(ranks) - 6} more"
+    return f"processes {shown}"

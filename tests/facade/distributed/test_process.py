@@ -72,7 +72,7 @@ OUT_OF_RANGE = [
     ({"SLURM_NTASKS": "2", "SLURM_PROCID": "2", **SLURM}, "SLURM_PROCID is 2.*SLURM_NTASKS=2"),
     ({"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "3"}, "OMPI_COMM_WORLD_RANK is 3"),
     ({"WORLD_SIZE": "2", "RANK": "0", "MASTER_PORT": "abc"}, "MASTER_PORT is 'abc', which is not a whole number"),
-    ({"WORLD_SIZE": "2", "RANK": "1", "MASTER_PORT": "65536"}, "MASTER_PORT is '65536', which is no port"),
+    ({"WORLD_SIZE": "2", "RANK": "1", "MASTER_PORT": "65536"}, "MASTER_PORT is not a valid port: '65536'"),
     ({"WORLD_SIZE": "2", "RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": ""}, "Set MASTER_ADDR"),
 ]
 

@@ -7,5 +7,5 @@ def test_differences_are_listed_with_their_ranks():
     facts = [{"a": "1", "b": "x"}, {"a": "2", "b": "x"}, {"a": "2", "b": "x", "c": "new"}]
     assert differences(facts) == [
         "- a: 2 in processes 1, 2, 1 in process 0",
-        "- c: not there in processes 0, 1, new in process 2",
+        "- c: missing in processes 0, 1, new in process 2",
     ]
