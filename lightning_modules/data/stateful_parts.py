@@ -26,6 +26,9 @@ _log = logging.getLogger(__name__)
 _WRAPPED = ("data_collator", "dataset", "datasets")
 """Attributes that hold the collator or the datasets that a part wraps, as in `torch.utils.data.Subset`."""
 
+_LONGEST_PATH = 8
+"""Names from a part to one that it wraps; longer paths are those of objects that refer to each other."""
+
 _SAVED_ELSEWHERE = (DataLoader, DistributedSampler, IterableDataset, nn.Module)
 """Classes whose `state_dict` is a position, which loaders restore in their own way, or weights."""
 
@@ -123,14 +126,15 @@ def restore_parts(states: list[dict[str, Any]] | None, *parts: Any) -> None:
         path = [step[1] if isinstance(step, list) else step for step in stored["path"]]
         part = parts[stored["root"]]
         owner = dict(_with_wrapped(part)).get(tuple(path[:-1]))
-        if not _is_restored(owner, path[-1], stored):
+        if not _restore(owner, path[-1], stored):
             _warn_of_lost(".".join(map(str, [type(part).__name__, *path])))
 
 
 def _with_wrapped(part: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Any]]:
     """Yield a part and those that it wraps, each after the names of the attributes that lead to it."""
     yield path, part
-    if isinstance(part, DataLoader):  # its parts are saved for themselves
+    # The parts of a loader are saved for themselves.
+    if isinstance(part, DataLoader) or len(path) >= _LONGEST_PATH:
         return
 
     attributes = getattr(part, "__dict__", {})
@@ -161,7 +165,7 @@ def _state_dict_of(owner: Any) -> dict[str, Any] | None:
     return copy.deepcopy(state)
 
 
-def _is_restored(owner: Any, name: str, stored: dict[str, Any]) -> bool:
+def _restore(owner: Any, name: str, stored: dict[str, Any]) -> bool:
     """Restore one state, if its owner still has a counterpart for it; return whether it has."""
     if name == "state_dict" and _has_state(owner):
         owner.load_state_dict(copy.deepcopy(stored["state"]))

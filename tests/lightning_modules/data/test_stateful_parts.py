@@ -126,6 +126,15 @@ def test_part_states_does_not_search():
     assert part_states(*holders, lambda: generator) == []
 
 
+def test_part_states_of_parts_that_refer_to_each_other():
+    collator = Part(generator=seeded())
+    collator.dataset = Part(data_collator=collator)
+    states = part_states(collator)
+    torch.rand(2, generator=collator.generator)
+    restore_parts(states, collator)
+    assert torch.equal(collator.generator.get_state(), seeded().get_state())
+
+
 class Unplain(Stateful):
     def state_dict(self):
         return {"position": object()}
