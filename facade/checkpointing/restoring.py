@@ -132,7 +132,6 @@ class CheckpointRestorer:
         folder = str(self.host.args.output_dir)
         if not os.path.isdir(folder):
             return None
-        checkpoints.restore_replaced(folder)
         return checkpoints.last_intact_checkpoint(
             folder, wanted=lambda path: _step_of(path) <= up_to and wanted(path), weights=weights
         )

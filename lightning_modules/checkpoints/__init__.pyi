@@ -35,7 +35,6 @@ from .staging import final_path as final_path
 from .staging import process_token as process_token
 from .staging import remove_leftovers as remove_leftovers
 from .staging import require_visible as require_visible
-from .staging import restore_replaced as restore_replaced
 from .staging import staged_folder as staged_folder
 from .staging import staging_path as staging_path
 from .verify import load_torch as load_torch

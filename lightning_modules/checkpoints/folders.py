@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ..common.file_names import PREFIX_CHECKPOINT_DIR
 from ..common.local_paths import StrPath
-from .staging import discard
+from .staging import discard, restore_replaced
 from .verify import problems
 
 _log = logging.getLogger(__name__)
@@ -51,6 +51,8 @@ def last_intact_checkpoint(
 ) -> str | None:
     """As `get_last_checkpoint`, but skips damaged ones, each with a warning that says what is wrong.
 
+    Folders whose process was killed while it replaced them get their names back first.
+
     Args:
         folder: the folder that holds the checkpoints.
         training_state: as for `problems`.
@@ -63,6 +65,7 @@ def last_intact_checkpoint(
     Raises:
         FileNotFoundError: there is no such folder.
     """
+    restore_replaced(folder)
     for checkpoint in reversed(list_checkpoints(folder)):
         if wanted is not None and not wanted(checkpoint):
             continue
