@@ -7,6 +7,7 @@ it has. Classes that rename weights on saving read their files themselves.
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -286,11 +287,26 @@ def _weight_stamps(folder: Path) -> dict[Path, tuple[int, int]]:
 def _save_state_dict(state_dict: Mapping[str, Any], folder: Path, max_shard_size: int | str) -> None:
     tensors, aliases = without_sharing(state_dict)
     if _fits(tensors, max_shard_size):
-        save_file(tensors, folder / SAFE_WEIGHTS_NAME, {"format": "pt", **aliases})
+        path = folder / SAFE_WEIGHTS_NAME
+        save_file(tensors, path, {"format": "pt", **aliases})
+        if aliases:
+            _sort_metadata(path)
         return
     from huggingface_hub import save_torch_state_dict
 
     save_torch_state_dict(tensors, folder, max_shard_size=max_shard_size, metadata=aliases)
+
+
+def _sort_metadata(path: Path) -> None:
+    """Sort the metadata of a file of safetensors, which the library writes in any order: equal weights, equal files."""
+    with path.open("r+b") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(size))
+        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+        if len(text) <= size:
+            file.seek(8)
+            file.write(text.ljust(size))
 
 
 def _fits(tensors: Mapping[str, Tensor], limit: int | str) -> bool:

@@ -69,8 +69,8 @@ class CheckpointFiles:
         if self.sends:
             self.contents[Path(path).name] = torch_bytes(values)
             return
-        copied = values if self.copies is None else self.copies.of(values)
-        self._write(partial(save_torch, copied, path))
+        written = map_nested(_without_rest, values) if self.copies is None else self.copies.of(values)
+        self._write(partial(save_torch, written, path))
 
     def raw(self, content: bytes, path: StrPath) -> None:
         """Write bytes to a file."""
@@ -95,6 +95,14 @@ class CheckpointFiles:
             job()
         else:
             self._jobs.append(job)
+
+
+def _without_rest(leaf: Any) -> Any:
+    """Return a tensor that is a part of a larger memory as a copy, since `torch.save` writes all of the memory."""
+    is_strided = type(leaf) is torch.Tensor and leaf.layout is torch.strided and not leaf.is_meta
+    if is_strided and leaf.untyped_storage().nbytes() != leaf.nbytes:
+        return leaf.clone()
+    return leaf
 
 
 def _write_bytes(content: bytes, path: StrPath) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from huggingface_hub import PyTorchModelHubMixin
+from safetensors.torch import load_file
 from torch import nn
 
 from lightrainer.lightning_modules.checkpoints import BackgroundWriter, CheckpointFiles, load_torch, writing
@@ -82,6 +83,22 @@ def test_the_same_files_come_later(tmp_path):
     left, right = (load_torch(tmp_path / name / "optimizer.pt") for name in ("now", "later"))
     assert left["param_groups"] == right["param_groups"]
     assert all(torch.equal(left["state"][0][key], right["state"][0][key]) for key in left["state"][0])
+
+
+def test_equal_states_give_equal_files(tmp_path):
+    """Tied weights have names in the header, and a part of a memory is no larger than it is."""
+    model = Tied()
+    found = []
+    for number in range(8):
+        files = CheckpointFiles()
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        files.weights(model, folder)
+        files.tensors({"part": torch.arange(1000.0)[:5]}, folder / "optimizer.pt")
+        found.append(contents(folder))
+    assert all(other == found[0] for other in found)
+    assert load_file(tmp_path / "0" / "model.safetensors").keys() == {"embedding.weight", "flags"}
+    assert len(found[0]["optimizer.pt"]) < 4000
 
 
 def test_a_model_that_takes_no_copies_is_saved_at_once(tmp_path):
