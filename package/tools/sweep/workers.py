@@ -356,7 +356,7 @@ class Sweep:
             print(f"  {what}: {path}")
         for name, value in run.hyperparameters.items():
             print(f"  {name} = {value}")
-        print(f"  train it again: {trial.user_attrs.get(retries.COMMAND, 'unknown')}")
+        print(f"  once more: {trial.user_attrs.get(retries.COMMAND, 'unknown')}")
 
     def _warn_of_equal_values(self, trials: Sequence[FrozenTrial]) -> None:
         """Warn if trials with other parameters have the same value: a script that reads none of them does that."""
