@@ -1,7 +1,8 @@
 """States of the parts of a loader that draw random numbers: dataset, collator and samplers, for checkpoints.
 
-Of each part these are the state of its attribute `generator`, as samplers of torch and collators of transformers have
-one, and its `state_dict` if it has `load_state_dict` too. Other attributes are not looked at.
+Of each part these are the states of the generators in its own attributes, such as `generator` of torch's samplers and
+transformers' collators, and its `state_dict` if it has `load_state_dict` too. Nothing inside of other attributes is
+looked at.
 """
 
 from __future__ import annotations
@@ -101,11 +102,11 @@ def part_states(*parts: Any) -> list[dict[str, Any]]:
     states: list[dict[str, Any]] = []
     for root, part in enumerate(parts):
         for path, owner in _with_wrapped(part):
-            generator = getattr(owner, "generator", None)
-            kind = _KIND_OF_TYPE.get(type(generator))
-            if kind is not None and not any(generator is one for one in _GLOBAL_GENERATORS):
-                state = _KINDS[kind].get(generator)
-                states.append({"root": root, "path": [*path, "generator"], "kind": kind, "state": state})
+            for name, value in getattr(owner, "__dict__", {}).items():
+                kind = _KIND_OF_TYPE.get(type(value))
+                if kind is not None and not any(value is one for one in _GLOBAL_GENERATORS):
+                    state = _KINDS[kind].get(value)
+                    states.append({"root": root, "path": [*path, name], "kind": kind, "state": state})
 
             state = _state_dict_of(owner)
             if state is not None:
@@ -117,8 +118,8 @@ def restore_parts(states: list[dict[str, Any]] | None, *parts: Any) -> None:
     """Restore the result of `part_states`; a generator that is still None is made.
 
     Args:
-        states: of `part_states`, also of versions that found generators in any attribute; what has no counterpart is
-            left out with a warning.
+        states: of `part_states`, also of versions that searched for generators in nested objects; what has no
+            counterpart is left out with a warning.
         parts: the same ones, or others made in the same way.
     """
     for stored in states or ():
@@ -167,19 +168,23 @@ def _state_dict_of(owner: Any) -> dict[str, Any] | None:
 
 def _restore(owner: Any, name: str, stored: dict[str, Any]) -> bool:
     """Restore one state, if its owner still has a counterpart for it; return whether it has."""
-    if name == "state_dict" and _has_state(owner):
+    if stored["kind"] == "state_dict":
+        if not _has_state(owner):
+            return False
         owner.load_state_dict(copy.deepcopy(stored["state"]))
         return True
-    if name != "generator" or owner is None:
-        return False
 
+    attributes = getattr(owner, "__dict__", {})
+    if name not in attributes:
+        return False
     kind = _KINDS[stored["kind"]]
-    if getattr(owner, "generator", None) is None:
-        owner.generator = kind.make(stored["state"])
-    if type(owner.generator) is not kind.type:
+    if attributes[name] is None:
+        setattr(owner, name, kind.make(stored["state"]))
+    generator = getattr(owner, name)
+    if type(generator) is not kind.type:
         return False
     try:
-        kind.restore(owner.generator, stored["state"])
+        kind.restore(generator, stored["state"])
     except ValueError:  # of another algorithm
         return False
     return True
@@ -189,7 +194,7 @@ def _restore(owner: Any, name: str, stored: dict[str, Any]) -> bool:
 def _warn_of_lost(name: str) -> None:
     _log.warning(
         "%s is in the checkpoint, but cannot be restored: it is missing now, or of another kind. It may draw other "
-        "numbers than without the interruption. Restored are an attribute `generator`, and `state_dict` with "
+        "numbers than without the interruption. Restored are generators in attributes, and `state_dict` with "
         "`load_state_dict`, of dataset, samplers and collator.",
         name,
     )

@@ -1,4 +1,4 @@
-"""States of dataset, collator and samplers: an attribute `generator`, and `state_dict` with `load_state_dict`."""
+"""States of dataset, collator and samplers: generators in attributes, and `state_dict` with `load_state_dict`."""
 
 import pickle
 import random
@@ -58,18 +58,20 @@ GENERATORS = {
 
 @pytest.mark.parametrize("name", GENERATORS)
 @pytest.mark.parametrize("is_made_late", [False, True])
-def test_restore_parts_generator(name, is_made_late):
-    """Also one that is made when it is first needed."""
+@pytest.mark.parametrize("attribute", ["generator", "_rng"])
+def test_restore_parts_generator(name, is_made_late, attribute):
+    """In an attribute of any name; also one that is made when it is first needed."""
     make, draw = GENERATORS[name]
-    part = Part(generator=make())
-    draw(part.generator)
-    states = through_a_checkpoint(part_states(part))
-    expected = [draw(part.generator) for _ in range(3)]
+    generator = make()
+    draw(generator)
+    states = through_a_checkpoint(part_states(Part(**{attribute: generator})))
+    expected = [draw(generator) for _ in range(3)]
     assert len(set(expected)) == 3
 
-    other = Part(generator=None if is_made_late else make())
+    other = Part(**{attribute: None if is_made_late else make()})
     restore_parts(states, other)
-    assert [draw(other.generator) for _ in range(3)] == expected
+    restored = getattr(other, attribute)
+    assert [draw(restored) for _ in range(3)] == expected
 
 
 WRAPPERS = {
@@ -122,7 +124,7 @@ def test_part_states_leaves_out_what_is_saved_elsewhere():
 
 def test_part_states_does_not_search():
     generator = seeded()
-    holders = [Part(rng=generator), Part(transforms=[generator]), Part(inner=Part(generator=generator))]
+    holders = [Part(transforms=[generator]), Part(draws={"crop": generator}), Part(inner=Part(generator=generator))]
     assert part_states(*holders, lambda: generator) == []
 
 
