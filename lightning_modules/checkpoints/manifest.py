@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -53,16 +52,13 @@ def note_checksums(folder: Path, files: Iterable[Path]) -> None:
         path.write_text(json.dumps(found), encoding="utf-8")
 
 
-def _is_note(name: str) -> bool:
-    return fnmatch(name.rpartition("/")[2], _NOTED)
-
-
-def take_noted(folder: Path, names: Iterable[str]) -> dict[str, str]:
-    """Return and remove the checksums noted in some of the files below a folder, by names relative to it."""
+def _take_noted(folder: Path) -> dict[str, str]:
+    """Return and remove the checksums noted below a folder, by names relative to it."""
     found: dict[str, str] = {}
-    for path in [folder / name for name in names if _is_note(name)]:
+    for path in list(folder.rglob(_NOTED)):
         noted: Mapping[str, str] = json.loads(path.read_text(encoding="utf-8"))
-        found |= {(path.parent / name).relative_to(folder).as_posix(): value for name, value in noted.items()}
+        for name, value in noted.items():
+            found[(path.parent / name).relative_to(folder).as_posix()] = value
         path.unlink()
     return found
 
@@ -84,9 +80,8 @@ def write_manifest(folder: StrPath) -> None:
         folder: an unfinished checkpoint, see `begin`; to be called once, before `commit`.
     """
     folder = Path(folder)
+    noted = _take_noted(folder)
     names = [name for name in files_below(folder) if name != MANIFEST_NAME]
-    noted = take_noted(folder, names)
-    names = [name for name in names if not _is_note(name)]
     sizes = {name: (folder / name).stat().st_size for name in names}
     found = {name: noted.get(name) or checksum(folder / name) for name in names}
     (folder / MANIFEST_NAME).write_text(_text_of(sizes, found), encoding="utf-8")

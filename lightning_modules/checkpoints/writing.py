@@ -42,7 +42,9 @@ class CheckpointFiles:
     """
 
     def __init__(self, copies: Snapshot | None = None, parts: Snapshot | None = None, *, sends: bool = False) -> None:
-        self.copies, self.parts, self.sends = copies, parts, sends
+        self.copies = copies
+        self.parts = parts
+        self.sends = sends
         self.contents: dict[str, bytes] = {}
         """Contents of the files that another process writes, by name."""
         self.begins: list[Callable[[], Job]] = []

@@ -16,6 +16,7 @@ from lightrainer.lightning_modules.checkpoints import (
     get_last_checkpoint,
     process_token,
     remove_leftovers,
+    require_visible,
     staged_folder,
     staging_path,
 )
@@ -93,6 +94,15 @@ def test_every_file_and_folder_is_flushed_before_the_rename(final: Path, monkeyp
     _write(final, "x")
     staging = staging_path(final).name
     assert events == ["file", "sub", staging, "rename", final.parent.name]
+
+
+def test_require_visible_accepts_the_folder_of_another_process_alone(final: Path):
+    staging = begin(final)
+    require_visible(staging, final)
+    staging.rmdir()
+    with pytest.raises(ValueError, match=r"does not see .*checkpoint-12, and parts"):
+        require_visible(staging, final)
+    assert list(final.parent.iterdir()) == []
 
 
 def test_leftovers_of_dead_processes_are_removed_and_of_living_ones_kept(final: Path):
