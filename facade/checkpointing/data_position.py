@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 from ...lightning_modules.common.file_names import rng_state_name
 from ...lightning_modules.common.safe_serialization import UnsafeValueError, to_plain
 from ...lightning_modules.common.seeding import capture_rng_state, load_rng_file, restore_rng_state
+from ...lightning_modules.common.torch_files import torch_bytes
 from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ...lightning_modules.data.lengths import has_length
 from ...lightning_modules.data.stateful_parts import part_states, restore_parts
@@ -63,7 +64,7 @@ class DataPosition:
             "in_evaluation": run.interrupted_evaluation.state(),
         }
         path = self.elastic.stored.path(folder, self.host.args.process_index)
-        self.host._checkpoints.files_of(folder).tensors(_as_plain(state), path)
+        self.host._checkpoints.files_of(folder).raw(torch_bytes(_as_plain(state)), path)
 
     def windows(
         self, dataloader: DataLoader, length: TrainingLength, checkpoint: str | None, read: Reader, on_positioned: Any
@@ -121,7 +122,7 @@ class DataPosition:
         name = rng_state_name(args.process_index if distributed else None)
         with contextlib.nullcontext() if run is None else run.interrupted_evaluation.generators_before():
             path = os.path.join(folder, name)
-            self.host._checkpoints.files_of(folder).tensors(capture_rng_state(distributed), path)
+            self.host._checkpoints.files_of(folder).raw(torch_bytes(capture_rng_state(distributed)), path)
 
     def load_rng(self, checkpoint: str) -> None:
         """Restore the random generators of this process; warn if their file is missing."""

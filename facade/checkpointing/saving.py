@@ -19,6 +19,7 @@ from ...lightning_modules.checkpoints import BackgroundWriter, CheckpointFiles
 from ...lightning_modules.common.collectives import gather_objects
 from ...lightning_modules.common.file_names import PREFIX_CHECKPOINT_DIR, TRAINER_STATE_NAME, TRAINING_ARGS_NAME
 from ...lightning_modules.common.local_paths import address_of
+from ...lightning_modules.common.torch_files import torch_bytes
 from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ...lightning_modules.models import inspection
 from ..distributed.collectives import from_first_process
@@ -140,7 +141,7 @@ class CheckpointSaver:
             processing = getattr(host.data_collator, "tokenizer", None)
         if processing is not None and hasattr(processing, "save_pretrained"):
             processing.save_pretrained(folder)
-        files.tensors(_without_tokens(host.args), os.path.join(folder, TRAINING_ARGS_NAME))
+        files.raw(torch_bytes(_without_tokens(host.args)), os.path.join(folder, TRAINING_ARGS_NAME))
 
     # --- a checkpoint
 

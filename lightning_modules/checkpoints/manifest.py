@@ -22,18 +22,19 @@ from .owners import job_mark
 
 ALGORITHM = "xxh3_64"
 
-_BLOCK = 1 << 20  # bytes
+_BLOCK = 1 << 16  # bytes; more takes longer to allocate than a small file to read
 _NOTED = ".checksums-*.json"
 
 
-def checksum(path: Path) -> str:
+def checksum(path: StrPath) -> str:
     """Return the checksum of a file, in hexadecimal digits.
 
     Raises:
         OSError: it cannot be read.
     """
-    found, block = xxh3_64(), memoryview(bytearray(_BLOCK))
-    with path.open("rb", buffering=0) as file:  # not mapped: a read error would kill the process by SIGBUS
+    found = xxh3_64()
+    block = memoryview(bytearray(_BLOCK))
+    with open(path, "rb", buffering=0) as file:  # not mapped: a read error would kill the process by SIGBUS
         while count := file.readinto(block):
             found.update(block[:count])
     return found.hexdigest()
@@ -82,8 +83,9 @@ def write_manifest(folder: StrPath) -> None:
     folder = Path(folder)
     noted = _take_noted(folder)
     names = [name for name in files_below(folder) if name != MANIFEST_NAME]
-    sizes = {name: (folder / name).stat().st_size for name in names}
-    found = {name: noted.get(name) or checksum(folder / name) for name in names}
+    paths = {name: os.path.join(folder, name) for name in names}
+    sizes = {name: os.path.getsize(path) for name, path in paths.items()}
+    found = {name: noted.get(name) or checksum(path) for name, path in paths.items()}
     (folder / MANIFEST_NAME).write_text(_text_of(sizes, found), encoding="utf-8")
 
 

@@ -18,7 +18,7 @@ from torch import nn
 from ..common.device_copies import WITH_PAGE_LOCKS
 from ..common.local_paths import StrPath
 from ..common.nested import map_nested
-from ..common.torch_files import save_torch, torch_bytes, writing_to
+from ..common.torch_files import save_torch, writing_to
 from .adapters import adapters_of, saves_itself
 from .disk import is_disk_full, sync_path, sync_tree
 from .tied_weights import identity, require_tensors
@@ -68,14 +68,14 @@ class CheckpointFiles:
 
     def tensors(self, values: Any, path: StrPath) -> None:
         """As `save_torch`."""
-        if self.sends:
-            self.contents[Path(path).name] = torch_bytes(values)
-            return
         written = map_nested(_without_rest, values) if self.copies is None else self.copies.of(values)
         self._write(partial(save_torch, written, path))
 
     def raw(self, content: bytes, path: StrPath) -> None:
-        """Write bytes to a file."""
+        """Write bytes to a file, or leave them to the process that sees the folder."""
+        if self.sends:
+            self.contents[Path(path).name] = content
+            return
         self._write(partial(_write_bytes, content, path))
 
     def begin(self) -> None:
