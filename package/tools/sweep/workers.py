@@ -305,13 +305,15 @@ class Sweep:
                 retries.give_up(self.study, number, self.plan.max_retry)
 
     def _awaits_others(self) -> bool:
-        """Return whether a running trial elsewhere may be that of a killed process, so that it may have to be retried.
+        """Return whether a trial may be left for this worker, after the others have begun or lost theirs.
 
-        It is watched until its heartbeat would have stopped for long enough.
+        A trial that another worker is about to begin is counted twice for a moment, as claimed and as begun. A running
+        trial elsewhere may be that of a killed process, and have to be retried: it is watched until its heartbeat would
+        have stopped for long enough.
         """
         with self.lock:
             if self.claimed:
-                return False
+                return True
         since = [self.watched.get(number, time.monotonic()) for number in retries.unseen(self.study)]
         longest = max(2 * self.plan.heartbeat, _SECONDS_TO_CLAIM) + 2 * _SECONDS_BETWEEN_LOOKS
         return any(time.monotonic() - start < longest for start in since)
