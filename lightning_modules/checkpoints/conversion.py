@@ -138,7 +138,9 @@ def _file_to_folder(file: Path, target: Path, prefix: str, known: Mapping[str, A
     """Write the folder that a `FolderCheckpointIO` would have written instead of a file."""
     checkpoint = load_torch(file)
     if not isinstance(checkpoint, dict) or not {"state_dict", "global_step", "loops"} <= checkpoint.keys():
-        found = ", ".join(map(str, checkpoint))[:100] if isinstance(checkpoint, dict) else type(checkpoint).__name__
+        found = type(checkpoint).__name__
+        if isinstance(checkpoint, dict):
+            found = ", ".join(map(str, checkpoint))[:100]
         raise ValueError(f"{file} is no checkpoint of lightning.Trainer: it holds {found}")
     own, others = split_weights(checkpoint["state_dict"], prefix)
     final = _folder_named(target, int(checkpoint["global_step"]))
@@ -178,9 +180,11 @@ def _zero_to_folder(folder: Path, target: Path, dtype: str | None, force: bool) 
     if target.suffix == ".ckpt":
         raise ValueError(f"{target}: first convert {folder} into a folder, and that into a file")
     final = _folder_for(folder, target, weights=False)
+
     saved = saved_states(folder)
     in_parts = saved is not None and saved.processes is not None
     states = ZeroStates(folder) if in_parts else ReplicatedStates(folder)
+
     with _new_folder(final, force) as staged:
         _copy_others(folder, staged, but=_OF_DEEPSPEED)
         if not adapter_folders(folder):
@@ -190,7 +194,8 @@ def _zero_to_folder(folder: Path, target: Path, dtype: str | None, force: bool) 
             schedule = saved_schedule(folder)
             if schedule is not None and not (staged / SCHEDULER_NAME).exists():
                 save_torch(schedule, staged / SCHEDULER_NAME)
-            if scaler := _scaler_state(states):
+            scaler = _scaler_state(states)
+            if scaler is not None:
                 save_torch(scaler, staged / SCALER_NAME)
     return final
 
@@ -261,10 +266,13 @@ def _folder_named(target: Path, step: int) -> Path:
 def _copy_others(folder: Path, staged: Path, but: Collection[str] = ()) -> None:
     """Copy all files except weights and some others: position, generators, schedule, tokenizers."""
     adapters = adapter_folders(folder)
+    left_out = {*but, manifest.MANIFEST_NAME}
     for path in sorted(folder.iterdir()):
         if path.name in adapters:
             shutil.copytree(path, staged / path.name)
-        elif path.is_file() and path.name not in (*but, manifest.MANIFEST_NAME) and not re.match(_WEIGHTS, path.name):
+            continue
+        has_weights = re.match(_WEIGHTS, path.name) is not None
+        if path.is_file() and not has_weights and path.name not in left_out:
             shutil.copyfile(path, staged / path.name)
 
 
@@ -275,7 +283,9 @@ def _without_numpy(leaf: Any) -> Any:
     """Return an array as a tensor and a number of NumPy as Python's: Lightning reads no others."""
     if isinstance(leaf, np.generic):
         return leaf.item()
-    return torch.from_numpy(leaf.copy()) if isinstance(leaf, np.ndarray) else leaf
+    if isinstance(leaf, np.ndarray):
+        return torch.from_numpy(leaf.copy())
+    return leaf
 
 
 # --- states of DeepSpeed
@@ -285,14 +295,19 @@ def _whole_weights(states: ZeroStates | ReplicatedStates, dtype: str | None) -> 
     whole: dict[str, torch.Tensor] = {}
     for name in sorted(states.weights, key=lambda name: name in states.tied):
         source = states.tied.get(name)
-        whole[name] = _cast(states.weights[name], dtype) if source is None else whole[source]
+        if source is None:
+            whole[name] = _cast(states.weights[name], dtype)
+        else:
+            whole[name] = whole[source]
     return whole
 
 
 def _cast(tensor: torch.Tensor, dtype: str | None) -> torch.Tensor:
     if not tensor.is_floating_point():
         return tensor
-    return tensor.to(_DTYPES[dtype] if dtype else torch.promote_types(tensor.dtype, torch.float32))
+    if dtype is None:
+        return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+    return tensor.to(_DTYPES[dtype])
 
 
 def _scaler_state(states: ZeroStates | ReplicatedStates) -> dict[str, Any] | None:
@@ -352,10 +367,13 @@ def _write_part(folder: Path, staged: Path) -> None:
     for file in files:
         with safe_open(file, framework="pt") as opened:
             for name in opened.keys():  # noqa: SIM118 - it is no mapping
-                places[name], described[name] = (file, name), opened.get_tensor(name).to("meta")
+                places[name] = (file, name)
+                described[name] = opened.get_tensor(name).to("meta")
     for alias, saved in aliases.items():
         if saved in places:
-            places[alias], described[alias] = places[saved], described[saved]
+            places[alias] = places[saved]
+            described[alias] = described[saved]
+
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled", category=UserWarning)
         writer = FileSystemWriter(staged / MODEL_PARTS_NAME, thread_count=1)
@@ -386,9 +404,12 @@ def _whole_optimizer(path: Path, scratch: Path) -> dict[str, Any]:
     Raises:
         ValueError: there are states of parameters that its groups do not name.
     """
-    table = read_table(path).state_dict_metadata
-    state = {name: _empty(kind, scratch) if hasattr(kind, "size") else None for name, kind in table.items()}
+    state: dict[str, Any] = {}
+    for name, kind in read_table(path).state_dict_metadata.items():
+        state[name] = _empty(kind, scratch) if hasattr(kind, "size") else None
     read_parts(state, path)
+
+    # Parts have one entry for each value of a group and of a parameter.
     groups: dict[int, dict[str, Any]] = {}
     states: dict[str, dict[str, Any]] = {}
     for name, value in state.items():
@@ -398,9 +419,13 @@ def _whole_optimizer(path: Path, scratch: Path) -> dict[str, Any]:
         else:
             parameter, _, key = name.removeprefix(_STATE).rpartition(".")
             states.setdefault(parameter, {})[key] = value
+
     ordered = [groups[number] for number in sorted(groups)]
-    names = [name for group in ordered for name in group["params"]]
-    if unknown := states.keys() - set(names):
+    names: list[str] = []
+    for group in ordered:
+        names.extend(group["params"])
+    unknown = states.keys() - set(names)
+    if unknown:
         raise ValueError(f"{path} has states of {', '.join(sorted(unknown)[:3])}, which no group of parameters names.")
     numbers = {name: number for number, name in enumerate(names)}
     for group in ordered:
@@ -410,7 +435,8 @@ def _whole_optimizer(path: Path, scratch: Path) -> dict[str, Any]:
 
 def _empty(kind: Any, scratch: Path) -> torch.Tensor:
     """Return a tensor to be filled, a large one in the memory of a file."""
-    dtype, count = kind.properties.dtype, math.prod(kind.size)
+    dtype = kind.properties.dtype
+    count = math.prod(kind.size)
     if count * dtype.itemsize < _LARGE:
         return torch.empty(kind.size, dtype=dtype, device="cpu")
     file = scratch / str(len(list(scratch.iterdir())))

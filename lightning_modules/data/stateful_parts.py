@@ -104,9 +104,12 @@ def part_states(*parts: Any) -> list[dict[str, Any]]:
         for path, owner in _with_wrapped(part):
             for name, value in getattr(owner, "__dict__", {}).items():
                 kind = _KIND_OF_TYPE.get(type(value))
-                if kind is not None and not any(value is one for one in _GLOBAL_GENERATORS):
-                    state = _KINDS[kind].get(value)
-                    states.append({"root": root, "path": [*path, name], "kind": kind, "state": state})
+                if kind is None:
+                    continue
+                if any(value is generator for generator in _GLOBAL_GENERATORS):
+                    continue
+                state = _KINDS[kind].get(value)
+                states.append({"root": root, "path": [*path, name], "kind": kind, "state": state})
 
             state = _state_dict_of(owner)
             if state is not None:
@@ -123,8 +126,11 @@ def restore_parts(states: list[dict[str, Any]] | None, *parts: Any) -> None:
         parts: the same ones, or others made in the same way.
     """
     for stored in states or ():
-        # Earlier versions wrote a pair for each attribute.
-        path = [step[1] if isinstance(step, list) else step for step in stored["path"]]
+        path = []
+        for step in stored["path"]:
+            # Earlier versions wrote a pair for each attribute.
+            path.append(step[1] if isinstance(step, list) else step)
+
         part = parts[stored["root"]]
         owner = dict(_with_wrapped(part)).get(tuple(path[:-1]))
         if not _restore(owner, path[-1], stored):

@@ -59,11 +59,16 @@ def deferring(module: str, *submodules: str, **members: Any) -> Iterator[None]:
     if not loaded(module) and not is_installed(module.partition(".")[0]):
         yield
         return
-    stand_ins = {name: _stand_in(name) for name in (module, *(f"{module}.{each}" for each in submodules))}
+    stand_ins = {module: _stand_in(module)}
     vars(stand_ins[module]).update(members)
+    for submodule in submodules:
+        name = f"{module}.{submodule}"
+        stand_ins[name] = _stand_in(name)
 
-    below = [name for name in sys.modules if name == module or name.startswith(f"{module}.")]
-    hidden = {name: sys.modules.pop(name) for name in below}
+    hidden = {}
+    for name in list(sys.modules):
+        if name == module or name.startswith(f"{module}."):
+            hidden[name] = sys.modules.pop(name)
     sys.modules.update(stand_ins)
     try:
         yield
