@@ -17,7 +17,7 @@ from .batch_samplers import SkippingBatchSampler
 from .iteration import batches_of
 from .loader_state import Resumption, is_between_epochs, restore_own_now
 from .samplers import IterableShard, SharedOrderSampler
-from .stateful_parts import drawing_parts, ordering_parts, part_states, restore_parts
+from .stateful_parts import Owner, drawing_parts, ordering_parts, owner_states, owners_of, part_states, restore_parts
 from .worker_state import (
     Fetched,
     ReportingCollate,
@@ -90,8 +90,8 @@ class Reading:
         self.renewed = True
         self._used: deque[Before | None] = deque(maxlen=2)
         """The states before the batches handed out last: Lightning may hold two that no step was taken on."""
-        self._draws: tuple[Any, ...] = ()
-        """The collator and the dataset."""
+        self._draws: list[Owner] = []
+        """The collator and the dataset, and what they wrap."""
         self._stream: Any = None
         """A resumable stream."""
         self._workers = WorkerStates()
@@ -108,7 +108,7 @@ class Reading:
         made.epoch = loader.epoch
         made.tracked = tracked
         made.num_workers = loader.num_workers
-        made._draws = drawing_parts(loader)
+        made._draws = owners_of(*drawing_parts(loader))
         if tracked:
             made.start = made._generators()
             made.order = part_states(*ordering_parts(loader))
@@ -193,7 +193,7 @@ class Reading:
         return Before(self._generators(), self._workers, self._stream_state())
 
     def _generators(self) -> dict[str, Any]:
-        return {**capture_host_rng(), "own": part_states(*self._draws)}
+        return {**capture_host_rng(), "own": owner_states(self._draws)}
 
     def _stream_state(self) -> bytes | None:
         if self._stream is None or self.num_workers > 0 or self.files_in_turn is not None:

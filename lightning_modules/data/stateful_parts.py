@@ -90,30 +90,52 @@ def ordering_parts(loader: Any) -> tuple[Any, Any, Any]:
     return loader, sampler, batch_sampler
 
 
-def part_states(*parts: Any) -> list[dict[str, Any]]:
-    """Return the states of parts, and of those that they wrap, in plain values.
+class Owner(NamedTuple):
+    """An object that may have states: a part of a loader, or one that it wraps.
 
-    Args:
-        parts: of a loader; None has no state.
+    Attributes:
+        root: index of the part.
+        path: names of the attributes that lead from the part to the object.
+        value: the object.
+    """
+
+    root: int
+    path: tuple[str | int, ...]
+    value: Any
+
+
+def owners_of(*parts: Any) -> list[Owner]:
+    """Return parts of a loader, and those that they wrap; None has no state."""
+    owners = []
+    for root, part in enumerate(parts):
+        for path, value in _with_wrapped(part):
+            owners.append(Owner(root, path, value))
+    return owners
+
+
+def part_states(*parts: Any) -> list[dict[str, Any]]:
+    """Return the states of parts, and of those that they wrap: `owner_states` of `owners_of`."""
+    return owner_states(owners_of(*parts))
+
+
+def owner_states(owners: list[Owner]) -> list[dict[str, Any]]:
+    """Return the states of objects in plain values. Loaders ask for them before each batch.
 
     Returns:
         for each state the index of the part ("root"), the names of the attributes from there ("path"), "kind", "state".
     """
     states: list[dict[str, Any]] = []
-    for root, part in enumerate(parts):
-        for path, owner in _with_wrapped(part):
-            for name, value in getattr(owner, "__dict__", {}).items():
-                kind = _KIND_OF_TYPE.get(type(value))
-                if kind is None:
-                    continue
-                if any(value is generator for generator in _GLOBAL_GENERATORS):
-                    continue
-                state = _KINDS[kind].get(value)
-                states.append({"root": root, "path": [*path, name], "kind": kind, "state": state})
+    for root, path, owner in owners:
+        for name, value in getattr(owner, "__dict__", {}).items():
+            kind = _KIND_OF_TYPE.get(type(value))
+            if kind is None or any(value is generator for generator in _GLOBAL_GENERATORS):
+                continue
+            state = _KINDS[kind].get(value)
+            states.append({"root": root, "path": [*path, name], "kind": kind, "state": state})
 
-            state = _state_dict_of(owner)
-            if state is not None:
-                states.append({"root": root, "path": [*path, "state_dict"], "kind": "state_dict", "state": state})
+        state = _state_dict_of(owner)
+        if state is not None:
+            states.append({"root": root, "path": [*path, "state_dict"], "kind": "state_dict", "state": state})
     return states
 
 
