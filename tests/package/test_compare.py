@@ -67,7 +67,8 @@ def test_a_usual_script_is_the_same_on_both_sides(tmp_path):
     assert [side["version"].split()[0] for side in said["sides"]] == ["transformers", "lightrainer"]
     assert not (tmp_path / "out").exists()
     assert not list(tmp_path.rglob("*.pt.partial")) + list((tmp_path / "compare" / name).rglob("weights-*"))
-    assert "http" not in (tmp_path / "compare" / name / "index.html").read_text().replace("http-equiv", "")
+    assert {one["what"] for one in said["differences"]} == {FILES}
+    assert all(one["known"] for one in said["differences"])
 
 
 @needs_reference
@@ -91,6 +92,9 @@ def test_unexplained_differences_are_reported(tmp_path):
     found = rows(summary(tmp_path / "there"))
     assert found[WEIGHTS]["unexplained"] == 2
     assert found[LOGS]["unexplained"] > 0
+    weights = [one for one in summary(tmp_path / "there")["differences"] if one["what"] == WEIGHTS]
+    assert min(one["largest"] for one in weights) > 0
+    assert {one["known"] for one in weights} == {None}
     assert not (tmp_path / "fixed").exists()
 
 
@@ -184,13 +188,12 @@ def test_what_is_not_in_the_copy_is_told(tmp_path):
 
 def test_a_working_folder_that_is_too_large_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(runs, "LIMIT", 2000)
-    monkeypatch.setattr(runs, "_share_blocks", lambda source, target: False)
     source = tmp_path / "mine"
     (source / "data").mkdir(parents=True)
     for name in ("data/first", "data/second", "small"):
         (source / name).write_bytes(bytes(500 if name == "small" else 1500))
     folder = runs.WorkingFolder(path=source)
-    with pytest.raises(runs.CompareError, match=r"The largest are data .*--link.*--leave-out"):
+    with pytest.raises(runs.CompareError, match=r"The largest entries are data .*--link.*--leave-out"):
         folder.copy(tmp_path / "copy")
     dataclasses.replace(folder, linked={source / "data" / "first"}).copy(tmp_path / "linked")
     assert sorted(path.name for path in (tmp_path / "linked").rglob("*")) == ["data", "first", "second", "small"]

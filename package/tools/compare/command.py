@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from ..command_line import CommandParser, share, whole
-from . import page
 from .differences import compare as compare_sides
 from .findings import Findings, read_side
 from .runs import (
@@ -28,13 +27,13 @@ from .runs import (
     empty_folder,
     run_side,
 )
-from .verdict import Verdict, as_text
+from .verdict import Verdict, as_text, shown
 
 _DESCRIPTION = """\
 Run a script twice, unchanged: with the Trainer of transformers, and with that of lightrainer. Both runs have the same
 arguments and the same seed, each has a process and a copy of the working folder of its own, so that nothing of yours is
 changed. Then metrics, every logged number, final weights, files, wall time and memory are shown side by side, with the
-reasons of known differences. There is a page in HTML, too. Nothing is uploaded.
+reasons of known differences. Nothing is uploaded.
 """
 _EPILOG = """\
 All that follows the script is passed on to it; options of `compare` stand before.
@@ -67,10 +66,9 @@ def compare(flags: Sequence[str]) -> int:
     except KeyboardInterrupt:
         print("\nInterrupted; nothing was compared.", file=sys.stderr)
         return 130
-    place = folder / "index.html"
-    place.write_text(page.render(verdict), encoding="utf-8")
-    (folder / MARK).write_text(json.dumps(_summary(verdict), indent=2) + "\n", encoding="utf-8")
-    print(as_text(verdict, str(place)), end="")
+    results = folder / MARK
+    results.write_text(json.dumps(_summary(verdict), indent=2) + "\n", encoding="utf-8")
+    print(as_text(verdict), f"All differences: {os.path.relpath(results)}", sep="\n")
     return 1 if verdict.unexplained else 0
 
 
@@ -78,13 +76,14 @@ def _parser() -> CommandParser:
     usage = "lightrainer compare [options] SCRIPT [ARGUMENTS]"
     parser = CommandParser("compare", _DESCRIPTION, _EPILOG, usage)
     again = "run the reference a second time, to see whether the script repeats itself"
+    folder = "for outputs, logs and comparison.json; by default compare/<name of the script>"
     close = "numbers that differ by no more than this share of the larger one are equal (%(default)g: to the last bit)"
     launcher = "what starts the script, such as 'torchrun --nproc_per_node=2'; by default Python"
     seed = "of Python's and NumPy's generators, where the script sets none (%(default)s)"
     root = "what each side gets a copy of, if not the working folder: one above it, for what the script reaches by .."
     paths: dict[str, Any] = {"metavar": "PATH", "action": "append", "default": [], "type": os.path.abspath}
     add = parser.add_argument
-    add("--folder", metavar="FOLDER", help="for outputs, logs and the page; by default compare/<name of the script>")
+    add("--folder", metavar="FOLDER", help=folder)
     add("--again", action="store_true", help=again)
     add("--tolerance", type=share, default=0.0, metavar="X", help=close)
     add("--seed", type=whole(0, 2**32 - 1), default=0, metavar="N", help=seed)
@@ -152,8 +151,17 @@ def _summary(verdict: Verdict) -> dict[str, object]:
         "arguments": verdict.words,
         "conclusion": verdict.conclusion(),
         "compared": verdict.rows(),
-        "known": {name: len(differences) for name, (_, differences) in verdict.known.items()},
-        "unexplained": [f"{one.group}: {one.name}" for one in verdict.unexplained],
+        "differences": [
+            {
+                "what": difference.group,
+                "name": difference.name,
+                "reference": shown(difference.reference),
+                "lightrainer": shown(difference.lightrainer),
+                "largest": difference.size,
+                "known": known and known.name,
+            }
+            for difference, known in verdict.reasons
+        ],
         "sides": [
             {"version": side.version, "seconds": round(side.run.seconds, 2), "peak_bytes": side.peak_bytes}
             for side in verdict.sides

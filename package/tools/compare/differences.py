@@ -6,9 +6,12 @@ import filecmp
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .findings import Findings, content, read_weights
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 LOGS, METRICS, WEIGHTS, FILES, CONTENT = "logged numbers", "metrics", "final weights", "files", "contents of files"
 GROUPS = (METRICS, LOGS, WEIGHTS, FILES, CONTENT)
@@ -37,8 +40,6 @@ class Compared:
     count: int = 0
     """Values compared: in files places of a text and tensors of weights; a file of equal weights counts once."""
     differences: list[Difference] = field(default_factory=list)
-    tensors: dict[str, float] = field(default_factory=dict)
-    """The largest absolute difference of each tensor, of weights alone."""
 
 
 def compare(reference: Findings, ours: Findings, tolerance: float = 0.0) -> list[Compared]:
@@ -113,7 +114,7 @@ def _compared(group: str, left: Mapping[str, Any], right: Mapping[str, Any], tol
         elif name not in left:
             difference = Difference(group=group, name=name, lightrainer=right[name], only_in="lightrainer")
         elif hasattr(left[name], "dtype") and hasattr(right[name], "dtype"):
-            difference, found.tensors[name] = _of_tensors(group, name, left[name], right[name], tolerance)
+            difference = _of_tensors(group, name, left[name], right[name], tolerance)
         else:
             difference = _of_values(group, name, left[name], right[name], tolerance)
         if difference is not None:
@@ -130,21 +131,21 @@ def _of_values(group: str, name: str, one: Any, other: Any, tolerance: float) ->
     return Difference(group=group, name=name, reference=one, lightrainer=other, size=size)
 
 
-def _of_tensors(group: str, name: str, one: Any, other: Any, tolerance: float) -> tuple[Difference | None, float]:
-    """Return the difference, and the largest absolute one."""
+def _of_tensors(group: str, name: str, left: Tensor, right: Tensor, tolerance: float) -> Difference | None:
     import torch
 
-    if one.shape != other.shape or one.dtype != other.dtype:
-        kinds = [f"{it.dtype} {list(it.shape)}" for it in (one, other)]
-        return Difference(group=group, name=name, reference=kinds[0], lightrainer=kinds[1]), math.inf
-    if torch.equal(one, other):
-        return None, 0.0
-    one, other = one.double(), other.double()
-    size = float((one - other).abs().nan_to_num(nan=math.inf).max())
-    if tolerance and torch.allclose(one, other, rtol=tolerance, atol=tolerance, equal_nan=True):
-        return None, size
-    norms = [float(it.norm()) for it in (one, other)]
-    return Difference(group=group, name=name, reference=norms[0], lightrainer=norms[1], size=size), size
+    if left.shape != right.shape or left.dtype != right.dtype:
+        left_kind = f"{left.dtype} {list(left.shape)}"
+        right_kind = f"{right.dtype} {list(right.shape)}"
+        return Difference(group=group, name=name, reference=left_kind, lightrainer=right_kind)
+    if torch.equal(left, right):
+        return None
+    left = left.double()
+    right = right.double()
+    if tolerance and torch.allclose(left, right, rtol=tolerance, atol=tolerance, equal_nan=True):
+        return None
+    size = float((left - right).abs().nan_to_num(nan=math.inf).max())
+    return Difference(group=group, name=name, reference=float(left.norm()), lightrainer=float(right.norm()), size=size)
 
 
 def _is_number(value: Any) -> bool:

@@ -35,8 +35,6 @@ class Findings:
     """Logged numbers, by training, step and name."""
     metrics: dict[str, Any] = field(default_factory=dict)
     """Numbers that `train`, `evaluate` and `predict` returned."""
-    history: list[list[dict[str, Any]]] = field(default_factory=list)
-    """The unchanged logs of each training."""
     weights: list[Path] = field(default_factory=list)
     """Files with the models after each training."""
     files: dict[str, Path] = field(default_factory=dict)
@@ -92,7 +90,6 @@ def _read_calls(found: Findings, calls: list[dict[str, Any]]) -> None:
 
         found.metrics |= {f"{label}: {key}": it for key, it in call["metrics"].items() if not is_clock(key)}
         if "log_history" in call:
-            found.history.append(call["log_history"])
             found.logs |= _logged(call["log_history"], f"training {number}, " if several else "")
             if call["weights"]:
                 found.weights.append(found.run.folder / call["weights"])

@@ -4,7 +4,6 @@
 # The folders beside this one are mapped to subpackages only when the package is built.
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -28,7 +27,6 @@ LIMIT = 2 * 2**30
 """Bytes that one copy of the working folder may take."""
 _LAST_LINES = 15
 _GIB = 2**30
-_FICLONE = 0x40049409  # from linux/fs.h
 
 
 class CompareError(Exception):
@@ -45,13 +43,13 @@ class WorkingFolder:
     left_out: Collection[Path] = ()
 
     def copy(self, target: Path) -> None:
-        """Copy it; file systems that can share blocks, as Btrfs and XFS, do.
+        """Copy the folder, with links to what the script only reads.
 
         Raises:
             CompareError: it is too large.
         """
-        self._room = LIMIT
-        shutil.copytree(self.path, target, ignore=self._ignored, copy_function=self._copy)
+        self._check_size()
+        shutil.copytree(self.path, target, ignore=self._ignored)
         for path in self.linked:
             if self.path in path.parents:
                 (target / path.relative_to(self.path)).symlink_to(path)
@@ -68,13 +66,24 @@ class WorkingFolder:
         is_other = any((path / name).exists() for name in (MARK, "pyvenv.cfg"))
         return not is_other and path.name not in (".git", "__pycache__", "node_modules")
 
-    def _copy(self, source: str, target: str) -> None:
-        if not _share_blocks(source, target):
-            self._room -= os.path.getsize(source)
-            if self._room < 0:
-                raise CompareError(self._too_large())
-            shutil.copyfile(source, target)
-        shutil.copystat(source, target)
+    def _check_size(self) -> None:
+        sizes = {path.name: self._size(path) for path in self.path.iterdir()}
+        if sum(sizes.values()) <= LIMIT:
+            return
+        largest = sorted(sizes, key=lambda name: -sizes[name])[:3]
+        described = ", ".join(f"{name} {sizes[name] / _GIB:.1f} GiB" for name in largest)
+        raise CompareError(
+            f"The folder {self.path} holds more than {LIMIT / _GIB:.0f} GiB, and each side gets a copy. The largest "
+            f"entries are {described}. Name what is only read with --link, the rest with --leave-out."
+        )
+
+    def _size(self, path: Path) -> int:
+        """Return the bytes that a copy of a file or folder takes."""
+        if not self._is_copied(path):
+            return 0
+        if path.is_dir():
+            return sum(self._size(inner) for inner in path.iterdir())
+        return path.stat().st_size
 
     def remove_unchanged(self, target: Path) -> None:
         """Remove the files from a copy that the script did not change."""
@@ -85,13 +94,6 @@ class WorkingFolder:
                     path.unlink()
                 elif path.is_dir() and original.is_dir() and not any(path.iterdir()):
                     path.rmdir()
-
-    def _too_large(self) -> str:
-        sizes = {path.name: _size(path) for path in self.path.iterdir() if self._is_copied(path)}
-        largest = sorted(sizes, key=lambda name: -sizes[name])[:3]
-        said = ", ".join(f"{name} {sizes[name] / _GIB:.1f} GiB" for name in largest)
-        holds = f"The folder {self.path} holds more than {LIMIT / _GIB:.0f} GiB, and each side gets a copy"
-        return f"{holds}. The largest are {said}. Name what is only read with --link, the rest with --leave-out."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,19 +203,6 @@ def _variables(script: Script, side: str, folder: Path) -> dict[str, str]:
     return {**variables, "LIGHTRAINER_COMPARE": json.dumps(settings)}
 
 
-def _share_blocks(source: str, target: str) -> bool:
-    with open(source, "rb") as read, open(target, "wb") as written:
-        try:
-            fcntl.ioctl(written, _FICLONE, read.fileno())
-        except OSError:
-            return False
-    return True
-
-
 def _stamp(path: Path) -> tuple[int, int]:
     found = path.stat()
     return found.st_size, found.st_mtime_ns
-
-
-def _size(path: Path) -> int:
-    return sum(each.stat().st_size for each in [path, *path.rglob("*")] if each.is_file())

@@ -4,7 +4,6 @@
 # The folders beside this one are mapped to subpackages only when the package is built.
 from __future__ import annotations
 
-import os
 import textwrap
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +16,7 @@ from .known import Facts, Known, reason
 
 _WIDTH = 79
 _MOST = 12
-"""Unexplained differences that the text shows; the page has more."""
+"""Unexplained differences that the text shows; `comparison.json` has all of them."""
 
 
 @dataclass(kw_only=True)
@@ -107,19 +106,14 @@ def size_of(count: int | None) -> str:
     return f"{count / 2**30:.2f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"
 
 
-def as_text(verdict: Verdict, page: str) -> str:
-    """Format a comparison for a terminal of 80 columns.
-
-    Args:
-        verdict: the comparison.
-        page: path of the HTML page.
-    """
+def as_text(verdict: Verdict) -> str:
+    """Format a comparison for a terminal of 80 columns."""
     parts = [_sides(verdict), _counts(verdict)]
     if verdict.known:
         parts.append(_known(verdict))
     if verdict.unexplained:
         parts.append(_unexplained(verdict.unexplained))
-    return "\n\n".join([*parts, f"{_wrapped(verdict.conclusion())}\nPage: {os.path.relpath(page)}\n"])
+    return "\n\n".join([*parts, _wrapped(verdict.conclusion())])
 
 
 def _sides(verdict: Verdict) -> str:
