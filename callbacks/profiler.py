@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import collections
-import os
 import time
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,6 @@ import torch
 
 from ._work import is_compiled
 from .base import TrainerCallback
-from .report.document import document, figure, header, table
 from .state import TrainerControl, TrainerState
 
 _BACKENDS = ("gloo:", "nccl:", "xccl:", "mpi:")  # begin the names of collectives
@@ -35,7 +32,7 @@ class ProfilerCallback(TrainerCallback):
     """No counterpart in transformers: says where the time of some steps goes, and what to change first.
 
     Over `torch.profiler`. After the profiled steps the first process prints a table and writes into
-    `<output_dir>/profile`: `profile.html`, `trace.json` for https://ui.perfetto.dev, and on CUDA `memory.pickle`, the
+    `<output_dir>/profile`: `profile.txt`, `trace.json` for https://ui.perfetto.dev, and on CUDA `memory.pickle`, the
     allocations of its GPU for https://pytorch.org/memory_viz. During these steps the device is waited for at the end of
     each part, so that a part includes what the device computes for it.
 
@@ -144,11 +141,10 @@ class ProfilerCallback(TrainerCallback):
         if exchange := sum(max(e.cpu_time_total, e.device_time_total) for e in exchanged):
             self.seconds[_EXCHANGE] = exchange / 1e6
         profiler.export_chrome_trace(str(folder / "trace.json"))
-        rows, said = _rows(self.seconds, steps), advice(self.seconds, args)
-        (folder / "profile.html").write_text(_page(args, steps, rows, said), encoding="utf-8")
-        lines = [f"{name:<32} {milliseconds:>9} ms {share:>5.0%}" for name, milliseconds, share in rows]
+        table = "\n".join([f"{steps} steps, each:", *_lines(self.seconds, steps), *advice(self.seconds, args)])
+        (folder / "profile.txt").write_text(f"{table}\n", encoding="utf-8")
         # The first line ends that of a progress bar.
-        print("", f"{steps} steps, each:", *lines, *said, f"trace and picture: {folder}", sep="\n")
+        print("", table, f"table and trace: {folder}", sep="\n")
 
 
 def advice(seconds: dict[str, float], args: Any) -> list[str]:
@@ -175,16 +171,8 @@ def advice(seconds: dict[str, float], args: Any) -> list[str]:
     return [f"{part} takes {share:.0%}: look at {remedies[part][1]}" for share, part in sorted(found, reverse=True)]
 
 
-def _rows(seconds: dict[str, float], steps: int) -> list[tuple[str, str, float]]:
+def _lines(seconds: dict[str, float], steps: int) -> list[str]:
     """Return name, milliseconds a step and share of each part, the largest first, and then what is inside of others."""
     total = sum(time for part, time in seconds.items() if part not in _INSIDE)
     ordered = sorted(seconds, key=lambda part: (part in _INSIDE, -seconds[part]))
-    return [(part, f"{1e3 * seconds[part] / steps:.2f}", seconds[part] / total) for part in ordered]
-
-
-def _page(args: Any, steps: int, rows: list[tuple[str, str, float]], said: list[str]) -> str:
-    bar = '<div style="background:#2563eb;height:1em;width:{:.1f}em"></div>'
-    cells = [(escape(name), time, f"{share:.0%}", bar.format(20 * share)) for name, time, share in rows]
-    parts = table(("part", "ms a step", "share", ""), cells, kind="texts")
-    title = f"Profile of {os.path.basename(os.path.abspath(args.output_dir))}"
-    return document(title, [header(title, "finished", f"{steps} steps", *said), figure("Parts of a step", parts)])
+    return [f"{part:<32} {1e3 * seconds[part] / steps:>9.2f} ms {seconds[part] / total:>5.0%}" for part in ordered]

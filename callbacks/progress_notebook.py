@@ -10,7 +10,6 @@ from ..lightning_modules.common.libraries import loaded
 from ._log_values import going_on, shortened
 from ._work import clock
 from .progress import ProgressCallback, beside_the_bar
-from .report.document import table
 from .state import TrainerControl, TrainerState
 
 _SECONDS_BETWEEN_DRAWINGS = 0.2
@@ -185,10 +184,14 @@ class _Table:
         if not self.rows:
             return ""
         names = list(dict.fromkeys(name for row in self.rows for name in row))
-        rows = [[self._text(row.get(name, "")) for name in names] for row in self.rows[-_MOST_ROWS:]]
+        head = "".join(f"<th>{escape(name)}</th>" for name in names)
+        lines = [f"<thead><tr>{head}</tr></thead>"]
         if len(self.rows) > _MOST_ROWS:
-            rows.insert(0, [f"{len(self.rows) - _MOST_ROWS} earlier rows"])
-        return table(names, rows, kind="dataframe")
+            lines.append(f"<tr><td>{len(self.rows) - _MOST_ROWS} earlier rows</td></tr>")
+        for row in self.rows[-_MOST_ROWS:]:
+            cells = "".join(f"<td>{self._text(row.get(name, ''))}</td>" for name in names)
+            lines.append(f"<tr>{cells}</tr>")
+        return f'<table class="dataframe">{"".join(lines)}</table>'
 
     def _text(self, value: Any) -> str:
         text = f"{value:.6f}" if isinstance(value, float) and abs(value) >= 1e-3 else value

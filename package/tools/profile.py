@@ -28,7 +28,7 @@ def profile(words: Sequence[str]) -> int:
     parser = CommandParser(
         "profile",
         "Run a script for some steps, and show where their time goes: a table, advice, and in the output folder of the "
-        "training profile/profile.html and profile/trace.json, for https://ui.perfetto.dev.",
+        "training profile/profile.txt and profile/trace.json, for https://ui.perfetto.dev.",
         "Example: lightrainer profile train.py --learning_rate 1e-4",
         "lightrainer profile [--wait N] [--warmup N] [--active N] SCRIPT [ARGUMENTS]",
     )

@@ -42,8 +42,8 @@ def test_the_parts_of_a_step_are_told_apart(tmp_path, capsys):
     names = {event.get("name", "") for event in trace["traceEvents"]}
     assert {f"ProfilerStep#{step}" for step in range(2, 6)} <= names
     assert "ProfilerStep#6" not in names
-    page = (tmp_path / "profile" / "profile.html").read_text()
-    assert all(part in page for part in parts)
+    table = (tmp_path / "profile" / "profile.txt").read_text()
+    assert all(part in table for part in parts)
 
 
 class OnGPU(ProfilerCallback):
@@ -117,4 +117,4 @@ def test_the_command_profiles_a_script(tmp_path):
     assert said.returncode == 0, said.stderr
     assert "3 steps" in said.stdout
     assert "steps 6" in said.stdout or "steps 7" in said.stdout
-    assert {path.name for path in (tmp_path / "out" / "profile").iterdir()} == {"profile.html", "trace.json"}
+    assert {path.name for path in (tmp_path / "out" / "profile").iterdir()} == {"profile.txt", "trace.json"}
