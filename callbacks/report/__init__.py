@@ -1,1 +1,1 @@
-"""Pages and pictures of runs, and the parts of which other pages are made."""
+"""Pictures of runs with matplotlib, and the report on a run."""

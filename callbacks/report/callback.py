@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ...lightning_modules.common.libraries import is_installed
 from .._files import trial_folder, write_whole
 from .._log_values import add_to_logs, going_on, is_training_log
 from ..base import TrainerCallback
@@ -16,41 +15,39 @@ from ..memory import memory_in_use
 from ..state import TrainerControl, TrainerState
 from ..throughput import ThroughputCallback
 from .curves import panels
-from .page import render_page, run_name
-from .pictures import draw, draw_loss_curve
+from .page import render_page
+from .pictures import check_matplotlib, draw, draw_loss_curve
 
 _SHARE = 0.02
 """At most this part of the time goes into drawing during training."""
 
 
 class _DrawingCallback(TrainerCallback):
-    """Base of callbacks that write files during a training, as often as costs at most 2 % of the time.
+    """Base of callbacks that draw during a training, as often as costs at most 2 % of the time.
 
     Raises:
-        ImportError: a picture is asked for, and matplotlib is not installed.
+        ImportError: matplotlib is not installed.
     """
 
-    def __init__(self, *, needs_matplotlib: bool) -> None:
-        if needs_matplotlib and not is_installed("matplotlib"):
-            raise ImportError(f"{type(self).__name__} draws with matplotlib: pip install 'lightrainer[plot]'.")
-        self._not_before: dict[str, float] = {}
+    def __init__(self) -> None:
+        check_matplotlib(type(self).__name__)
+        self._not_before = 0.0
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Forget how long drawings took."""
-        self._not_before = {}
+        self._not_before = 0.0
 
-    def _draw(self, path: Path, draw: Callable[[], bytes | None]) -> None:
-        """Write a file, unless the time for drawing is used up; a failure is warned of, once."""
+    def _write_files(self, draw: Callable[[], dict[Path, bytes]]) -> None:
+        """Write what `draw` returns, unless the time for drawing is used up; a failure is logged once."""
         started = time.monotonic()
-        if started < self._not_before.get(path.name, 0.0):
+        if started < self._not_before:
             return
-        with going_on(self, f"Writing {path}"):
-            content = draw()
-            if content is not None:
+        with going_on(self, f"{type(self).__name__}: drawing"):
+            for path, content in draw().items():
                 path.parent.mkdir(parents=True, exist_ok=True)
                 write_whole(path, content)
         finished = time.monotonic()
-        self._not_before[path.name] = finished + (finished - started) / _SHARE
+        self._not_before = finished + (finished - started) / _SHARE
 
 
 class LossCurveCallback(_DrawingCallback):
@@ -67,29 +64,33 @@ class LossCurveCallback(_DrawingCallback):
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
-        super().__init__(needs_matplotlib=True)
+        super().__init__()
         self.path = path
 
     def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Draw what there is so far, unless the last drawing was too short a time ago."""
         if state.is_world_process_zero:
-            path = Path(args.output_dir) / "loss_curve.png" if self.path is None else Path(self.path)
-            self._draw(path, lambda: draw_loss_curve(state.log_history))
+            self._write_files(lambda: self._draw(args, state))
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Draw the whole run."""
-        self._not_before = {}
+        self._not_before = 0.0
         self.on_evaluate(args, state, control)
+
+    def _draw(self, args: Any, state: TrainerState) -> dict[Path, bytes]:
+        path = Path(args.output_dir) / "loss_curve.png" if self.path is None else Path(self.path)
+        picture = draw_loss_curve(state.log_history)
+        return {} if picture is None else {path: picture}
 
 
 class RunReportCallback(_DrawingCallback):
     """No counterpart in transformers: writes `report.html` and `report.png` about the run into its folder.
 
-    Drawn over the steps are losses, metrics of evaluations, learning rate, gradient norm, throughput, memory, and what
-    a script logs of its own. The page is one file that fetches nothing, for large and small screens, light and dark.
-    It is written after evaluations and checkpoints, as often as costs at most 2 % of the time, and when training ends,
-    atomically, by process 0. It shows `state.log_history`, so a resumed training has the curves of the whole one.
-    Values that are not finite are marked and named.
+    The picture shows losses, metrics of evaluations, learning rate, gradient norm, throughput, memory, and what a
+    script logs of its own, over the steps: at most 40 charts. The page is a single file with that picture and a table
+    of the last logs. Both are written after evaluations and checkpoints, as often as costs at most 2 % of the time, and
+    when training ends, atomically, by process 0. They show `state.log_history`, so a resumed training has the curves of
+    the whole one. Values that are not finite are marked and counted.
 
     Throughput and memory are added to the logs (`samples_per_second`, `tokens_per_second`, `steps_per_second`,
     `host_memory_gib`, `device_memory_peak_gib`) unless a `ThroughputCallback` or `MemoryCallback` does so. The device
@@ -98,19 +99,19 @@ class RunReportCallback(_DrawingCallback):
     Args:
         folder: where the files go; `output_dir` if not given, in a search for hyperparameters a subfolder of it with
             the name of the trial.
-        picture: also draw the PNG, for which matplotlib is needed; by default if that is installed.
+        picture: write the PNG as a file, too.
 
     Raises:
-        ImportError: `picture` is True and matplotlib is not installed.
+        ImportError: matplotlib is not installed.
     """
 
     adds_to_logs = True
     reads_checkpoints = False
 
-    def __init__(self, folder: str | os.PathLike[str] | None = None, *, picture: bool | None = None) -> None:
-        super().__init__(needs_matplotlib=bool(picture))
+    def __init__(self, folder: str | os.PathLike[str] | None = None, *, picture: bool = True) -> None:
+        super().__init__()
         self.folder = folder
-        self.picture = is_installed("matplotlib") if picture is None else picture
+        self.picture = picture
         self._speed = ThroughputCallback(flops=None)
         self._status = "running"
 
@@ -131,7 +132,7 @@ class RunReportCallback(_DrawingCallback):
     def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Write what there is so far, unless the last time was too short a time ago; after the training always."""
         if self._status != "running":
-            self._not_before = {}
+            self._not_before = 0.0
         self._write(args, state)
         self._speed.on_evaluate(args, state, control, **kwargs)
 
@@ -147,20 +148,21 @@ class RunReportCallback(_DrawingCallback):
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Write the report on the whole run."""
         self._speed.on_train_end(args, state, control, **kwargs)
-        self._not_before = {}
+        self._not_before = 0.0
         self._status = "finished" if state.global_step >= state.max_steps else "stopped"
         self._write(args, state)
 
     def _write(self, args: Any, state: TrainerState) -> None:
-        if not state.is_world_process_zero:
-            return
+        if state.is_world_process_zero:
+            self._write_files(lambda: self._draw(args, state))
+
+    def _draw(self, args: Any, state: TrainerState) -> dict[Path, bytes]:
         folder = Path(trial_folder(args.output_dir if self.folder is None else self.folder, state))
+        name = getattr(args, "run_name", None) or os.path.basename(os.path.abspath(args.output_dir))
         status = self._status if state.max_steps else "evaluated"
-        self._draw(folder / "report.html", lambda: render_page(args, state, status=status).encode())
-        if self.picture:
-            self._draw(folder / "report.png", lambda: _picture(args, state))
-
-
-def _picture(args: Any, state: TrainerState) -> bytes | None:
-    drawn = panels(state.log_history)
-    return draw(drawn, run_name(args)) if drawn else None
+        charts = panels(state.log_history)
+        picture = draw(charts, name) if charts else b""
+        files = {folder / "report.html": render_page(name, state, status, picture).encode()}
+        if self.picture and picture:
+            files[folder / "report.png"] = picture
+        return files

@@ -1,19 +1,19 @@
 """Make the pictures of the documentation: `python docs/scripts/screenshots.py [NAME ...]`.
 
-What a terminal shows is drawn by rich as SVG; the reports are photographed by chromium, which has to be installed.
+What a terminal shows is drawn by rich as SVG; the report is the picture that the training leaves.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from PIL import Image
 from rich.console import Console
 from rich.text import Text
 
@@ -64,7 +64,8 @@ def run() -> None:
     bars = [line for line in re.split(r"[\r\n]", shown.stderr) if re.search(r"\b[4-7]\d%.*/768.*loss=", line)]
     logs = [line for line in shown.stdout.splitlines() if line.startswith("{")][:3]
     draw("progress-bar", "python train.py", "\n".join([*logs, bars[-1].strip()]), width=130)
-    photograph("run-report", Path("output/report.html"), 1100, 1000)
+    with Image.open("output/report.png") as picture:
+        picture.convert("RGB").quantize(128).save(IMAGES / "run-report.png", optimize=True)
 
 
 def lightrainer(*words: str) -> str:
@@ -81,21 +82,6 @@ def draw(name: str, command: str, printed: str, width: int) -> None:
         picture = console.export_svg(title="")
     picture = re.sub(r"@font-face \{.*?\}\s*", "", picture, flags=re.DOTALL).replace("Fira Code", "Menlo, Consolas")
     (IMAGES / f"{name}.svg").write_text(picture, encoding="utf-8")
-
-
-def photograph(name: str, page: Path, width: int, height: int) -> None:
-    """Photograph the top of a page, as PNG with few colours."""
-    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if browser is None:
-        raise SystemExit("Install chromium: it photographs the reports.")
-    options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--window-size={width},{height}"]
-    target = IMAGES / f"{name}.png"
-    command = [browser, *options, f"--screenshot={target}", page.resolve().as_uri()]
-    subprocess.run(command, check=True, capture_output=True, timeout=120)
-    from PIL import Image
-
-    with Image.open(target) as picture:
-        picture.convert("RGB").quantize(128).save(target, optimize=True)
 
 
 PICTURES: dict[str, Callable[[], None]] = {item.__name__: item for item in (plan, estimate, run)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 import os
@@ -11,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...callbacks.report.pictures import draw_loss_picture
+from ...callbacks.report.pictures import draw_loss_curve
 from .card_text import PICTURE_NAME, Evaluation, evaluations, pretty, text_of
 from .facts import TASK_NAMES, CardFacts
 from .pushing import CARD_NAME
@@ -136,13 +137,19 @@ def _metric_type(name: str) -> str:
 def _draw(facts: CardFacts, folder: Path) -> bool:
     """Draw the losses; returns whether there is a picture."""
     try:
-        picture = draw_loss_picture(facts.log_history)
+        picture = draw_loss_curve(facts.log_history, "svg")
         if picture is not None:
-            _write(folder / PICTURE_NAME, picture.encode())
+            _write(folder / PICTURE_NAME, picture)
     except Exception as error:  # the card says the same in numbers
-        logger.warning("The model card has no picture of the losses: %s: %s", type(error).__name__, error)
+        _warn_once(f"The model card has no picture of the losses: {type(error).__name__}: {error}")
         return False
     return picture is not None
+
+
+@functools.cache
+def _warn_once(message: str) -> None:
+    """Log a warning unless an earlier card had the same: uploads during a training write many cards."""
+    logger.warning(message)
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -103,7 +103,7 @@ def test_a_plain_lightning_trainer_has_all_of_them(tmp_path):
         assert wanted <= entry.keys()
         assert 0 < entry["mfu"] <= 1
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "Samples per second" in page
+    assert "samples_per_second" in page
     ema = callbacks[4]
     assert ema.updates == 16
     assert same({name: one.detach() for name, one in module.model.named_parameters()}, ema.averages)

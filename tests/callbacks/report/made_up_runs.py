@@ -41,7 +41,7 @@ def state(**changed):
 class Page(html.parser.HTMLParser):
     """The texts of a page, and the elements that are open at its end."""
 
-    VOID = {"meta", "line", "path", "br"}
+    VOID = {"meta", "img"}
 
     def __init__(self, text):
         super().__init__()

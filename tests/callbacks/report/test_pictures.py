@@ -1,18 +1,18 @@
-"""The pictures of a run: the losses as PNG and as SVG for model cards, and the report as PNG."""
+"""The pictures of a run: the losses as PNG, and as SVG for model cards."""
 
 import math
-import re
 import sys
 from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
+from matplotlib.figure import Figure
 
 from lightrainer.callbacks import LossCurveCallback, TrainerControl, TrainerState, draw_loss_curve
-from lightrainer.callbacks.report.pictures import draw_loss_picture
+from lightrainer.callbacks.report.curves import Panel
+from lightrainer.callbacks.report.pictures import _draw_panel, draw
 
 CONTROL = TrainerControl()
-SVG = "{http://www.w3.org/2000/svg}"
 
 
 def history(steps=20):
@@ -20,39 +20,34 @@ def history(steps=20):
     return [*logs, *({"eval_loss": 5 - step / steps, "step": step} for step in range(5, steps, 5))]
 
 
-def drawn(logs):
-    picture = draw_loss_picture(logs)
-    assert picture is not None
-    return ElementTree.fromstring(picture)
+def axes_of(title, **curves):
+    """The axes on which a panel is drawn."""
+    axes = Figure().subplots()
+    _draw_panel(axes, Panel(title, curves))
+    return axes
 
 
-def texts(logs):
-    return [element.text for element in drawn(logs).iter(f"{SVG}text")]
-
-
-def lines(logs, **style):
-    """The positions that curves go through, one list for each."""
-    style = style or {"stroke-width": "2.5"}
-    found = [path.get("d", "") for path in drawn(logs).iter(f"{SVG}path") if style.items() <= path.attrib.items()]
-    return [[tuple(map(float, place.split())) for place in re.split("[ML]", way)[1:]] for way in found]
+def legend(axes):
+    return [text.get_text() for text in axes.get_legend().get_texts()]
 
 
 @pytest.mark.parametrize("logs", [[], [{"train_loss": 1.0, "step": 1}], [{"loss": 1.0}], [{"eval_f1": 1.0, "step": 2}]])
-def test_a_history_without_losses_gives_none(logs, tmp_path):
-    assert draw_loss_curve(logs) is draw_loss_picture(logs) is None
+def test_draw_loss_curve_without_losses_returns_none(logs, tmp_path):
+    assert draw_loss_curve(logs) is None
     args, state = SimpleNamespace(output_dir=tmp_path), TrainerState(log_history=logs)
     LossCurveCallback().on_train_end(args, state, CONTROL)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_png_depends_on_the_losses_and_leaves_pyplot_alone(monkeypatch):
+@pytest.mark.parametrize("file_format", ["png", "svg"])
+def test_draw_loss_curve_depends_on_the_losses_and_leaves_pyplot_alone(monkeypatch, file_format):
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)  # importing it would now fail
-    one, again, other = draw_loss_curve(history()), draw_loss_curve(history()), draw_loss_curve(history(21))
-    assert one == again
-    assert one != other
+    first, again, other = (draw_loss_curve(history(steps), file_format) for steps in (20, 20, 21))
+    assert first == again
+    assert first != other
 
 
-def test_the_png_is_in_the_output_folder_or_at_the_given_path(tmp_path):
+def test_loss_curve_callback_writes_to_the_output_folder_or_the_given_path(tmp_path):
     args, state = SimpleNamespace(output_dir=str(tmp_path)), TrainerState(log_history=history())
     LossCurveCallback().on_train_end(args, state, CONTROL)
     LossCurveCallback(tmp_path / "pictures" / "here.png").on_train_end(args, state, CONTROL)
@@ -60,30 +55,55 @@ def test_the_png_is_in_the_output_folder_or_at_the_given_path(tmp_path):
     assert files == ["loss_curve.png", "pictures/here.png"]
 
 
-def test_the_svg_curves_go_through_their_values():
-    training, evaluation, rate = lines(history())
-    assert [len(training), len(evaluation), len(rate)] == [19, 3, 19]
-    (x, y), (last_x, last_y) = training[0], training[-1]
-    assert last_y > y  # the loss fell, and y counts downwards
-    for step, place in zip((5, 10, 15), evaluation, strict=True):
-        assert place[0] == training[step - 1][0]
-        of = (5 - step / 20 - (5 - 4 * 1 / 20)) / (-4 * 18 / 20)
-        assert place[1] == pytest.approx(y + of * (last_y - y), abs=0.2)
-        assert place[0] == pytest.approx(x + (step - 1) / 18 * (last_x - x), abs=0.2)
-    said = texts(history())
-    assert {"Loss", "Learning rate", "training", "evaluation (lowest 4.25 at step 15)", "step"} <= set(said)
+def test_svg_has_titles_and_labels_as_text():
+    picture = ElementTree.fromstring(draw_loss_curve(history(), "svg"))
+    texts = {element.text for element in picture.iter("{http://www.w3.org/2000/svg}text")}
+    assert {"Loss", "Learning rate", "training", "evaluation (lowest 4.25 at step 15)"} <= texts
 
 
-def test_of_many_points_the_mean_stands_out():
-    noisy = [{"loss": 2 + (-1) ** step, "step": step} for step in range(5000)]
-    (mean,), (faint,) = lines(noisy), lines(noisy, **{"stroke-opacity": "0.3"})
-    assert len(faint) < 1000
-    rise = [max(y for _, y in line[10:-10]) - min(y for _, y in line[10:-10]) for line in (mean, faint)]
-    assert rise[0] < rise[1] / 10
+def test_svg_of_odd_names_is_well_formed():
+    logs = [{"eval_a\x00$<b>_loss": 1.0, "_hidden": 1.0, "step": 1}]
+    picture = ElementTree.fromstring(draw_loss_curve(logs, "svg"))
+    texts = {element.text for element in picture.iter("{http://www.w3.org/2000/svg}text")}
+    assert "evaluation: a$<b> (lowest 1 at step 1)" in texts
+
+
+def test_curves_go_through_their_values():
+    points = [(1, 3.0), (2, 2.0), (3, 2.5)]
+    (line,) = axes_of("Loss", training=points).lines
+    assert line.get_xydata().tolist() == [list(point) for point in points]
+
+
+def test_curves_of_many_points_get_a_running_mean():
+    noisy = [(step, 2 + (-1) ** step) for step in range(5000)]
+    faint, mean = (line.get_ydata() for line in axes_of("Loss", training=noisy).lines)
+    assert list(faint) == [value for _, value in noisy]
+    assert max(mean[200:-200]) - min(mean[200:-200]) < 0.1
+    (rate,) = axes_of("Learning rate", rate=noisy).lines
+    assert len(rate.get_ydata()) == 5000
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_values_that_cannot_be_drawn_are_marked(value):
-    red = [path for path in drawn([{"loss": value, "step": 3}]).iter(f"{SVG}path") if path.get("stroke-dasharray")]
-    assert len(red) == 1
-    assert "no finite values" in texts([{"loss": value, "step": 3}])
+def test_values_that_are_not_finite_are_marked_and_counted(value):
+    axes = axes_of("Loss", training=[(1, 1.0), (3, value)])
+    assert [line.get_xdata()[0] for line in axes.lines if line.get_color() == "red"] == [3]
+    assert legend(axes) == ["training (1 of 2 not finite)"]
+
+
+@pytest.mark.parametrize(("values", "scale"), [((1.0, 500.0), "log"), ((1.0, 50.0), "linear"), ((-1, 500), "linear")])
+def test_losses_far_apart_get_a_logarithmic_axis(values, scale):
+    assert axes_of("Loss", training=list(enumerate(values))).get_yscale() == scale
+    assert axes_of("Accuracy", evaluation=list(enumerate(values))).get_yscale() == "linear"
+
+
+def test_draw_takes_at_most_forty_panels():
+    panels = [Panel(f"value {number}", {"a": [(1, 1.0)]}) for number in range(41)]
+    text = draw(panels, file_format="svg").decode()
+    assert "value 39" in text
+    assert "value 40" not in text
+
+
+def test_draw_loss_curve_without_matplotlib_names_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)  # importing it would now fail
+    with pytest.raises(ImportError, match=r"pip install 'lightrainer\[plot\]'"):
+        draw_loss_curve(history())

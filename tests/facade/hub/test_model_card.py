@@ -1,6 +1,7 @@
 """The model card: what it says, that the Hub's rules and the client's validators accept it, also offline."""
 
 import math
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from xml.etree import ElementTree
@@ -13,6 +14,8 @@ from huggingface_hub.repocard import metadata_load
 from tiny import points, told, trained, trainer
 from transformers import GPT2Config, GPT2ForSequenceClassification
 from transformers.modelcard import TrainingSummary
+
+from lightrainer.facade.hub import model_card
 
 EVALUATED = {"eval_strategy": "steps", "eval_steps": 2}
 
@@ -72,6 +75,17 @@ def test_it_says_what_was_trained_on_what_and_how(tmp_path, monkeypatch):
         assert f"| {package} | " in text
     assert "![Training and evaluation loss over the steps](loss_curve.svg)" in text
     assert "svg" in ElementTree.parse(tmp_path / "my-model" / "loss_curve.svg").getroot().tag
+
+
+def test_a_card_without_matplotlib_has_no_picture_and_warns_once(tmp_path, monkeypatch, caplog):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)  # importing it would now fail
+    model_card._warn_once.cache_clear()
+    made = trained(tmp_path)
+    for _ in range(2):
+        made.create_model_card()
+    assert "loss_curve.svg" not in card(tmp_path)
+    assert not (tmp_path / "loss_curve.svg").exists()
+    assert caplog.text.count("pip install 'lightrainer[plot]'") == 1
 
 
 def test_the_metadata_is_what_the_client_makes_of_the_same_numbers(tmp_path):
