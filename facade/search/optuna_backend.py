@@ -8,7 +8,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...lightning_modules.common.suggestions import did_you_mean
 from ...lightning_modules.search.channel import Channel
@@ -18,8 +18,13 @@ from .earlier_trials import begin_with, require_comparable, short_name, suggeste
 from .forked_workers import check_jobs, optimize_in_workers
 from .hyperparameters import BestRun, default_hp_space_optuna
 from .metric_objective import why_unusable
+from .report import require_plotly
 from .search_run import OPTIONS, SearchOptions, SearchRun, enqueue
 from .storages import StorageError, open_storage, shown, until_unlocked, without_experimental_warnings
+
+if TYPE_CHECKING:
+    from optuna import Study
+    from optuna.trial import FrozenTrial
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +41,7 @@ class OptunaBackend:
         Raises:
             TypeError: a keyword that neither takes.
             ValueError: an impossible `n_jobs`.
+            ImportError: a report needs a library that is not installed.
         """
         import optuna
 
@@ -52,6 +58,8 @@ class OptunaBackend:
         self._of_optimization = {name: value for name, value in options.backend.items() if name in of_optimization}
         self._jobs = self._of_optimization.pop("n_jobs", 1)
         check_jobs(self._jobs, trainer)
+        if options.report:
+            require_plotly()
 
     def run(self, trainer: Any, search: SearchRun) -> BestRun | list[BestRun]:
         """Run all trials; every process gets the result."""
@@ -205,8 +213,8 @@ class OptunaObjective:
         return start._replace(checkpoint=checkpoint, reports=reports)
 
 
-def best_runs(study: Any) -> BestRun | list[BestRun]:
-    """Return the best run, or for several objectives all runs that no other one beats.
+def best_trials(study: Study) -> list[FrozenTrial]:
+    """Return the best trial, or for several objectives all that no other one beats.
 
     Raises:
         ValueError: no trial was completed; says why.
@@ -214,10 +222,15 @@ def best_runs(study: Any) -> BestRun | list[BestRun]:
     trials = study.get_trials(deepcopy=False)
     if not any(trial.state.name == "COMPLETE" for trial in trials):
         raise ValueError(_none_completed(trials))
+    return study.best_trials if len(study.directions) > 1 else [study.best_trial]
+
+
+def best_runs(study: Study) -> BestRun | list[BestRun]:
+    """Return the best run, or for several objectives all runs that no other one beats; raises as `best_trials`."""
+    best = best_trials(study)
     if len(study.directions) > 1:
-        return [BestRun(str(best.number), list(best.values), dict(best.params)) for best in study.best_trials]
-    best = study.best_trial
-    return BestRun(str(best.number), best.value, dict(best.params))
+        return [BestRun(str(trial.number), list(trial.values), dict(trial.params)) for trial in best]
+    return BestRun(str(best[0].number), best[0].values[0], dict(best[0].params))
 
 
 def _best_and_folders(study: Any) -> tuple[BestRun | list[BestRun], dict[int, Path]]:

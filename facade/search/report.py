@@ -1,4 +1,4 @@
-"""The report of a study: a page with optuna's pictures, a table of its trials, and the best of them."""
+"""The report of a study: a page with optuna's pictures and tables of its trials, and the same in CSV and JSON."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import math
 import os
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ from .retries import COMMAND, FOLDER, LOG, failures, interrupted, state_of
 if TYPE_CHECKING:
     from optuna import Study
     from optuna.trial import FrozenTrial
+    from plotly.graph_objects import Figure
 
 logger = logging.getLogger(__name__)
 
@@ -33,10 +35,20 @@ Row = dict[str, Any]
 """A trial: a value for each column of `trials.csv`."""
 
 
-def write_report(study: Study, folder: str | os.PathLike[str]) -> Path:
-    """Write `report.html`, `trials.csv` and `best.json`; the reference has no such thing.
+def require_plotly() -> None:
+    """Check that the library is installed that draws reports.
 
-    The page is one file that needs no network. It has optuna's pictures where plotly is installed.
+    Raises:
+        ImportError: it is not; says how to install it.
+    """
+    if not is_installed("plotly"):
+        raise ImportError('plotly draws the report, and is not installed: pip install "lightrainer[search]"')
+
+
+def write_report(study: Study, folder: str | os.PathLike[str]) -> Path:
+    """Write `trials.csv`, `best.json` and `report.html`; the reference has no such thing.
+
+    The page is one file that needs no network.
 
     Args:
         study: of optuna.
@@ -44,16 +56,29 @@ def write_report(study: Study, folder: str | os.PathLike[str]) -> Path:
 
     Returns:
         The page.
+
+    Raises:
+        ImportError: plotly is not installed; the other files are written without it.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     rows = table(study)
-    best = _best_trials(study)
+    best = study.best_trials
     summary = json.dumps(_summary(study, best), indent=2, default=str, allow_nan=False)
     write_whole(folder / "best.json", f"{summary}\n".encode())
     write_whole(folder / "trials.csv", _as_csv(rows).encode())
+
+    require_plotly()
+    best_rows = [rows[trial.number] for trial in best]
+    failed_rows = [row for row in rows if row["failure"]]
+    figures = [
+        *_tables("Best trials", best_rows, folder),
+        *_tables("Failed trials", failed_rows, folder),
+        *_pictures(study),
+        *_tables("All trials", rows, folder),
+    ]
     page = folder / "report.html"
-    write_whole(page, _page(study, rows, {trial.number for trial in best}, folder).encode())
+    write_whole(page, _page(study, figures).encode())
     logger.info("The report of the search is in %s.", page)
     return page
 
@@ -63,29 +88,31 @@ def table(study: Study) -> list[Row]:
     trials = study.get_trials(deepcopy=False)
     retried = interrupted(trials)
     reasons = failures(trials)
-    places = places_of(study)
+    goals = ", ".join(_goals(study))
     rows = []
     for trial in trials:
-        row: Row = {"trial": trial.number, "state": state_of(trial, retried), "failure": reasons.get(trial.number)}
-        row.update(_values(study, trial))
+        row: Row = {
+            "trial": trial.number,
+            "state": state_of(trial, retried),
+            "failure": reasons.get(trial.number),
+            "objective": goals,
+        }
+        values = trial.values or [None] * len(study.directions)
+        for index, value in enumerate(values):
+            row["value" if len(values) == 1 else f"value_{index}"] = value
         row["seconds"] = None if trial.duration is None else round(trial.duration.total_seconds(), 2)
         row["reports"] = len(trial.intermediate_values)
-        row.update(places.get(trial.number, {}))
+        row.update(places_of(trial))
         for name, value in trial.params.items():
-            column = f"parameter {name}" if name in row else name
-            row[column] = value
+            row[f"parameter {name}" if name in row else name] = value
         rows.append(row)
     return rows
 
 
-def _values(study: Study, trial: FrozenTrial) -> Row:
-    """Return objectives and values of a trial; with several objectives their columns are numbered."""
-    values = trial.values or [None] * len(study.directions)
-    if len(values) == 1:
-        return {"objective": _goals(study)[0], "value": values[0]}
-    columns: Row = {f"objective_{index}": goal for index, goal in enumerate(_goals(study))}
-    columns.update((f"value_{index}", value) for index, value in enumerate(values))
-    return columns
+def places_of(trial: FrozenTrial) -> dict[str, str]:
+    """Return `folder`, `log` and `command` of a trial, as far as they are known."""
+    attributes = {"folder": FOLDER, "log": LOG, "command": COMMAND}
+    return {name: trial.user_attrs[key] for name, key in attributes.items() if key in trial.user_attrs}
 
 
 def _names(study: Study) -> list[str]:
@@ -103,70 +130,23 @@ def _goals(study: Study) -> list[str]:
     return [f"{direction} {name}" for direction, name in zip(directions, _names(study), strict=True)]
 
 
-def places_of(study: Study) -> dict[int, dict[str, str]]:
-    """Return `folder` and `log` of each trial, if known; for an interrupted one those of its retry."""
-    places: dict[int, dict[str, str]] = {}
-    for trial in study.get_trials(deepcopy=False):
-        own = {}
-        if FOLDER in trial.user_attrs:
-            own["folder"] = trial.user_attrs[FOLDER]
-        if LOG in trial.user_attrs:
-            own["log"] = trial.user_attrs[LOG]
-        if own:
-            for number in (*trial.system_attrs.get("retry_history", []), trial.number):
-                places.setdefault(number, {}).update(own)
-    return places
-
-
-def _best_trials(study: Study) -> list[FrozenTrial]:
-    """Return the best trial, or for several objectives all that no other one beats; none before one is complete."""
-    is_complete = any(trial.state.name == "COMPLETE" for trial in study.get_trials(deepcopy=False))
-    return study.best_trials if is_complete else []
-
-
 def _summary(study: Study, best: Sequence[FrozenTrial]) -> dict[str, Any]:
     """Return the content of `best.json`."""
     trials = study.get_trials(deepcopy=False)
     retried = interrupted(trials)
-    importances = [_importances(study, index) for index in range(len(study.directions))]
+    entries = []
+    for trial in best:
+        # JSON has no infinite numbers: they are written as text.
+        values = [value if math.isfinite(value) else str(value) for value in trial.values]
+        entries.append({"trial": trial.number, "values": values, **places_of(trial), "parameters": trial.params})
     return {
         "study": study.study_name,
         "directions": [direction.name.lower() for direction in study.directions],
         "metrics": study.metric_names,
         "trials": len(trials),
         "states": dict(Counter(state_of(trial, retried).lower() for trial in trials)),
-        "best": [_best_entry(trial, places_of(study)) for trial in best],
-        "importances": importances if len(importances) > 1 else importances[0],
+        "best": entries,
     }
-
-
-def _best_entry(trial: FrozenTrial, places: Mapping[int, dict[str, str]]) -> dict[str, Any]:
-    # JSON has no infinite numbers: they are written as text.
-    values = [value if math.isfinite(value) else str(value) for value in trial.values]
-    entry: dict[str, Any] = {"trial": trial.number, "values": values}
-    entry.update(places.get(trial.number, {}))
-    entry["parameters"] = trial.params
-    if COMMAND in trial.user_attrs:
-        entry["command"] = trial.user_attrs[COMMAND]
-    return entry
-
-
-def _importances(study: Study, objective: int) -> dict[str, float]:
-    """Return the importance of each parameter for an objective, from 1 to 0; empty with too few trials."""
-    import optuna
-
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about trials that are too few, or too equal
-            shares = optuna.importance.get_param_importances(study, target=_value_at(objective))
-    except Exception as error:  # too few trials, or a package that an evaluator needs
-        logger.info("No importances: %s", error)
-        return {}
-    return {name: share for name, share in shares.items() if math.isfinite(share)}
-
-
-def _value_at(objective: int) -> Callable[[FrozenTrial], float]:
-    return lambda trial: trial.values[objective]
 
 
 def _as_csv(rows: Iterable[Row]) -> str:
@@ -188,41 +168,30 @@ def _columns(rows: Iterable[Row]) -> list[str]:
 # --- the page
 
 
-def _page(study: Study, rows: Sequence[Row], best: set[int], folder: Path) -> str:
+def _page(study: Study, figures: Sequence[Figure]) -> str:
     title = escape(f"{study.study_name}: {', '.join(_goals(study))}")
-    states = Counter(str(row["state"]).lower() for row in rows)
-    counts = ", ".join(f"{count} {state}" for state, count in states.items())
-    sections = [
-        "<!doctype html>",
-        f"<meta charset='utf-8'><title>{title}</title>",
-        "<style>body { font-family: sans-serif } td, th { padding: 0 1em 0 0; text-align: left }</style>",
-        f"<h1>{title}</h1>",
-        f"<p>{len(rows)} trials: {escape(counts) or 'none'}. All values are in trials.csv.</p>",
-        _section("Best trials", [row for row in rows if row["trial"] in best], folder),
-        *_commands(study, best),
-        _section("Failed trials", [row for row in rows if row["failure"]], folder),
-        *_pictures(study),
-        _section("All trials", rows, folder),
-    ]
-    return "\n".join(sections)
+    parts = [f"<!doctype html><meta charset='utf-8'><title>{title}</title><h1>{title}</h1>"]
+    for figure in figures:
+        is_first = len(parts) == 1  # the library is written into the page once
+        parts.append(figure.to_html(full_html=False, include_plotlyjs=is_first))
+    return "\n".join(parts)
 
 
-def _section(title: str, rows: Sequence[Row], folder: Path) -> str:
-    """Return a table of trials under a heading; nothing without trials."""
+def _tables(title: str, rows: Sequence[Row], folder: Path) -> list[Figure]:
+    """Return a table of trials; none without trials."""
+    from plotly import graph_objects
+
     if not rows:
-        return ""
+        return []
     columns = _columns(rows)
-    lines = [f"<h2>{title}</h2><table><tr>"]
-    lines += [f"<th>{escape(column)}</th>" for column in columns]
-    for row in rows:
-        lines.append("</tr><tr>")
-        lines += [f"<td>{_cell(column, row.get(column), folder)}</td>" for column in columns]
-    lines.append("</tr></table>")
-    return "\n".join(lines)
+    cells = [[_cell(column, row.get(column), folder) for row in rows] for column in columns]
+    header = {"values": [escape(column) for column in columns]}
+    figure = graph_objects.Figure(graph_objects.Table(header=header, cells={"values": cells}))
+    return [figure.update_layout(title=title)]
 
 
 def _cell(column: str, value: Any, folder: Path) -> str:
-    """Return a value as HTML; a folder or log as a link."""
+    """Return a value as text for plotly; a folder or log as a link."""
     if value is None:
         return ""
     if column in ("folder", "log"):
@@ -230,42 +199,26 @@ def _cell(column: str, value: Any, folder: Path) -> str:
     return escape(f"{value:.6g}" if isinstance(value, float) else str(value))
 
 
-def _commands(study: Study, numbers: Iterable[int]) -> list[str]:
-    """Return the commands that train trials of a sweep again."""
-    trials = study.get_trials(deepcopy=False)
-    commands = {number: trials[number].user_attrs.get(COMMAND) for number in sorted(numbers)}
-    return [
-        f"<p>Train trial {number} again:</p><pre>{escape(command)}</pre>"
-        for number, command in commands.items()
-        if command is not None
-    ]
-
-
-def _pictures(study: Study) -> list[str]:
-    """Return optuna's pictures as HTML; none without plotly."""
-    if not is_installed("plotly"):
-        return ["<p>pip install plotly for pictures.</p>"]
-    calls: list[tuple[str, dict[str, Any]]] = []
-    calls.append(("intermediate_values", {}) if len(study.directions) == 1 else ("pareto_front", {}))
-    for index, name in enumerate(_names(study)):
-        calls += [(picture, {"target": _value_at(index), "target_name": name}) for picture in _PICTURES]
-    parts: list[str] = []
-    for picture, options in calls:
-        figure = _figure(study, picture, options)
-        if figure is not None:
-            # The library is written into the page once, with the first picture.
-            parts.append(figure.to_html(full_html=False, include_plotlyjs=not parts))
-    return parts
-
-
-def _figure(study: Study, picture: str, options: Mapping[str, Any]) -> Any:
-    """Return a figure of plotly; None where the study has too few trials for it, or too many objectives."""
+def _pictures(study: Study) -> list[Figure]:
+    """Return optuna's pictures, without those for which the study has too few trials, or too many objectives."""
     from optuna import visualization
 
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return getattr(visualization, f"plot_{picture}")(study, **options)
-    except Exception as error:
-        logger.info("No %s: %s", picture, error)
-        return None
+    calls = [partial(visualization.plot_intermediate_values, study), partial(visualization.plot_pareto_front, study)]
+    for index, name in enumerate(_names(study)):
+        for picture in _PICTURES:
+            plot = getattr(visualization, f"plot_{picture}")
+            calls.append(partial(plot, study, target=partial(_value, index), target_name=name))
+
+    figures = []
+    for call in calls:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                figures.append(call())
+        except Exception as error:
+            logger.info("No %s: %s", call.func.__name__, error)
+    return figures
+
+
+def _value(objective: int, trial: FrozenTrial) -> float:
+    return trial.values[objective]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 import uuid
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -137,11 +139,16 @@ def give_up(study: Study, number: int, max_retry: int = MAX_RETRY) -> None:
         queue_again(study, number, max_retry)
 
 
-def give_up_dead(study: Study, max_retry: int = MAX_RETRY) -> list[int]:
+def give_up_dead(study: Study, max_retry: int = MAX_RETRY, seconds_to_claim: float = math.inf) -> list[int]:
     """Queue the trials whose process was killed; return their numbers.
 
     The end of a process of this machine is noticed at once, that of a process elsewhere by its heartbeat, in storages
     that have one.
+
+    Args:
+        study: the study.
+        max_retry: how often a trial is retried.
+        seconds_to_claim: time after which a trial that no process has claimed counts as one of a killed process.
     """
     from optuna.storages import fail_stale_trials
 
@@ -150,27 +157,22 @@ def give_up_dead(study: Study, max_retry: int = MAX_RETRY) -> list[int]:
     with without_experimental_warnings():
         fail_stale_trials(study)
     for trial in trials:
-        if _owner_state(trial) != "ended":
-            continue
-        if trial.state.name == "RUNNING":
+        owner = _owner_state(trial)
+        is_unclaimed = owner is None and _seconds_since_begin(trial) > seconds_to_claim
+        if trial.state.name == "RUNNING" and (owner == "ended" or is_unclaimed):
             give_up(study, trial.number, max_retry)
-        elif trial.state.name == "FAIL" and trial.number not in retried and FAILURE not in trial.user_attrs:
-            # It was killed after it had given the trial up, and before it had queued it.
+
+        # It was killed after it had given the trial up, and before it had queued it.
+        has_no_retry = trial.number not in retried and FAILURE not in trial.user_attrs
+        if trial.state.name == "FAIL" and owner == "ended" and has_no_retry:
             queue_again(study, trial.number, max_retry)
     return sorted(interrupted(study.get_trials(deepcopy=False)) - retried)
 
 
-def unseen(study: Study) -> dict[int, bool]:
-    """Return the running trials that may be those of killed processes, each with whether a process has claimed it.
-
-    Processes claim a trial right after it was added to the study. Those that are seen to run on this machine are left
-    out.
-    """
-    from optuna.trial import TrialState
-
-    running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
-    states = {trial.number: _owner_state(trial) for trial in running}
-    return {number: state is not None for number, state in states.items() if state != "running"}
+def unseen(study: Study) -> list[int]:
+    """Return the running trials that may be those of killed processes: those not seen to run on this machine."""
+    trials = study.get_trials(deepcopy=False)
+    return [trial.number for trial in trials if trial.state.name == "RUNNING" and _owner_state(trial) != "running"]
 
 
 def _owner_state(trial: FrozenTrial) -> str | None:
@@ -180,6 +182,11 @@ def _owner_state(trial: FrozenTrial) -> str | None:
     if not isinstance(claim, list) or claim[:1] != [trial.number]:
         return None
     return process_state(str(claim[-1]))
+
+
+def _seconds_since_begin(trial: FrozenTrial) -> float:
+    begin = trial.datetime_start
+    return 0.0 if begin is None else (datetime.now() - begin).total_seconds()
 
 
 def newest_checkpoint(study: Study, trial: Trial, folder: Path, unit: str) -> tuple[str | None, dict[int, float]]:

@@ -180,7 +180,7 @@ def test_a_trial_of_another_machine_is_given_up_without_a_heartbeat_only(tmp_pat
             storage.record_heartbeat(trial._trial_id)
             retries.note_worker(study, trial)
     assert retries.give_up_dead(study) == []
-    assert retries.unseen(study) == {0: True, 1: True}
+    assert retries.unseen(study) == [0, 1]
 
     def stale():
         storage.record_heartbeat(trials[1]._trial_id)
@@ -204,6 +204,26 @@ def test_a_trial_that_a_killed_process_gave_up_and_did_not_queue_is_queued(tmp_p
     assert retries.give_up_dead(study) == [0]
     assert retries.give_up_dead(study) == []
     assert [trial.state.name for trial in study.trials] == ["FAIL", "WAITING"]
+
+
+@pytest.mark.filterwarnings("ignore:Heartbeat of storage is supposed to be used")
+@pytest.mark.parametrize(("seconds", "states"), [(0.0, ["FAIL", "WAITING"]), (600.0, ["RUNNING"])])
+def test_give_up_dead_queues_a_trial_that_no_process_has_claimed_in_time(tmp_path, seconds, states):
+    study = optuna.create_study(storage=open_storage(str(tmp_path / "study.log")), study_name="s")
+    study.ask()
+    retries.give_up_dead(study, seconds_to_claim=seconds)
+    assert [trial.state.name for trial in study.trials] == states
+
+
+def test_sweep_with_a_seed_draws_the_same_values_for_any_number_of_workers(tmp_path, monkeypatch):
+    values = []
+    for workers in ("1", "2"):
+        words = ["--sampler", "random", "--seed", "3", "--n-trials", "4", "--workers", workers, "--study-name", workers]
+        assert sweep(tmp_path, monkeypatch, EVALUATES, *words) == 0
+        study = optuna.load_study(study_name=workers, storage=f"sqlite:///sweeps/{workers}/study.db")
+        values.append({trial.params["width"] for trial in study.trials})
+    assert values[0] == values[1]
+    assert len(values[0]) == 4
 
 
 def test_two_studies_have_folders_of_their_own(tmp_path, monkeypatch):

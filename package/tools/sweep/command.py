@@ -9,11 +9,9 @@ import os
 import re
 import shlex
 import shutil
-import signal
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from types import FrameType
@@ -360,10 +358,10 @@ def _warn(plan: SweepPlan) -> None:
 def _run(plan: SweepPlan) -> int:
     from ...facade.search.storages import StorageError
     from .script_process import set_objective
-    from .workers import Sweep
+    from .workers import Sweep, signals_handled_by
 
     try:
-        with _ended_in_order():
+        with signals_handled_by(_interrupt):
             set_objective(plan)
             return Sweep(plan).run()
     except (SweepError, StorageError, ImportError, ValueError, OSError) as error:
@@ -372,23 +370,6 @@ def _run(plan: SweepPlan) -> int:
     except KeyboardInterrupt:
         print("\nInterrupted. The same command resumes the sweep.", file=sys.stderr)
         return 130
-
-
-@contextmanager
-def _ended_in_order() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end the sweep as Ctrl-C does; where `nohup` ignores SIGHUP, it stays ignored."""
-    numbers = [signal.SIGTERM]
-    if sys.platform != "win32":
-        numbers.append(signal.SIGHUP)
-    before = {number: signal.getsignal(number) for number in numbers}
-    for number, handler in before.items():
-        if handler != signal.SIG_IGN:
-            signal.signal(number, _interrupt)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

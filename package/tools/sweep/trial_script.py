@@ -22,7 +22,7 @@ from ...facade.search import retries
 from ...facade.search.metric_objective import why_unusable
 from ...lightning_modules.common.redaction import shown_word
 from ...lightning_modules.common.suggestions import did_you_mean
-from ...lightning_modules.search.taken_trials import own_trial, require_own
+from ...lightning_modules.search.taken_trials import require_own
 from .plan import SweepError, SweepPlan
 from .script_process import ScriptProcess, crash, was_killed
 
@@ -49,8 +49,8 @@ class Unusable(ScriptFailed):
     """A trial whose value is NaN, or infinite, perhaps because of its parameters."""
 
 
-class Ended(BaseException):
-    """Leaves optuna's loop without a result: the trial is queued again."""
+class ScriptKilled(ScriptFailed):
+    """A trial whose script was killed, or was stopped with the sweep: it is queued again."""
 
 
 class ScriptRun:
@@ -61,41 +61,38 @@ class ScriptRun:
         study: its study.
         trial: the trial.
         stopping: set when the sweep ends.
-        gpus: CUDA_VISIBLE_DEVICES for the script; None leaves it as it is.
     """
 
-    def __init__(
-        self, plan: SweepPlan, study: Study, trial: Trial, stopping: threading.Event, gpus: str | None
-    ) -> None:
+    def __init__(self, plan: SweepPlan, study: Study, trial: Trial, stopping: threading.Event) -> None:
         self.plan = plan
         self.study = study
         self.trial = trial
         self.stopping = stopping
-        self.gpus = gpus
         self.process: ScriptProcess | None = None
         self.origin = retries.origin_of(study, trial)
         self.name = f"run-{self.origin}"
         self.log = self._log_file()
         self.result = self.log.with_suffix(".json")
 
-    def run(self) -> float | list[float]:
+    def run(self, values: dict[str, Value], gpus: str | None) -> float | list[float]:
         """Return the value of the trial.
+
+        Args:
+            values: of the trial.
+            gpus: CUDA_VISIBLE_DEVICES for the script; None leaves it as it is.
 
         Raises:
             TrialPruned: it was pruned.
-            ScriptFailed: the script failed, or its process was killed too often.
+            ScriptKilled: the script was killed, or was stopped.
+            ScriptFailed: the script failed, or was killed too often.
             SweepError: the script cannot be a trial, whatever the values.
-            Ended: the trial is queued again.
             TrialTakenError: another process has it.
         """
-        with own_trial(self.trial):
-            retries.note_worker(self.study, self.trial)
-            self.trial.set_user_attr(retries.LOG, str(self.log))
-            values = self.plan.space.suggest(self.trial)
-            self.trial.set_user_attr(retries.COMMAND, self._command(values))
-            status = self._run_script(values)
-            require_own(self.trial)  # the end of its script is not that of the trial any more
-            return self._judge(status)
+        self.trial.set_user_attr(retries.LOG, str(self.log))
+        self.trial.set_user_attr(retries.COMMAND, self._command(values))
+        status = self._run_script(values, gpus)
+        require_own(self.trial)  # the end of its script is not that of the trial any more
+        return self._judge(status)
 
     def stop(self) -> None:
         """Let the script write its checkpoint, and end."""
@@ -113,10 +110,10 @@ class ScriptRun:
                 return log
         raise AssertionError("there is a free name")
 
-    def _run_script(self, values: dict[str, Value]) -> int:
+    def _run_script(self, values: dict[str, Value], gpus: str | None) -> int:
         with self.log.open("ab") as stream:
             self.log_begins = stream.tell()  # a retry appends to the log of the interrupted process
-            self.process = ScriptProcess(self.plan, values, self._child(), stream, self.gpus)
+            self.process = ScriptProcess(self.plan, values, self._child(), stream, gpus)
             if self.stopping.is_set():
                 self.process.stop()
             try:
@@ -170,10 +167,7 @@ class ScriptRun:
         if is_stopped or was_killed(status):
             if not retries.may_retry(self.study, self.trial.number, self.plan.max_retry):
                 raise ScriptFailed(f"its process was killed {self.plan.max_retry + 1} times")
-            retries.give_up(self.study, self.trial.number, self.plan.max_retry)
-            if is_stopped:
-                raise Ended(f"{self.name} was stopped.")
-            raise Ended(f"{self.name} was killed, and is retried.")
+            raise ScriptKilled(f"{self.name} was {'stopped' if is_stopped else 'killed, and is retried'}.")
 
         # The script cannot be a trial, whatever the values.
         if result.refused is not None:

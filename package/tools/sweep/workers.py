@@ -1,17 +1,20 @@
-"""Workers of a sweep: take trials from one study, and run the script for each in a separate process."""
+"""The trials of a sweep: optuna's loop takes them from one study, and runs the script for each in its own process."""
 
 # pyright: reportMissingImports=false
 # The folders beside this one are mapped to subpackages only when the package is built.
 from __future__ import annotations
 
-import math
+import queue
+import signal
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import TYPE_CHECKING
 
 import optuna
 from optuna.trial import FrozenTrial, TrialState
@@ -19,97 +22,42 @@ from tqdm import tqdm
 
 from ...facade.search import retries
 from ...facade.search.earlier_trials import ORIGIN, begin_with, require_comparable
-from ...facade.search.optuna_backend import best_runs, make_study
+from ...facade.search.optuna_backend import best_trials, make_study
 from ...facade.search.report import places_of, write_report
 from ...facade.search.samplers import make_pruner, make_sampler
 from ...facade.search.search_run import enqueue
 from ...facade.search.storages import database_address, open_storage
 from ...lightning_modules.search.channel import FAILURE
-from ...lightning_modules.search.taken_trials import TrialTakenError
+from ...lightning_modules.search.taken_trials import TrialTakenError, own_trial
 from .plan import SweepError, SweepPlan
-from .trial_script import Ended, ScriptFailed, ScriptRun, Unusable
+from .trial_script import ScriptFailed, ScriptKilled, ScriptRun, Unusable
 
 if TYPE_CHECKING:
     from optuna import Study, Trial
 
-    from ...facade.search.hyperparameters import BestRun
-
 _TAIL = 2000
 """Characters of a log that are shown."""
-_SECONDS_TO_CLAIM = 10.0
+_SECONDS_TO_CLAIM = 30.0
 """Time in which a process claims a trial that it has added to the study; usually it takes milliseconds."""
 _SECONDS_BETWEEN_LOOKS = 2.0
-"""Interval in which other processes' trials are looked at."""
-_STATES = {"running": "RUNNING", "failed": "FAIL", "pruned": "PRUNED", "interrupted": "INTERRUPTED"}
-"""States that a progress bar shows, by their words."""
+"""Interval in which trials of other processes are looked at, once there is nothing else to do."""
 
 
-class Progress:
-    """A progress bar on stderr: completed trials, and the best value.
-
-    Args:
-        study: of optuna.
-        name: of the sweep, with its objective.
-        total: number of trials in the end.
-    """
-
-    def __init__(self, study: Study, name: str, total: int) -> None:
-        self.study = study
-        self.name = name
-        self.total = total
-
-    def __enter__(self) -> Progress:
-        self._bar = tqdm(
-            total=self.total,
-            desc=self.name,
-            initial=self._done(self._states()),  # the time left is that of new ones
-            unit="trial",
-            file=sys.stderr,
-            dynamic_ncols=True,
-        )
-        self._updated = 0.0
-        self._shown: Any = None
-        self.show(now=True)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.show(now=True)
-        self._bar.close()
-
-    def show(self, now: bool = False) -> None:
-        """Read the study, once a second, and update the bar."""
-        if not now and time.monotonic() - self._updated < 1:
-            return
-        self._updated = time.monotonic()
-        states = self._states()
-        texts = self._texts(states)
-        self._bar.n = self._done(states)
-        self._bar.set_postfix(texts, refresh=False)
-
-        # A file gets no line a second.
-        if now or sys.stderr.isatty() or self._shown != (self._bar.n, texts):
-            self._shown = (self._bar.n, texts)
-            self._bar.refresh()
-
-    def _texts(self, states: Counter[str]) -> dict[str, Any]:
-        """Return what is shown beside the number of trials: the best one, and the numbers of those in other states."""
-        texts: dict[str, Any] = {}
-        if len(self.study.directions) == 1 and states["COMPLETE"]:
-            best = self.study.best_trial
-            texts = {"best": f"{best.value:.5g}", "by": _name_of(best)}
-        for word, state in _STATES.items():
-            if states[state]:
-                texts[word] = states[state]
-        return texts
-
-    def _states(self) -> Counter[str]:
-        """Count the states of the trials that were run in this study."""
-        trials = self.study.get_trials(deepcopy=False)
-        retried = retries.interrupted(trials)
-        return Counter(retries.state_of(trial, retried) for trial in trials if ORIGIN not in trial.user_attrs)
-
-    def _done(self, states: Counter[str]) -> int:
-        return min(states["COMPLETE"] + states["PRUNED"], self.total)
+@contextmanager
+def signals_handled_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Let the signals that end a process call a function; one that is ignored, as SIGHUP by `nohup`, stays ignored."""
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if sys.platform != "win32":
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in numbers}
+    for number, present in before.items():
+        if present != signal.SIG_IGN:
+            signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for number, present in before.items():
+            signal.signal(number, present)
 
 
 class Sweep:
@@ -125,10 +73,11 @@ class Sweep:
         self.stopping = threading.Event()
         self.lock = threading.Lock()
         self.failures = 0
-        self.claimed = 0  # trials that a worker is about to begin, and that the study does not have yet
         self.error: BaseException | None = None
-        self.watched: dict[int, float] = {}
-        """The running trials of processes that are not seen to run, and since when they have been watched."""
+        self.gpus: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        """The GPUs that no trial has, one entry for each worker."""
+        for share in plan.gpus:
+            self.gpus.put(share)
 
     def run(self) -> int:
         """Run until there are enough trials, and write the report.
@@ -149,34 +98,51 @@ class Sweep:
         if not plan.storage:
             plan.folder.mkdir(parents=True, exist_ok=True)
             plan.storage = database_address(plan.folder / "study.db")
-        self.study = self._open(0)
+        self.study = self._open()
         plan.space.require_compatible(self.study)
         plan.folder.mkdir(parents=True, exist_ok=True)
         self._fill_study()
-        self.deadline = math.inf if plan.timeout is None else time.monotonic() + plan.timeout
-        with Progress(self.study, f"{plan.study_name}: {plan.goal}", plan.n_trials) as self.progress:
-            self._work_in_threads()
+
+        name = f"{plan.study_name}: {plan.goal}"
+        self.bar = tqdm(desc=name, total=plan.n_trials, unit="trial", file=sys.stderr, dynamic_ncols=True)
+        with self.bar, signals_handled_by(self.stop):
+            self._show_progress()
+            self.bar.initial = self.bar.n  # the time left is that of new trials
+            self._run_trials()
         if self.error is not None:
             raise self.error
+        if self.stopping.is_set():
+            raise KeyboardInterrupt
         return self._conclude()
 
-    def _open(self, index: int) -> Study:
-        """Open the study, with a separate connection and sampler for each worker."""
+    def stop(self, number: int | None = None, frame: FrameType | None = None) -> None:
+        """End all scripts: they write a checkpoint, if they write any, and their trials are queued again.
+
+        Args:
+            number: that of a signal, as this is the handler of those that end a sweep.
+            frame: of the signal.
+        """
+        self.stopping.set()
+        for script in list(self.running):
+            script.stop()
+
+    def _open(self) -> Study:
         plan = self.plan
-        options: dict[str, Any] = {
+        options = {
             "storage": open_storage(plan.storage, heartbeat=plan.heartbeat, max_retry=plan.max_retry),
             "study_name": plan.study_name,
             "pruner": make_pruner(plan.pruner),
+            "load_if_exists": True,
         }
-        if index == 0:
-            study = make_study(plan.direction, {**options, "load_if_exists": True}, plan.metric)
-        else:
-            study = optuna.load_study(**options)
+        study = make_study(plan.direction, options, plan.metric)
         seed = plan.seed
         if seed is not None:
             # A sweep that continues a study must not draw the same values again.
-            seed += 1000 * index + len(study.get_trials(deepcopy=False))
+            seed += len(study.get_trials(deepcopy=False))
         study.sampler = make_sampler(plan.sampler, seed)
+        if seed is not None:
+            # With several workers optuna would replace the seed before each trial.
+            study.sampler.reseed_rng = lambda: None
         return study
 
     def _fill_study(self) -> None:
@@ -188,135 +154,139 @@ class Sweep:
         enqueue(self.study, [*plan.points, *plan.space.enqueue])
         self._give_up_dead()
         self.failed_before = set(retries.failures(self.study.get_trials(deepcopy=False)))
-        for number in retries.repeat_failed(self.study) if plan.retry_failed else ():
-            print(f"Trial {number} failed, and its values are tried again.", file=sys.stderr)
+        if plan.retry_failed:
+            for number in retries.repeat_failed(self.study):
+                print(f"Trial {number} failed, and its values are tried again.", file=sys.stderr)
 
-    # --- workers
+    # --- the loop
 
-    def _work_in_threads(self) -> None:
-        threads = [threading.Thread(target=self._work, args=(index,)) for index in range(self.plan.workers)]
-        for thread in threads:
-            thread.start()
-        looked = time.monotonic()
+    def _run_trials(self) -> None:
+        plan = self.plan
+        begin = time.monotonic()
+        idle_since: float | None = None
+        while not self.stopping.is_set():
+            timeout = None if plan.timeout is None else plan.timeout - (time.monotonic() - begin)
+            if timeout is not None and timeout <= 0:
+                return
+            self._give_up_dead()
+            left = self._trials_left()
+            if left > 0:
+                idle_since = None
+                self._optimize(left, timeout)
+                continue
+
+            # A trial that another process runs may have to be retried here.
+            idle_since = idle_since or time.monotonic()
+            longest = max(2 * plan.heartbeat, _SECONDS_TO_CLAIM) + 2 * _SECONDS_BETWEEN_LOOKS
+            if not retries.unseen(self.study) or time.monotonic() - idle_since > longest:
+                return
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
+
+    def _optimize(self, n_trials: int, timeout: float | None) -> None:
+        """Run trials in optuna's loop, until there are enough, or one is taken over by another process."""
         try:
-            while any(thread.is_alive() for thread in threads):
-                time.sleep(0.1)
-                self.progress.show()
-                if time.monotonic() - looked > _SECONDS_BETWEEN_LOOKS:
-                    looked = time.monotonic()
-                    self._give_up_dead()
-        except BaseException:
-            self.stop()
-            raise
-        finally:
-            for thread in threads:
-                thread.join()
-
-    def stop(self) -> None:
-        """End all processes: they write a checkpoint, if they write any, and their trials are queued again."""
-        self.stopping.set()
-        for script in list(self.running):
-            script.stop()
-
-    def _work(self, index: int) -> None:
-        try:
-            study = self._open(index) if index else self.study  # threads cannot share sampler and connection
-            while not self.stopping.is_set() and time.monotonic() < self.deadline:
-                if self._claim(study):
-                    self._run_one(study, index)
-                elif self._awaits_others():
-                    self.stopping.wait(_SECONDS_BETWEEN_LOOKS)
-                else:
-                    break
+            self.study.optimize(
+                self._objective,
+                n_trials=n_trials,
+                timeout=timeout,
+                n_jobs=self.plan.workers,
+                catch=(ScriptFailed,),
+                callbacks=[self._after_trial],
+            )
+        except TrialTakenError as taken:
+            print(f"\n{taken}", file=sys.stderr)
         except BaseException as error:
-            self.error = self.error or error
-            self.stop()
+            self._stop_with(error)
 
-    def _run_one(self, study: Study, worker: int) -> None:
-        try:
-            study.optimize(lambda trial: self._objective(study, trial, worker), n_trials=1, catch=(ScriptFailed,))
-        except (Ended, TrialTakenError) as end:
-            if not self.stopping.is_set():
-                print(f"\n{end}", file=sys.stderr)
-
-    def _objective(self, study: Study, trial: Trial, worker: int) -> float | list[float]:
+    def _objective(self, trial: Trial) -> float | list[float]:
         """Run the script for a trial; return its value."""
-        with self.lock:
-            self.claimed -= 1
-        script = ScriptRun(self.plan, study, trial, self.stopping, self.plan.gpus[worker])
+        try:
+            with own_trial(trial):
+                return self._run_script(trial)
+        except (ScriptFailed, optuna.TrialPruned, TrialTakenError):
+            raise
+        except BaseException as error:
+            self._stop_with(error)  # before optuna waits for the other trials
+            raise
+
+    def _run_script(self, trial: Trial) -> float | list[float]:
+        retries.note_worker(self.study, trial)
+        with self.lock:  # so that the values of a seed do not depend on the number of workers
+            values = self.plan.space.suggest(trial)
+        gpus = self.gpus.get()
+        script = ScriptRun(self.plan, self.study, trial, self.stopping)
         self.running.append(script)
         try:
-            return script.run()
+            return script.run(values, gpus)
+        except ScriptKilled as error:
+            print(f"\n{error}", file=sys.stderr)
+            raise
         except ScriptFailed as error:
             trial.set_user_attr(FAILURE, str(error))
             print(f"\n{script.name} failed: {error}. Its log: {script.log}", file=sys.stderr)
             if not isinstance(error, Unusable):
-                self._give_up_if_all_fail(study, script, error)
+                self._stop_if_all_fail(script, error)
             raise
         except SweepError as error:
             trial.set_user_attr(FAILURE, str(error))
             raise
         finally:
             self.running.remove(script)
+            self.gpus.put(gpus)
 
-    def _give_up_if_all_fail(self, study: Study, script: ScriptRun, error: ScriptFailed) -> None:
+    def _stop_with(self, error: BaseException) -> None:
+        """End all scripts because of an error, which `run` raises."""
+        self.error = self.error or error
+        self.stop()
+
+    def _stop_if_all_fail(self, script: ScriptRun, error: ScriptFailed) -> None:
         with self.lock:
             self.failures += 1
-            done = any(one.state.name in ("COMPLETE", "PRUNED") for one in study.get_trials(deepcopy=False))
+            done = any(one.state.name in ("COMPLETE", "PRUNED") for one in self.study.get_trials(deepcopy=False))
             if not done and self.failures >= min(self.plan.max_failures, self.plan.n_trials):
                 raise SweepError(
                     f"{self.failures} trials failed, and none was completed: is it the script? See --max-failures. "
                     f"The last: {error}. The end of {script.log}:\n{_tail(script.log)}"
                 )
 
-    # --- which trials there are to run
+    def _after_trial(self, study: Study, trial: FrozenTrial) -> None:
+        """Queue a trial again whose script was killed, and end the loop when there are enough."""
+        if trial.state == TrialState.FAIL and FAILURE not in trial.user_attrs:
+            retries.queue_again(study, trial.number, self.plan.max_retry)
+        self._show_progress()
+        if self.stopping.is_set() or self._trials_left() <= 0:
+            study.stop()
 
-    def _claim(self, study: Study) -> bool:
-        """Return whether one more trial is to be run. Workers on two machines may both claim the last one."""
-        with self.lock:
-            if self._count(study) + self.claimed >= self.plan.n_trials:
-                return False
-            waiting = study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
-            if self.plan.points and len(waiting) <= self.claimed:
-                return False
-            self.claimed += 1
-            return True
+    # --- which trials there are
 
-    def _count(self, study: Study) -> int:
-        """Return the trials that count: all but those that wait, are retried, or failed before this start."""
-        trials = study.get_trials(deepcopy=False)
-        left_out = retries.interrupted(trials) | self.failed_before
-        return sum(
-            trial.state.name != "WAITING" and trial.number not in left_out and ORIGIN not in trial.user_attrs
-            for trial in trials
-        )
+    def _own_trials(self) -> list[FrozenTrial]:
+        """Return the trials that were begun here, or wait, without those that were interrupted and have a retry."""
+        trials = self.study.get_trials(deepcopy=False)
+        retried = retries.interrupted(trials)
+        return [trial for trial in trials if trial.number not in retried and ORIGIN not in trial.user_attrs]
+
+    def _trials_left(self) -> int:
+        """Return how many trials are to be begun. Those that failed before this start do not count."""
+        states = [trial.state for trial in self._own_trials() if trial.number not in self.failed_before]
+        waiting = states.count(TrialState.WAITING)
+        left = self.plan.n_trials - len(states) + waiting
+        return min(left, waiting) if self.plan.points else left
 
     def _give_up_dead(self) -> None:
         """Queue trials whose process was killed, and those that no process has claimed in time."""
-        for number in retries.give_up_dead(self.study, self.plan.max_retry):
+        for number in retries.give_up_dead(self.study, self.plan.max_retry, _SECONDS_TO_CLAIM):
             print(f"\nTrial {number} was not finished, and is retried.", file=sys.stderr)
-        unseen = retries.unseen(self.study)
-        with self.lock:
-            if self.claimed:  # by this process, which is about to claim it in the study
-                return
-        self.watched = {number: self.watched.get(number, time.monotonic()) for number in unseen}
-        for number, is_claimed in unseen.items():
-            if not is_claimed and time.monotonic() - self.watched[number] > _SECONDS_TO_CLAIM:
-                retries.give_up(self.study, number, self.plan.max_retry)
 
-    def _awaits_others(self) -> bool:
-        """Return whether a trial may be left for this worker, after the others have begun or lost theirs.
-
-        A trial that another worker is about to begin is counted twice for a moment, as claimed and as begun. A running
-        trial elsewhere may be that of a killed process, and have to be retried: it is watched until its heartbeat would
-        have stopped for long enough.
-        """
-        with self.lock:
-            if self.claimed:
-                return True
-        since = [self.watched.get(number, time.monotonic()) for number in retries.unseen(self.study)]
-        longest = max(2 * self.plan.heartbeat, _SECONDS_TO_CLAIM) + 2 * _SECONDS_BETWEEN_LOOKS
-        return any(time.monotonic() - start < longest for start in since)
+    def _show_progress(self) -> None:
+        """Show the best trial, and the number of trials in each state."""
+        states = Counter(trial.state.name.lower() for trial in self._own_trials())
+        texts: dict[str, str | int] = {}
+        if len(self.study.directions) == 1 and states["complete"]:
+            best = self.study.best_trial
+            texts = {"best": f"{best.value:.5g}", "by": _name_of(best)}
+        texts.update(states)
+        self.bar.n = min(states["complete"] + states["pruned"], self.plan.n_trials)
+        self.bar.set_postfix(texts)
 
     # --- the end
 
@@ -334,7 +304,7 @@ class Sweep:
                 f"{waiting} queued trials were not run: raise --n-trials, or --timeout, to run them.", file=sys.stderr
             )
         try:
-            best = best_runs(self.study)
+            best = best_trials(self.study)
         except ValueError as error:
             print(f"{error}\nLogs: {self.plan.folder}. --retry-failed runs failed trials again.", file=sys.stderr)
             return 1
@@ -343,22 +313,22 @@ class Sweep:
         if failed:
             print(f"failed trials ({len(failed)}; --retry-failed runs them again):{retries.listed(failed)}")
         self._warn_of_equal_values(trials)
-        places = places_of(self.study)
-        runs = best if isinstance(best, list) else [best]
-        for run in runs:
-            trial = trials[int(run.run_id)]
-            self._print_best(run, trial, places.get(trial.number, {}))
+        for trial in best:
+            self._print_best(trial)
         print(f"report: {page}")
         return 0
 
-    def _print_best(self, run: BestRun, trial: FrozenTrial, places: Mapping[str, str]) -> None:
-        """Print one of the best runs: its value, its files, its parameters, and the command that trains it again."""
-        print(f"best: {_name_of(trial)}, {', '.join(self.plan.metric)} = {run.objective} ({self.plan.goal})")
+    def _print_best(self, trial: FrozenTrial) -> None:
+        """Print one of the best trials: its values, its files, its parameters, the command that trains it again."""
+        value = trial.values if len(trial.values) > 1 else trial.value
+        print(f"best: {_name_of(trial)}, {', '.join(self.plan.metric)} = {value} ({self.plan.goal})")
+        places = places_of(trial)
+        command = places.pop("command", "unknown")
         for what, path in places.items():
             print(f"  {what}: {path}")
-        for name, value in run.hyperparameters.items():
-            print(f"  {name} = {value}")
-        print(f"  once more: {trial.user_attrs.get(retries.COMMAND, 'unknown')}")
+        for name, parameter in trial.params.items():
+            print(f"  {name} = {parameter}")
+        print(f"  once more: {command}")
 
     def _warn_of_equal_values(self, trials: Sequence[FrozenTrial]) -> None:
         """Warn if trials with other parameters have the same value: a script that reads none of them does that."""

@@ -8,6 +8,7 @@ import optuna
 import pytest
 from small_searches import random_sampler, searcher, space
 
+from lightrainer.facade.search import report
 from lightrainer.facade.search.report import write_report
 from lightrainer.facade.search.storages import open_storage
 
@@ -28,9 +29,10 @@ def test_one_objective(tmp_path):
     best = json.loads((tmp_path / "report" / "best.json").read_text())
     trial = {"trial": study.best_trial.number, "values": [study.best_value], "parameters": study.best_params}
     assert best["best"] == [trial]
-    assert best["importances"]["a"] > best["importances"]["b"]
-    assert page.count("Plotly.newPlot(") == 5
-    assert page.count("<tr>") == 1 + 1 + 1 + 12  # the best trial, and all of them
+    for title in ("Best trials", "Intermediate Values Plot", "Slice Plot", "All trials"):
+        assert count(page, title) == 1
+    assert count(page, "Failed trials") == 0
+    assert page.count("Plotly.newPlot(") == 5 + 2  # optuna's pictures, and two tables
     assert len((tmp_path / "report" / "trials.csv").read_text().splitlines()) == 13
     assert not re.search(r"<(script|link|img)[^>]* (src|href)=", page)  # nothing is fetched
 
@@ -51,6 +53,42 @@ def test_values_of_any_kind_are_drawn(tmp_path):
     assert "x&lt;y" in page
     assert not re.search("<b>|<odd>", page.partition("<script")[0])
     assert len(json.loads((tmp_path / "best.json").read_text())["best"]) == 1
+
+
+def test_write_report_of_several_objectives_shows_each_and_their_trade_offs(tmp_path):
+    study = optuna.create_study(directions=["minimize", "maximize"], sampler=random_sampler())
+
+    def objective(trial):
+        rate = trial.suggest_float("rate", 0, 1)
+        if trial.number == 3:
+            raise ArithmeticError("no such luck")
+        return rate, rate
+
+    study.optimize(objective, n_trials=6, catch=ArithmeticError)
+    page = write_report(study, tmp_path).read_text()
+    assert count(page, "Pareto-front Plot") == 1
+    assert count(page, "Failed trials") == 1
+    assert count(page, "Optimization History Plot") == 2
+    assert (tmp_path / "trials.csv").read_text().startswith("trial,state,failure,objective,value_0,value_1,")
+
+
+def test_write_report_without_plotly_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "is_installed", lambda name: name != "plotly")
+    study = optuna.create_study(sampler=random_sampler())
+    study.optimize(lambda trial: trial.suggest_float("rate", 0, 1), n_trials=2)
+    with pytest.raises(ImportError, match=r"pip install .*lightrainer\[search\]"):
+        write_report(study, tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"best.json", "trials.csv"}
+
+    # A search that is to end with a report does not begin.
+    with pytest.raises(ImportError, match="plotly"):
+        searcher(tmp_path / "out").hyperparameter_search(space, n_trials=1, report=True)
+    assert not list((tmp_path / "out").glob("run-*"))
+
+
+def count(page, title):
+    """Return the number of figures with a title."""
+    return page.count(f'"title":{{"text":"{title}"}}')
 
 
 def test_an_infinite_value_is_valid_json(tmp_path):
