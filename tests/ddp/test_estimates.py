@@ -3,8 +3,7 @@
 import pytest
 from estimate_script import BATCH, CONFIG, SEQUENCE
 
-from lightrainer.tools.estimate import Job, estimate
-from lightrainer.tools.estimate.source import model_from_config
+from lightrainer.tools.estimate import Job, estimate, model_from_config
 
 MODEL = model_from_config({"model_type": "llama", "hidden_act": "silu", "rms_norm_eps": 1e-6, **CONFIG})
 JOBS = {

@@ -44,7 +44,7 @@ def test_optimizers_and_precisions_of_the_calculator_exist():
     for optim in named:
         assert optim == "optim" or [rule for rule in _RULES if rule.startswith(optim.rstrip("*"))]
     assert set(PRECISIONS) <= set(re.findall(r"`([a-z0-9-]+)`", page("scaling")))
-    assert {"full_shard", "shard_grad_op", "hybrid_shard"} <= set(SHARDING)
+    assert {"full_shard", "shard_grad_op"} <= set(SHARDING)
 
 
 def test_options_of_the_sweep_exist():

@@ -12,24 +12,24 @@ from typing import Any
 
 from ...lightning_modules.common.suggestions import OptimizerNames
 from ..command_line import CommandParser, count, scaled, whole
-from .estimation import compare
+from .estimation import best, compare
 from .estimation import estimate as estimated
-from .job import ATTENTIONS, GIB, OFFLOADS, PRECISIONS, SHARDING, Job
-from .shapes import ModelShape, model_of_size
-from .source import model_from_folder
+from .job import ATTENTIONS, GIB, PRECISIONS, SHARDING, Job
+from .shapes import ModelShape
+from .source import model_from_folder, model_of_size
 from .tables import comparison_table, draw, estimate_table
 
 _EXAMPLES = """examples:
   lightrainer estimate --params 7e9 --gpus 64 --fsdp full_shard --gradient-checkpointing
   lightrainer estimate --model path/to/model --gpus 8 --batch 4 --sequence 4096 --compare
-  lightrainer estimate --params 70e9 --gpus 64 --tp 8 --fsdp full_shard --bandwidth 450 --node-bandwidth 50 --json
+  lightrainer estimate --params 70e9 --gpus 64 --tp 8 --fsdp full_shard --json
 
-docs/user/scaling.md has the formulas.
+docs/user/scaling.md says what is measured, and what is computed how.
 """
 
 
 def estimate(flags: Sequence[str]) -> int:
-    """Print the memory and the traffic of a training; nothing is loaded, and only `--plot` writes a file.
+    """Print the memory and the traffic of a training; no weights are loaded, and only `--plot` writes a file.
 
     Args:
         flags: The options, see `--help`.
@@ -38,30 +38,29 @@ def estimate(flags: Sequence[str]) -> int:
         0, the exit status, whether it fits or not; an error ends the program with 2.
     """
     parser = _parser()
-    given = parser.parse_args(flags)
+    options = parser.parse_args(flags)
     try:
-        job = _job(given)
-        choice = compare(job) if given.compare else None
-        estimates = choice.estimates if choice else (estimated(job),)
-        if given.plot is not None:
-            draw(estimates, given.plot)
+        job = _job(options)
+        estimates = compare(job) if options.compare else [estimated(job)]
+        if options.plot is not None:
+            draw(estimates, options.plot)
     except (ValueError, TypeError, OSError, ImportError) as error:
         parser.error(str(error))
-    if given.json:
-        best = {}
-        if choice is not None:
-            best = {"best": choice.best.job.strategy if choice.best else None, "reason": choice.reason or None}
-        print(json.dumps({**best, "estimates": [one.as_dict() for one in estimates]}, indent=1))
-    else:
-        print(comparison_table(choice) if choice else estimate_table(estimates[0]))
+    if not options.json:
+        print(comparison_table(estimates) if options.compare else estimate_table(estimates[0]))
+        return 0
+    recommended = best(estimates) if options.compare else None
+    summary = {
+        "best": recommended and recommended.job.strategy,
+        "estimates": [one.as_dict() for one in estimates],
+    }
+    print(json.dumps(summary, indent=1))
     return 0
 
 
-def _job(given: Namespace) -> Job:
-    own = {field.name: getattr(given, field.name) for field in fields(Job) if hasattr(given, field.name)}
-    shards, offload = _fsdp(given.fsdp)
-    parts = frozenset(given.parts_to_offload) | ({"parameters"} if offload else set())
-    return Job(**{**own, **_devices(given), "model": _model(given), "fsdp": shards, "offload": parts})
+def _job(options: Namespace) -> Job:
+    values = {field.name: getattr(options, field.name) for field in fields(Job) if hasattr(options, field.name)}
+    return Job(**{**values, "model": _model(options), "fsdp": _fsdp(options.fsdp)})
 
 
 def _model(given: Namespace) -> ModelShape:
@@ -75,34 +74,15 @@ def _model(given: Namespace) -> ModelShape:
     return model_from_folder(given.model)
 
 
-def _devices(given: Namespace) -> dict[str, Any]:
-    """Return `gpus` and `gpus_per_node`, from any two of the three numbers.
-
-    Raises:
-        ValueError: they contradict each other.
-    """
-    gpus, nodes, local = given.gpus, given.nodes, given.gpus_per_node
-    if nodes is None:
-        return {"gpus": gpus or local or 1, "gpus_per_node": local}
-    if gpus is None:
-        return {"gpus": nodes * (local or 8), "gpus_per_node": local or 8}
-    if gpus % nodes or (local is not None and nodes * local != gpus):
-        of = f" of gpus_per_node={local}" if local is not None else ""
-        raise ValueError(f"nodes={nodes}{of} does not give gpus={gpus}. Leave one of them out.")
-    return {"gpus": gpus, "gpus_per_node": gpus // nodes}
-
-
-def _fsdp(text: str | None) -> tuple[str | None, bool]:
-    """Return the way of sharding in the argument `fsdp`, and whether it has the word `offload`."""
+def _fsdp(text: str | None) -> str | None:
+    """Return the way of sharding in the argument `fsdp`."""
     words = (text or "").split()
-    sharding = [word for word in words if word not in ("offload", "auto_wrap")]
-    if words and (len(sharding) != 1 or sharding[0] not in SHARDING):
-        raise ValueError(f"fsdp={text!r} must have one of {', '.join(SHARDING)}, and offload or auto_wrap beside it.")
-    return (sharding[0] if sharding else None), "offload" in words
-
-
-def _part(text: str) -> str:
-    return "parameters" if text.startswith("param") else text.rstrip("s")
+    sharding = [word for word in words if word != "auto_wrap"]
+    if not words:
+        return None
+    if len(sharding) != 1 or sharding[0] not in SHARDING:
+        raise ValueError(f"fsdp={text!r} must be one of {', '.join(SHARDING)}, with or without auto_wrap.")
+    return sharding[0]
 
 
 def _parser() -> CommandParser:
@@ -123,7 +103,7 @@ def _parser() -> CommandParser:
     _add_job(group("the model"), group("the devices"), group("the training"))
     _add_strategy(group("the strategy"))
     add = group("what is printed")
-    add("--json", "as JSON; bytes and seconds", bool)
+    add("--json", "as JSON, in bytes", bool)
     add("--plot", "draw the memory too, with matplotlib: .png, .svg, .pdf", metavar="FILE")
     return parser
 
@@ -137,13 +117,8 @@ def _add_job(model: Callable[..., Any], devices: Callable[..., Any], training: C
     model("--kv-heads", "heads of keys and values; by default as many", whole())
     model("--intermediate", "width of the MLP", whole())
     model("--vocab", "tokens in the vocabulary", whole(), dest="vocabulary")
-    devices("--gpus", "all devices together", whole())
-    devices("--nodes", "machines", whole())
-    devices("--gpus-per-node", "devices of a machine; 8, or all where fewer", whole())
+    devices("--gpus", "all devices together; 1", whole(), default=1)
     devices("--gpu-memory", "of a device; 80 by default", scaled(GIB), "GIB", default="80")
-    devices("--bandwidth", "that a device can send within its machine", scaled(1e9), "GB/s")
-    devices("--node-bandwidth", "that it can send to other machines", scaled(1e9), "GB/s")
-    devices("--tflops", "that a device reaches in practice, for times", scaled(1e12), dest="flops")
     training("--batch", "sequences in a micro-batch of a device; 1", whole(), default=1)
     training("--sequence", "tokens in a sequence; 2048", whole(), default=2048)
     training("--accumulation", "micro-batches in a step; 1", whole(), default=1)
@@ -157,12 +132,7 @@ def _add_job(model: Callable[..., Any], devices: Callable[..., Any], training: C
 
 
 def _add_strategy(add: Callable[..., Any]) -> None:
-    add("--fsdp", "as the argument fsdp: full_shard, 'shard_grad_op offload', ...", None, "WORDS")
-    add("--deepspeed", "stage of ZeRO, 0 to 3", whole(0, 3), "STAGE")
-    parts: dict[str, Any] = {"choices": OFFLOADS, "dest": "parts_to_offload", "nargs": "+", "default": []}
-    add("--offload", "optimizer, parameters: to host memory", _part, "WHAT", **parts)
+    add("--fsdp", "as the argument fsdp: full_shard, shard_grad_op", None, "WORDS")
     add("--tp", "devices that share each layer", whole(), default=1)
-    add("--sequence-parallel", "with tp: shard tokens between the layers' parts", bool)
-    add("--cp", "devices that share each sequence", whole(), default=1)
     add("--sync-each-batch", "exchange gradients in each micro-batch", bool)
     add("--compare", "all strategies side by side, and which to take", bool)

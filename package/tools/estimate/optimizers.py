@@ -6,19 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from ...lightning_modules.common.suggestions import OptimizerNames
 from .shapes import EMBEDDING, MATRIX, ModelShape, TensorShape
-
-
-class State(NamedTuple):
-    """Bytes of state."""
-
-    device: float
-    """In the memory of the device."""
-    host: float = 0.0
-    """In that of the machine."""
 
 
 @dataclass(frozen=True)
@@ -34,35 +24,35 @@ class Tensor:
     """Of low-rank optimizers."""
 
 
-_Rule = Callable[[Tensor], State]
+_Rule = Callable[[Tensor], float]
 
 
 def _copies(number: float) -> _Rule:
     """So many tensors like the weight, in its format."""
-    return lambda tensor: State(number * tensor.width * tensor.size)
+    return lambda tensor: number * tensor.width * tensor.size
 
 
 def _floats(number: float) -> _Rule:
     """So many float32 tensors of the size of the weight."""
-    return lambda tensor: State(4 * number * tensor.size)
+    return lambda tensor: 4 * number * tensor.size
 
 
-def _factored(tensor: Tensor) -> State:
+def _factored(tensor: Tensor) -> float:
     """Return a float32 for each row and each column of a matrix (Shazeer and Stern, arXiv:1804.04235)."""
     if len(tensor.shape) < 2:
-        return State(4 * tensor.size)
+        return 4 * tensor.size
     *_, rows, columns = tensor.shape
     matrices = tensor.size // max(1, rows * columns)
-    return State(4 * matrices * (rows + columns))
+    return 4 * matrices * (rows + columns)
 
 
 def _eight_bits(number: int) -> _Rule:
     """bitsandbytes: a byte and, for each block of 256, a float32; float32 for embeddings and tensors below 4,096."""
 
-    def rule(tensor: Tensor) -> State:
+    def rule(tensor: Tensor) -> float:
         if tensor.size < 4096 or tensor.role == EMBEDDING:
-            return State(4 * number * tensor.size)
-        return State(number * (tensor.size + 4 * -(-tensor.size // 256)))
+            return 4 * number * tensor.size
+        return number * (tensor.size + 4 * -(-tensor.size // 256))
 
     return rule
 
@@ -70,10 +60,10 @@ def _eight_bits(number: int) -> _Rule:
 def _torchao(bits: int) -> _Rule:
     """torchao: two moments in blocks of 256; the weight's format where they do not fit."""
 
-    def rule(tensor: Tensor) -> State:
+    def rule(tensor: Tensor) -> float:
         if tensor.size < 4096 or tensor.size % 256:
-            return State(2 * tensor.width * tensor.size)
-        return State(2 * (tensor.size * bits / 8 + 4 * tensor.size / 256 + 4 * 2**bits))
+            return 2 * tensor.width * tensor.size
+        return 2 * (tensor.size * bits / 8 + 4 * tensor.size / 256 + 4 * 2**bits)
 
     return rule
 
@@ -87,7 +77,7 @@ def _low_rank(state: _Rule, *, keeps_basis: bool, basis_width: int | None = None
         basis_width: bytes of a number of the projection; by default those of a weight.
     """
 
-    def rule(tensor: Tensor) -> State:
+    def rule(tensor: Tensor) -> float:
         if tensor.role != MATRIX or len(tensor.shape) != 2:
             return state(tensor)
         small, large = sorted(tensor.shape)
@@ -96,19 +86,19 @@ def _low_rank(state: _Rule, *, keeps_basis: bool, basis_width: int | None = None
         # A tall matrix is projected from the right, a wide one from the left.
         projected = (large, rank) if tensor.shape[0] >= tensor.shape[1] else (rank, large)
         inner = Tensor(projected, large * rank, tensor.width, MATRIX, rank)
-        return State(state(inner).device + width * small * basis)
+        return state(inner) + width * small * basis
 
     return rule
 
 
-def _with_kahan(tensor: Tensor) -> State:
+def _with_kahan(tensor: Tensor) -> float:
     """Adam's two moments; in 16 bits a compensation of rounding beside them."""
-    return State((2 if tensor.width == 4 else 3) * tensor.width * tensor.size)
+    return (2 if tensor.width == 4 else 3) * tensor.width * tensor.size
 
 
-def _on_host(tensor: Tensor) -> State:
-    """Three tensors like the weight, kept in the machine's memory; one at a time is on the device."""
-    return State(0, 3 * tensor.width * tensor.size)
+def _on_host(tensor: Tensor) -> float:
+    """Nothing: three tensors like the weight are in host memory, and one at a time is on the device."""
+    return 0
 
 
 _OF_RULES: tuple[tuple[_Rule, str], ...] = (
@@ -135,7 +125,7 @@ _OF_RULES: tuple[tuple[_Rule, str], ...] = (
 _RULES = {name: rule for rule, names in _OF_RULES for name in names.split()}
 
 
-def state_of_tensor(name: str, tensor: TensorShape, *, width: int, rank: int = 128) -> State:
+def state_of_tensor(name: str, tensor: TensorShape, *, width: int, rank: int = 128) -> float:
     """Return the bytes of state of one tensor.
 
     Args:
@@ -147,12 +137,9 @@ def state_of_tensor(name: str, tensor: TensorShape, *, width: int, rank: int = 1
     return _RULES[OptimizerNames(name).value](Tensor(tensor.shape, tensor.size, width, tensor.role, rank))
 
 
-def optimizer_state(name: str, model: ModelShape, *, width: int, rank: int = 128) -> State:
+def optimizer_state(name: str, model: ModelShape, *, width: int, rank: int = 128) -> float:
     """Count the bytes of state of all weights, see `state_of_tensor`; GaLore and APOLLO project all matrices."""
-    states = [(state_of_tensor(name, tensor, width=width, rank=rank), tensor.count) for tensor in model.weights]
-    return State(
-        sum(state.device * count for state, count in states), sum(state.host * count for state, count in states)
-    )
+    return sum(tensor.count * state_of_tensor(name, tensor, width=width, rank=rank) for tensor in model.tensors)
 
 
 def steps_in_backward(name: str) -> bool:

@@ -1,33 +1,33 @@
-"""Read the shape of a saved model from `config.json` and the headers of `*.safetensors`."""
+"""Make the shape of a model: by its size, or from the configuration and the files of a saved one."""
 
 # pyright: reportMissingImports=false
 # The folders beside this one are mapped to subpackages only when the package is built.
 from __future__ import annotations
 
-import json
+import math
 import os
 import re
-import struct
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ...lightning_modules.common.json_files import read_object
+from .decoder import Decoder
 from .shapes import EMBEDDING, MATRIX, OTHER, ModelShape, TensorShape
 
-_NAMES = {
-    "layers": ("num_hidden_layers", "n_layer", "num_layers", "n_layers", "encoder_layers"),
+_KEYS = {
+    "layers": ("num_hidden_layers", "n_layer", "num_layers", "n_layers"),
     "hidden": ("hidden_size", "n_embd", "d_model", "dim"),
-    "heads": ("num_attention_heads", "n_head", "num_heads", "n_heads", "encoder_attention_heads"),
+    "heads": ("num_attention_heads", "n_head", "num_heads", "n_heads"),
 }
-"""Names of each dimension in the configurations of different model families."""
-
-_INTERMEDIATE = ("intermediate_size", "n_inner", "ffn_dim", "d_ff", "hidden_dim", "encoder_ffn_dim", "ffn_hidden_size")
-_UNGATED = ("gpt2", "gpt_neox", "gpt_neo", "gptj", "opt", "bloom", "phi", "falcon", "bert", "roberta", "distilbert")
-_LAYER_NORM = (*_UNGATED, "electra", "vit", "stablelm", "cohere", "starcoder2", "deberta-v2", "xlm-roberta")
-_LAYER = re.compile(r"(?:^|\.)(?:layers?|h|blocks?|block)\.\d+\.")
+"""Keys of each dimension in the configurations of different model families."""
+_INTERMEDIATE_KEYS = ("intermediate_size", "n_inner", "ffn_dim", "d_ff", "hidden_dim", "ffn_hidden_size")
+_IN_LAYERS = re.compile(r"(?:^|\.)(?:layers?|h|blocks?|block)\.\d+\.")
 
 
 def model_from_folder(folder: str | os.PathLike[str]) -> ModelShape:
@@ -39,15 +39,16 @@ def model_from_folder(folder: str | os.PathLike[str]) -> ModelShape:
 
     Raises:
         FileNotFoundError: there is no configuration.
-        ValueError: the configuration has no width or no depth.
+        ValueError: the configuration has no width or no depth, or is that of another kind of model.
     """
-    place = Path(folder)
-    path = place if place.suffix == ".json" else place / "config.json"
+    path = Path(folder)
+    if path.suffix != ".json":
+        path = path / "config.json"
     if not path.is_file():
         raise FileNotFoundError(f"model={str(folder)!r}: there is no config.json. Give a folder with a saved model.")
     config = read_object(path, "model", "a model's settings")
-    weights = tuple(sorted(path.parent.glob("*.safetensors")))
-    return model_from_config(config, tensors=_counted(weights) if weights else ())
+    files = sorted(path.parent.glob("*.safetensors"))
+    return model_from_config(config, tensors=_tensors(chain.from_iterable(map(_shapes_in, files))))
 
 
 def model_from_config(config: Mapping[str, Any], *, tensors: tuple[TensorShape, ...] = ()) -> ModelShape:
@@ -58,92 +59,180 @@ def model_from_config(config: Mapping[str, Any], *, tensors: tuple[TensorShape, 
         tensors: the weights, where they are known.
 
     Raises:
-        ValueError: a number is missing; names it.
+        ValueError: a number is missing, or the model is no decoder; names the key.
     """
     config = {**config, **config.get("text_config", {})}
-    hidden, layers, heads = (_number(config, what) for what in ("hidden", "layers", "heads"))
-    family = str(config.get("model_type", ""))
-    activation = str(config.get("hidden_act") or config.get("activation_function") or config.get("hidden_activation"))
-    gated = family not in _UNGATED and not activation.startswith(("gelu_new", "relu")) and family != "t5"
-    gated = gated and (
-        "silu" in activation or "rms_norm_eps" in config or "gated" in str(config.get("feed_forward_proj"))
-    )
-    if config.get("is_encoder_decoder"):
-        layers += _decoder_layers(config, tensors)
-    given = [config[key] for key in ("moe_intermediate_size", *_INTERMEDIATE) if config.get(key)]
-    kv_heads = config.get("num_key_value_heads") or (1 if config.get("multi_query") else heads)
     experts = config.get("num_local_experts") or config.get("num_experts") or 1
+    is_encoder_decoder = bool(config.get("is_encoder_decoder"))
+    if experts > 1 or is_encoder_decoder:
+        raise ValueError(
+            f"model: config.json has {experts=} and {is_encoder_decoder=}, but only decoders without experts are "
+            "estimated. Give --params, --layers and --hidden of a decoder of that size instead."
+        )
+    hidden = _number(config, "hidden")
+    heads = _number(config, "heads")
+    activation = str(config.get("hidden_act") or config.get("activation_function"))
+    gated = "silu" in activation or "rms_norm_eps" in config
+    intermediate = next((config[key] for key in _INTERMEDIATE_KEYS if config.get(key)), 4 * hidden)
+    architectures = config.get("architectures") or ["ForCausalLM"]
+    assumed = "assumed: the weights of a decoder without biases; with *.safetensors in the folder they are counted"
     model = ModelShape(
-        layers=layers,
+        layers=_number(config, "layers"),
         hidden=hidden,
         heads=heads,
-        kv_heads=kv_heads,
-        head_size=config.get("head_dim") or config.get("d_kv") or hidden // heads,
-        intermediate=given[0] if given else 4 * hidden,
+        kv_heads=config.get("num_key_value_heads") or heads,
+        head_size=config.get("head_dim") or hidden // heads,
+        intermediate=intermediate,
         vocabulary=config.get("vocab_size") or 0,
         gated=gated,
-        norm="layer" if family in _LAYER_NORM or "layer_norm_epsilon" in config else "rms",
-        activation=activation,
-        fused_projection=family in ("gpt2", "gpt_neox", "bloom", "falcon"),
-        head=not _is_without_head(config),
-        tied=bool(config.get("tie_word_embeddings", family not in _UNTIED)),
-        experts=experts,
-        active_experts=min(experts, config.get("num_experts_per_tok") or 1),
+        head="LM" in architectures[0],
+        tied=config.get("tie_word_embeddings", not gated),
         tensors=tensors,
+        assumed="" if tensors else assumed,
     )
-    assumed = "assumed: the weights of a decoder without biases; with *.safetensors in the folder they are counted"
-    return model if tensors else replace(model, assumed=assumed)
+    return model if tensors else _with_tensors(model)
 
 
-def _decoder_layers(config: Mapping[str, Any], tensors: tuple[TensorShape, ...]) -> int:
-    """Return the number of layers of the decoder of an encoder-decoder model.
-
-    Raises:
-        ValueError: there are no weights: they do not follow from the configuration here.
-    """
-    if not tensors:
-        said = f"model: the weights of {config.get('model_type')!r} do not follow from config.json"
-        raise ValueError(f"{said}. Put its *.safetensors beside it, or give --params, --layers and --hidden.")
-    return config.get("num_decoder_layers") or config.get("decoder_layers") or _number(config, "layers")
-
-
-_UNTIED = ("llama", "mistral", "mixtral", "qwen2", "qwen3", "phi3", "olmo", "gpt_neox", "phi", "stablelm")
-
-
-def _number(config: Mapping[str, Any], what: str) -> int:
-    for key in _NAMES[what]:
+def _number(config: Mapping[str, Any], dimension: str) -> int:
+    for key in _KEYS[dimension]:
         if isinstance(config.get(key), int):
             return config[key]
-    said = f"model: config.json has none of {', '.join(_NAMES[what])}, so the {what} are not known"
-    raise ValueError(f"{said}. Give --params, --layers, --hidden and --heads instead.")
+    raise ValueError(
+        f"model: config.json has none of {', '.join(_KEYS[dimension])}, so the {dimension} are not known. "
+        "Give --params, --layers, --hidden and --heads instead."
+    )
 
 
-def _is_without_head(config: Mapping[str, Any]) -> bool:
-    (architecture,) = config.get("architectures") or ["ForCausalLM"]
-    return "LM" not in architecture and "ConditionalGeneration" not in architecture
+def _shapes_in(path: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield the names and shapes of the tensors of a safetensors file, of which only the header is read."""
+    from safetensors import SafetensorError, safe_open
 
-
-def _counted(files: tuple[Path, ...]) -> tuple[TensorShape, ...]:
-    """Return the tensors of files, by shape and role."""
-    found: Counter[tuple[tuple[int, ...], str, bool]] = Counter()
-    for path in files:
-        for name, entry in _header(path).items():
-            shape = tuple(entry["shape"])
-            in_layers = _LAYER.search(f"{name}.") is not None
-            embedding = bool(re.search(r"embed|wte|wpe", name))
-            role = OTHER if len(shape) < 2 else EMBEDDING if embedding and not in_layers else MATRIX
-            found[shape, role, in_layers] += 1
-    return tuple(TensorShape(shape, role, inside, count) for (shape, role, inside), count in found.items())
-
-
-def _header(path: Path) -> dict[str, Any]:
-    """Read the header of a safetensors file: 8 bytes with its length, then JSON."""
     try:
-        with path.open("rb") as stream:
-            (length,) = struct.unpack("<Q", stream.read(8))
-            if length > path.stat().st_size:
-                raise ValueError("its header is longer than the file")
-            header = json.loads(stream.read(length))
-    except (ValueError, struct.error) as error:
-        raise ValueError(f"model: {path.name} is no safetensors file: {error}") from None
-    return {name: entry for name, entry in header.items() if name != "__metadata__"}
+        with safe_open(path, framework="numpy") as file:
+            for name in file.keys():  # noqa: SIM118 - it is not a mapping
+                yield name, tuple(file.get_slice(name).get_shape())
+    except SafetensorError as error:
+        raise ValueError(f"model: {path.name} is not a safetensors file: {error}") from None
+
+
+def model_of_size(
+    parameters: int | None = None,
+    *,
+    layers: int | None = None,
+    hidden: int | None = None,
+    heads: int | None = None,
+    kv_heads: int | None = None,
+    intermediate: int | None = None,
+    vocabulary: int | None = None,
+) -> ModelShape:
+    """Return a decoder as those of today are built (no biases, SwiGLU), with as many parameters as asked for.
+
+    What is not given: layers and width so that the width is 128 times the depth, as it is for models around 7 billion
+    parameters, with 12 width^2 parameters a layer (Kaplan et al., "Scaling Laws for Neural Language Models",
+    arXiv:2001.08361); heads of 64 or 128 so that
+    their number divides by 8; an MLP that makes up the rest.
+
+    Args:
+        parameters: how many; None where `layers` and `hidden` say it.
+        layers: depth.
+        hidden: width.
+        heads: attention heads.
+        kv_heads: heads of keys and values; by default `heads`.
+        intermediate: width of the MLP.
+        vocabulary: tokens; 32,000 by default, fewer where that would be more than half of a small model.
+
+    Raises:
+        ValueError: neither the number of parameters nor depth and width are given, or they contradict each other.
+    """
+    if parameters is None and (layers is None or hidden is None):
+        raise ValueError("params: give the number of parameters (--params 7e9), or --layers and --hidden.")
+    depth, width = _proportions(parameters or 0, layers, hidden)
+    tokens = _vocabulary(vocabulary, parameters, width)
+    number_of_heads = heads or _usual_heads(width)
+    if width % number_of_heads:
+        raise ValueError(f"heads={number_of_heads} does not divide hidden={width}.")
+    model = ModelShape(
+        layers=depth,
+        hidden=width,
+        heads=number_of_heads,
+        kv_heads=kv_heads or number_of_heads,
+        head_size=width // number_of_heads,
+        intermediate=intermediate or 8 * width // 3,
+        vocabulary=tokens,
+    )
+    if number_of_heads % model.kv_heads:
+        raise ValueError(f"kv_heads={kv_heads} does not divide heads={number_of_heads}.")
+    model = _with_tensors(model)
+    given = {"layers": layers, "hidden": hidden, "heads": heads, "intermediate": intermediate, "vocabulary": vocabulary}
+    if parameters is not None:
+        model = _filled_up(model, parameters, intermediate is None)
+    assumed = [f"{name} {getattr(model, name):,}" for name, value in given.items() if value is None]
+    return replace(model, assumed=f"assumed: {', '.join(assumed)}" if assumed else "")
+
+
+def _proportions(parameters: int, layers: int | None, hidden: int | None) -> tuple[int, int]:
+    if hidden is None:
+        depth = layers or (parameters / (12 * 128**2)) ** (1 / 3)
+        hidden = _to_multiple(math.sqrt(parameters / (12 * max(1, depth))))
+    if layers is None:
+        layers = max(1, int(parameters / (12 * hidden**2)))
+    return layers, hidden
+
+
+def _to_multiple(width: float) -> int:
+    step = next(step for least, step in ((4000, 1024), (512, 512), (64, 64), (0, 2)) if width >= least)
+    return max(1, round(width / step)) * step
+
+
+def _vocabulary(given: int | None, parameters: int | None, hidden: int) -> int:
+    if given is not None:
+        return given
+    return 32_000 if parameters is None else max(2, min(32_000, parameters // (2 * hidden)))
+
+
+def _usual_heads(hidden: int) -> int:
+    sizes = (128, 64, 32, 16, 8, 4, 2, 1) if hidden >= 4096 else (64, 32, 16, 8, 4, 2, 1)
+    heads = 8 if hidden % 8 == 0 else 1
+    return hidden // next(size for size in sizes if hidden % (heads * size) == 0)
+
+
+def _filled_up(model: ModelShape, parameters: int, may_widen: bool) -> ModelShape:
+    """Return the model with exactly so many parameters: the MLP is as wide as they allow, the root has the rest."""
+    if may_widen:
+        of_mlp = 3 * model.hidden * model.layers
+        without = model.parameters - of_mlp * model.intermediate
+        width = (parameters - without) // of_mlp
+        step = 64 if width >= 512 else 8 if width >= 64 else 1  # so that it divides by the usual sizes of `tp`
+        model = _with_tensors(replace(model, intermediate=max(1, width // step * step)))
+    rest = parameters - model.parameters
+    if rest < 0 or (not may_widen and rest > 0.02 * parameters):
+        given = f"layers={model.layers}, hidden={model.hidden}, intermediate={model.intermediate}"
+        given += f" and vocabulary={model.vocabulary:,}"
+        raise ValueError(f"params={parameters:,}, but {given} are {model.parameters:,}. Leave out one of them.")
+    rows, left = divmod(rest, model.hidden)
+    more = (TensorShape((rows, model.hidden), MATRIX, False), TensorShape((left,), OTHER, False))
+    return replace(model, tensors=(*model.tensors, *(tensor for tensor in more if tensor.size)))
+
+
+def _with_tensors(model: ModelShape) -> ModelShape:
+    """Return a model with the weights of a `Decoder`."""
+    with torch.device("meta"):
+        decoder = Decoder(model, layers=1)
+    tensors = _tensors((name, tuple(weight.shape)) for name, weight in decoder.named_parameters())
+    in_layers = [replace(tensor, count=tensor.count * model.layers) for tensor in tensors if tensor.in_layers]
+    others = [tensor for tensor in tensors if not tensor.in_layers]
+    return replace(model, tensors=(*others, *in_layers))
+
+
+def _tensors(shapes: Iterable[tuple[str, tuple[int, ...]]]) -> tuple[TensorShape, ...]:
+    """Count named weights by shape and role."""
+    counts: Counter[tuple[tuple[int, ...], str, bool]] = Counter()
+    for name, shape in shapes:
+        in_layers = _IN_LAYERS.search(name) is not None
+        role = OTHER
+        if len(shape) > 1:
+            is_embedding = not in_layers and re.search(r"embed|wte|wpe", name)
+            role = EMBEDDING if is_embedding else MATRIX
+        if math.prod(shape):
+            counts[shape, role, in_layers] += 1
+    return tuple(TensorShape(*key, count) for key, count in counts.items())

@@ -9,7 +9,7 @@ from lightrainer import AutoTokenizer, HfArgumentParser, PreTrainedTokenizerFast
 from lightrainer.facade.compat.checkpoints import load_sharded_checkpoint
 from lightrainer.lightning_modules.common.json_files import read_object
 from lightrainer.lightning_modules.models.generation_config import read_generation_config
-from lightrainer.tools.estimate.source import model_from_folder
+from lightrainer.tools.estimate import model_from_folder
 
 BROKEN = {
     "a list": ('\n[1, {"a": 2}]', "holds a list, expected is an object"),

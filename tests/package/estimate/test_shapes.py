@@ -7,8 +7,7 @@ import torch
 from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from lightrainer.tools.estimate import model_from_folder, model_of_size
-from lightrainer.tools.estimate.source import model_from_config
+from lightrainer.tools.estimate import model_from_config, model_from_folder, model_of_size
 
 
 def test_weights_beside_the_configuration_are_counted_without_being_read(tmp_path):
@@ -23,7 +22,7 @@ def test_weights_beside_the_configuration_are_counted_without_being_read(tmp_pat
     (tmp_path / "config.json").write_text(json.dumps({**config, "vocab_size": 11}))
     shape = model_from_folder(tmp_path)
     assert (shape.parameters, shape.layer_parameters, shape.root_parameters) == (96, 24, 48)
-    assert {tensor.role for tensor in shape.weights if tensor.shape == (11, 4)} == {"embedding"}
+    assert {tensor.role for tensor in shape.tensors if tensor.shape == (11, 4)} == {"embedding"}
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -43,7 +42,7 @@ def test_without_weights_those_of_a_decoder_are_assumed(family):
 def test_damaged_files_are_named(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "model.safetensors").write_bytes(b"\xff\xff\xff\xff\xff\x00\x00\x00{}")
-    with pytest.raises(ValueError, match="no safetensors file"):
+    with pytest.raises(ValueError, match="not a safetensors file"):
         model_from_folder(tmp_path)
 
 
@@ -67,6 +66,13 @@ def test_given_numbers_are_taken():
     assert shape.assumed == ""
     # Llama 3 8B has 8,030,261,248, with a head of its own.
     assert shape.parameters == 8_030_261_248 - 128256 * 4096
+
+
+@pytest.mark.parametrize("setting", [{"is_encoder_decoder": True}, {"num_local_experts": 8}])
+def test_models_that_are_no_plain_decoders_are_refused(setting):
+    config = {"num_hidden_layers": 2, "hidden_size": 4, "num_attention_heads": 2, **setting}
+    with pytest.raises(ValueError, match="only decoders without experts"):
+        model_from_config(config)
 
 
 NUMBERS = [
