@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...lightning_modules.distributed.cluster_environments import GivenEnvironment
 from ...lightning_modules.internals import fast_path, lightning_internals
-from ...lightning_modules.internals.lightning_import import Logger, Precision
+from ...lightning_modules.internals.lightning_import import Logger, Precision, callbacks_of
 from ...lightning_modules.internals.lightning_import import Trainer as LightningTrainer
 from ...lightning_modules.internals.precision import casting
 from ..evaluation.module import EvaluationModule
@@ -184,8 +184,8 @@ def running(trainer: Trainer, lightning_trainer: LightningTrainer, module: Evalu
 
 
 def _backward(lightning_trainer: LightningTrainer, module: EvaluationModule) -> Callable[..., None] | None:
-    """Return the backward pass through strategy and precision plugin; None for torch's, if neither adds to it."""
-    if not fast_path.has_plain_steps(lightning_trainer):
+    """Return the backward pass of Lightning; None for torch's, where strategy, precision and callbacks add nothing."""
+    if callbacks_of(lightning_trainer) or not fast_path.has_plain_steps(lightning_trainer):
         return module.manual_backward
 
     scaler = getattr(lightning_trainer.precision_plugin, "scaler", None)

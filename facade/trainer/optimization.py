@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -117,14 +116,6 @@ def complete_optimizer(optimizer: Any) -> None:
     for name in ("defaults", "state"):
         if not hasattr(optimizer, name):
             setattr(optimizer, name, {})
-
-
-def arguments_of_step(optimizer: Any) -> tuple[None, ...]:
-    """Return the arguments for `optimizer.step`: none, or None for a closure that it requires, as in older classes."""
-    _, *parameters = inspect.signature(type(optimizer).step).parameters.values()
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    required = [one for one in parameters if one.default is one.empty and one.kind in positional]
-    return (None,) * len(required)
 
 
 def create_scheduler(trainer: Any, num_training_steps: int, optimizer: Optimizer | None) -> Any:

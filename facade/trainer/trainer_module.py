@@ -50,9 +50,7 @@ class Epoch:
     called: Any = None
     """The model to call for a forward pass, which a strategy may have wrapped."""
     optimizer: Any = None
-    """Lightning's, or torch's own where Lightning adds nothing to its step."""
-    step_arguments: tuple[None, ...] = ()
-    """See `optimization.arguments_of_step`."""
+    """See `fast_path.optimizer_of`."""
     step_context: Callable[[], AbstractContextManager[Any]] = nullcontext
     clips_in_step: bool = False
     may_skip_steps: bool = False
@@ -209,11 +207,9 @@ class TrainerModule(EvaluationModule):
         facade, running, strategy = self.facade, self.lightning_trainer, self.strategy
         facade._training_mode.begin_epoch()
         norm, rate = self.of_last_step if self.windows.is_at_end else (None, None)
-        optimizer = fast_path.optimizer_of(running)
         self.epoch = Epoch(
             called=strategy.called,
-            optimizer=optimizer,
-            step_arguments=optimization.arguments_of_step(optimizer),
+            optimizer=fast_path.optimizer_of(running),
             step_context=strategy.step_context(),
             clips_in_step=strategy.clips_in_step,
             may_skip_steps=strategy.step_was_skipped is not None or facade.accelerator.scaler is not None,
@@ -287,7 +283,7 @@ class TrainerModule(EvaluationModule):
         facade.control = handler.on_pre_optimizer_step(args, state, facade.control)
         try:
             with epoch.step_context():
-                epoch.optimizer.step(*epoch.step_arguments)
+                epoch.optimizer.step()
         except Exception as error:
             explain(error, lambda: advice_for_training(args))
             if not memory.keeps(error):
@@ -315,7 +311,7 @@ class TrainerModule(EvaluationModule):
 
         # Zero.
         if epoch.calls_callbacks:
-            lightning_internals.call_hooks_before_zero_grad(self, epoch.optimizer)
+            fast_path.call_callback_hooks(self.lightning_trainer, "on_before_zero_grad", facade.optimizer)
         called.zero_grad()
         return loss
 

@@ -19,6 +19,7 @@ from torch import nn
 
 from ..common.seeding import host_rng_untouched
 from ..internals import lightning_internals as lightning_engine
+from ..internals.fast_path import call_callback_hooks
 from ..internals.lightning_import import DeepSpeedPrecision, DeepSpeedStrategy, Trainer, TrainerFn
 from ..internals.precision import ForwardCasting
 from .deepspeed_engine import is_engine, make_ready, release
@@ -144,5 +145,5 @@ class EnginePrecision(ForwardCasting, DeepSpeedPrecision):
     def optimizer_step(self, optimizer: Any, model: Any, closure: Callable[[], Any], **kwargs: Any) -> Any:
         """Step the engine, which clips gradients, steps the optimizer and frees the gradients."""
         closure()
-        lightning_engine.call_hooks_before_step(model, optimizer)
+        call_callback_hooks(model.trainer, "on_before_optimizer_step", optimizer)
         return model.trainer.strategy.deepspeed_engine.step()

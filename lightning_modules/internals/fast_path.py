@@ -1,8 +1,9 @@
-"""Fast paths through Lightning's training and evaluation loops, for modules without Lightning callbacks."""
+"""Fast paths through Lightning's training and evaluation loops."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import inspect
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
@@ -11,6 +12,7 @@ from ..common.stop_iteration import stop_iteration_surfaces
 from .ddp import ModelDDPStrategy
 from .lightning_import import (
     LightningModule,
+    ManualResult,
     MixedPrecision,
     PassThroughProfiler,
     Precision,
@@ -19,71 +21,143 @@ from .lightning_import import (
     Trainer,
     TrainerFn,
     _EvaluationLoop,
+    call,
     callbacks_of,
 )
 from .precision import ForwardCasting
 
 
 def step_lightly(trainer: Trainer) -> None:
-    """Replace the loops of a trainer by faster ones, for a `FastModule`."""
+    """Run training and evaluation of a `FastModule` by `run_epoch` and `EvaluationLoop`."""
     fit_loop: Any = trainer.fit_loop
     trainer.validate_loop = evaluation_loop(trainer, TrainerFn.VALIDATING)
     trainer.test_loop = evaluation_loop(trainer, TrainerFn.TESTING)
     fit_loop.epoch_loop.val_loop = evaluation_loop(trainer, TrainerFn.FITTING)
     fit_loop._warn_if_modules_in_eval_mode = no_op  # each step sets the mode
-    if has_plain_steps(trainer):
-        fit_loop.epoch_loop.run = partial(_run_epoch, trainer)
+    fit_loop.epoch_loop.run = partial(run_epoch, trainer)
 
 
-def evaluation_loop(trainer: Trainer, function: TrainerFn) -> FastEvaluationLoop:
+def evaluation_loop(trainer: Trainer, function: TrainerFn) -> EvaluationLoop:
     """Return a loop that validates or tests, or that evaluates in the middle of a training, silently."""
     stage = RunningStage.TESTING if function is TrainerFn.TESTING else RunningStage.VALIDATING
-    return FastEvaluationLoop(trainer, function, stage, verbose=function is not TrainerFn.FITTING, inference_mode=False)
+    return EvaluationLoop(trainer, function, stage, verbose=function is not TrainerFn.FITTING, inference_mode=False)
 
 
-def _run_epoch(trainer: Any, data_fetcher: Any) -> None:
-    """Run Lightning's loop over an epoch, for a module with manual optimization and a trainer without callbacks.
+def run_epoch(trainer: Any, data_fetcher: Any) -> None:
+    """Run the batches of an epoch, for a module with manual optimization.
 
+    Counts what Lightning's loop counts and calls the hooks that it calls, of callbacks too. What such a module does
+    itself is left out: batches are not moved, and there are no validations and schedules between two of them.
     A module ends the epoch before a batch by returning -1 from `on_train_batch_start`, or by ending its data.
     Lightning calls this in a block of the `HookGuard`.
     """
-    module, loop = trainer.lightning_module, trainer.fit_loop.epoch_loop
-    progress, step = loop.batch_progress, module.training_step
+    module = trainer.lightning_module
+    loop = trainer.fit_loop.epoch_loop
+    progress = loop.batch_progress
+    results = trainer._logger_connector
+    has_callbacks = bool(callbacks_of(trainer))
+
     loop.reset()
     loop.on_run_start(data_fetcher)
-    loop.manual_optimization.on_run_start()  # counts the steps of optimizers
+    loop.manual_optimization.on_run_start()  # counts the steps of Lightning's optimizers
     loop.on_iteration_done()  # ends a restart
-    for batch, _, _ in iter(data_fetcher.__next__, None):  # `iter(data_fetcher)` would begin anew
+    while not loop.done:
+        try:
+            batch, _, _ = next(data_fetcher)
+        except StopIteration:
+            return
+
+        # Begin.
         index = progress.current.ready
         progress.is_last_batch = data_fetcher.done
         progress.increment_ready()
+        if has_callbacks:
+            results.on_batch_start(batch)
+            call_callback_hooks(trainer, "on_train_batch_start", batch, index)
         if module.on_train_batch_start(batch, index) == -1:
             progress.increment_by(0, is_last_batch=True)
             progress.increment_processed()
             return
         progress.increment_started()
-        step(batch, index)
+
+        # Step.
+        output = trainer.strategy.training_step(batch, index)
         progress.increment_processed()
-        module.on_train_batch_end(None, batch, index)
+
+        # End.
+        if has_callbacks:
+            outputs = ManualResult.from_training_step_output(output).asdict()
+            call_callback_hooks(trainer, "on_train_batch_end", outputs, batch, index)
+        module.on_train_batch_end(output, batch, index)
+        if has_callbacks:
+            results.on_batch_end()
         progress.increment_completed()
+
+        # What callbacks have logged.
+        if has_callbacks:
+            results.update_train_step_metrics()
         loop._batches_that_stepped += 1
+        if trainer.should_stop:
+            for logger in trainer.loggers:
+                logger.save()
+
+
+def call_callback_hooks(trainer: Trainer, hook: str, *arguments: Any) -> None:
+    """Call a hook of all Lightning callbacks, in which they may log.
+
+    Args:
+        trainer: a trainer that runs.
+        hook: name of the hook.
+        arguments: what it takes after trainer and module.
+    """
+    call._call_callback_hooks(trainer, hook, *arguments)
 
 
 def has_plain_steps(trainer: Trainer) -> bool:
-    """Return whether backward pass and step are torch's: our precision, no Lightning callback, and no sharding."""
+    """Return whether backward pass and step are torch's: our precision, and no sharding."""
     is_plain_strategy = type(trainer.strategy) in (ModelDDPStrategy, SingleDeviceStrategy)
     is_plain_precision = type(trainer.precision_plugin) in (Precision, ForwardPrecision)
-    return is_plain_strategy and is_plain_precision and not callbacks_of(trainer)
+    return is_plain_strategy and is_plain_precision
 
 
 def optimizer_of(trainer: Trainer) -> Any:
-    """Return the optimizer for the steps of a module: torch's own where Lightning adds nothing but its count of steps.
-
-    The count is for callbacks and loggers, which there are none of then.
-    """
+    """Return the optimizer for the steps of a module: Lightning's, or a `PlainOptimizer` where that does the same."""
     if has_plain_steps(trainer) and getattr(trainer.precision_plugin, "scaler", None) is None:
-        return trainer.optimizers[0]  # `LightningModule.optimizers` unpacks those of torch's class only
+        return PlainOptimizer(trainer)
     return trainer.lightning_module.optimizers()
+
+
+class PlainOptimizer:
+    """Step torch's optimizer as a `LightningOptimizer` does, where strategy and precision add nothing to the step.
+
+    It gets no closure: some optimizers do something else with one.
+
+    Args:
+        trainer: a trainer that trains.
+    """
+
+    def __init__(self, trainer: Trainer) -> None:
+        self.trainer = trainer
+        self.optimizer = trainer.optimizers[0]
+        self.progress = trainer.fit_loop.epoch_loop.manual_optimization.optim_step_progress
+        self.arguments = _required_arguments(self.optimizer)
+        self.has_callbacks = bool(callbacks_of(trainer))
+
+    def step(self) -> None:
+        """Call the hook `on_before_optimizer_step` of callbacks, take a step, and count it."""
+        self.progress.increment_ready()
+        if self.has_callbacks:
+            call_callback_hooks(self.trainer, "on_before_optimizer_step", self.optimizer)
+        self.optimizer.step(*self.arguments)
+        self.progress.increment_completed()
+
+
+def _required_arguments(optimizer: Any) -> tuple[None, ...]:
+    """Return the arguments of `step`: none, or None for a closure that it requires, as in older classes."""
+    _, *parameters = inspect.signature(type(optimizer).step).parameters.values()
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    required = [one for one in parameters if one.default is one.empty and one.kind in positional]
+    return (None,) * len(required)
 
 
 class FastModule(LightningModule):
@@ -104,44 +178,37 @@ class FastModule(LightningModule):
             object.__setattr__(self, name, value)
 
 
-class FastEvaluationLoop(_EvaluationLoop):
-    """Lightning's evaluation loop, reduced for each batch to the step of the module and the counters.
-
-    With a Lightning callback, another precision or a sharded model it is Lightning's.
-    """
-
-    module_step: Callable[[Any, int], Any] | None = None
+class EvaluationLoop(_EvaluationLoop):
+    """Lightning's evaluation loop, for a `FastModule` and one loader, whose batches are not moved."""
 
     def _evaluation_step(
         self, batch: Any, batch_idx: int, dataloader_idx: int, dataloader_iter: Iterator[Any] | None
     ) -> None:
-        if batch_idx == 0:
-            self.choose_step()
-        if self.module_step is None:
-            super()._evaluation_step(batch, batch_idx, dataloader_idx, dataloader_iter)
-            return
-        counts: Any = (self.batch_progress.total, self.batch_progress.current)
-        for count in counts:
-            count.ready += 1
-            count.started += 1
-        with stop_iteration_surfaces:
-            self.module_step(batch, batch_idx)
-        for count in counts:
-            count.processed += 1
-            count.completed += 1
+        trainer: Any = self.trainer
+        results = trainer._logger_connector
+        has_callbacks = bool(callbacks_of(trainer))
+        stage = "test" if trainer.testing else "validation"
+
+        # Begin.
+        self.batch_progress.increment_ready()
+        if has_callbacks:
+            results.on_batch_start(batch)
+            call_callback_hooks(trainer, f"on_{stage}_batch_start", batch, batch_idx)
+        self.batch_progress.increment_started()
+
+        # Step.
+        output = call._call_strategy_hook(trainer, f"{stage}_step", batch, batch_idx)
+        self.batch_progress.increment_processed()
+
+        # End.
+        if has_callbacks:
+            call_callback_hooks(trainer, f"on_{stage}_batch_end", output, batch, batch_idx)
+            results.on_batch_end()
+        self.batch_progress.increment_completed()
         self._has_run = True
+        if has_callbacks:
+            results.update_eval_step_metrics(self._seen_batches_per_dataloader[dataloader_idx])
         self._seen_batches_per_dataloader[dataloader_idx] += 1
-
-    def choose_step(self) -> None:
-        """Choose once a run between the step of the module and Lightning's."""
-        trainer, module = self.trainer, self.trainer.lightning_module
-        alone = has_plain_steps(trainer) and isinstance(module, FastModule)
-        self.module_step = (module.test_step if trainer.testing else module.validation_step) if alone else None
-
-    def teardown(self) -> None:
-        """End a run."""
-        super().teardown()
-        self.module_step = None
 
 
 class ForwardPrecision(ForwardCasting, MixedPrecision):

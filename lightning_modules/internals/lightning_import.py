@@ -130,6 +130,7 @@ from lightning.pytorch.callbacks import BatchSizeFinder, GradientAccumulationSch
 from lightning.pytorch.core.mixins.hparams_mixin import _given_hyperparameters
 from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.loops.evaluation_loop import _EvaluationLoop
+from lightning.pytorch.loops.optimization.manual import ManualResult
 from lightning.pytorch.plugins import (
     CheckpointIO,
     DeepSpeedPrecision,
@@ -140,6 +141,7 @@ from lightning.pytorch.plugins import (
 )
 from lightning.pytorch.profilers import PassThroughProfiler
 from lightning.pytorch.strategies import DDPStrategy, DeepSpeedStrategy, FSDPStrategy, SingleDeviceStrategy, Strategy
+from lightning.pytorch.trainer import call
 from lightning.pytorch.trainer.states import RunningStage, TrainerFn
 from lightning.pytorch.utilities import CombinedLoader
 from lightning.pytorch.utilities.seed import isolate_rng

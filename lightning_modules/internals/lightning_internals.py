@@ -12,7 +12,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from .fast_path import evaluation_loop, no_op
-from .lightning_import import CombinedLoader, Trainer, TrainerFn, _given_hyperparameters, callbacks_of, registry
+from .lightning_import import CombinedLoader, Trainer, TrainerFn, _given_hyperparameters, registry
 
 LOGGED_STEPS = "_batches_that_stepped"
 """Under this name a checkpoint of Lightning holds the step that its loggers have come to."""
@@ -247,29 +247,6 @@ def configure_activation_checkpointing(strategy: Any) -> None:
         strategy: a `DeepSpeedStrategy`.
     """
     strategy._set_deepspeed_activation_checkpointing()
-
-
-def call_hooks_before_step(module: Any, optimizer: Any) -> None:
-    """Call the hooks `on_before_optimizer_step`, as Lightning does before a step.
-
-    Args:
-        module: the module of a running trainer.
-        optimizer: the one that is about to step.
-    """
-    for callback in callbacks_of(module.trainer):
-        callback.on_before_optimizer_step(module.trainer, module, optimizer)
-    module.on_before_optimizer_step(optimizer)
-
-
-def call_hooks_before_zero_grad(module: Any, optimizer: Any) -> None:
-    """Call the hooks `on_before_zero_grad`, which Lightning calls in automatic optimization only.
-
-    Args:
-        module: the module of a running trainer.
-        optimizer: the one whose gradients are about to be removed.
-    """
-    for callback in callbacks_of(module.trainer):
-        callback.on_before_zero_grad(module.trainer, module, optimizer)
 
 
 def _set_progress(tracker: Any, count: int) -> None:

@@ -116,7 +116,7 @@ def test_what_is_made_of_lightnings_classes_takes_none_of_their_private_names():
         inherited = set().union(*(private_names_of(root, theirs) for root in is_of(name, ours, set(theirs))))
         taken |= {f"{name}.{one}" for one in names & inherited}
     known = ("_evaluation_step", "_has_run", "_seen_batches_per_dataloader")
-    assert taken == {f"FastEvaluationLoop.{one}" for one in known}, "those of the engine are in the table"
+    assert taken == {f"EvaluationLoop.{one}" for one in known}, "those of the engine are in the table"
 
 
 def test_the_tests_in_the_table_are_there():

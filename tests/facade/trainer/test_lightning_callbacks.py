@@ -183,3 +183,40 @@ def test_a_callback_that_stops_lightning_stops_the_training(tmp_path):
     made = trainer(tmp_path, callbacks=[LambdaCallback(on_train_batch_end=stop), end], num_train_epochs=3)
     assert made.train().global_step == 2
     assert ended == [2]
+
+
+class NotesClosures(torch.optim.SGD):
+    """Some optimizers take another step where they get a closure."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, lr=0.1)
+        self.closures = []
+
+    def step(self, closure=None):
+        self.closures.append(closure)
+        return super().step(closure)
+
+
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_a_callback_changes_no_step(tmp_path, events, accumulation):
+    weights = []
+    for callbacks in ([], [recorder(events)]):
+        made = trainer(tmp_path, callbacks=callbacks, gradient_accumulation_steps=accumulation)
+        optimizer = NotesClosures(made.model.parameters())
+        made.optimizer = optimizer
+        made.train()
+        assert set(optimizer.closures) == {None}
+        weights.append(torch.cat([weight.flatten() for weight in made.model.parameters()]))
+    assert torch.equal(*weights)
+    assert names(events).count("on_before_optimizer_step") == len(optimizer.closures)
+
+
+def test_a_callback_may_log_in_all_hooks_of_a_step(tmp_path):
+    def log(name):
+        return lambda trainer, module, *_: module.log(name, 1.0, on_step=True, on_epoch=False)
+
+    hooks = ["on_train_batch_start", "on_before_backward", "on_after_backward", "on_before_optimizer_step"]
+    hooks += ["on_before_zero_grad", "on_train_batch_end"]
+    made = trained(tmp_path, callbacks=[LambdaCallback(**{hook: log(hook) for hook in hooks})], max_steps=1)
+    logged = {name for entry in made.state.log_history for name in entry}
+    assert logged.issuperset(hooks)

@@ -88,23 +88,19 @@ def test_batches_of_a_lean_module_stay_where_they_are(verb):
     assert [id(batch) for batch in module.batches] == [id(batch) for batch in batches]
 
 
-def test_hooks_before_a_step_of_another_engine():
-    """As Lightning calls them in its own steps: those of callbacks, then that of the module."""
-    heard = []
+def test_callbacks_may_log_in_hooks_that_are_called_for_them():
+    seen = []
 
     class Hearing(Callback):
-        def on_before_optimizer_step(self, trainer, module, optimizer):
-            heard.append(("callback", optimizer))
+        def on_before_zero_grad(self, trainer, module, optimizer):
+            seen.append((module._current_fx_name, optimizer))
 
     class Stepping(LeanModel):
         def training_step(self, batch, batch_idx):
-            lightning_internals.call_hooks_before_step(self, "an optimizer")
-
-        def on_before_optimizer_step(self, optimizer):
-            heard.append(("module", optimizer))
+            fast_path.call_callback_hooks(self.trainer, "on_before_zero_grad", "an optimizer")
 
     run(make_trainer(callbacks=[Hearing()]), Stepping())
-    assert heard == [("callback", "an optimizer"), ("module", "an optimizer")] * 2
+    assert seen == [("on_before_zero_grad", "an optimizer")] * 2
 
 
 @pytest.mark.parametrize("alone", [True, False], ids=["no launcher", "negative control"])

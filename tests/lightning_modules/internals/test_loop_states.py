@@ -182,6 +182,16 @@ def test_the_end_of_a_batch_runs_once(tmp_path, hook, rest):
     assert runs[1].seen == rest
 
 
+def test_the_end_of_a_batch_runs_in_a_trainer_that_has_validated(tmp_path):
+    file = tmp_path / "saved.ckpt"
+    trainer = make_trainer()
+    for start in (None, file):
+        module = GoingOn("on_train_batch_end", file)
+        with lightning_internals.quiet():
+            trainer.fit(module, DataLoader(Numbers(), batch_size=2), DataLoader(Numbers()), ckpt_path=start)
+    assert module.seen[:2] == ["validates", "ends"]
+
+
 def test_loaders_of_a_training_and_those_used_up():
     """The epoch ends when all are used up: here before its third batch, as the longer one is said to be."""
     found = []
