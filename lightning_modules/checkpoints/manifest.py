@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -53,25 +54,11 @@ def note_checksums(folder: Path, files: Iterable[Path]) -> None:
         path.write_text(json.dumps(found), encoding="utf-8")
 
 
-def _take_noted(folder: Path) -> dict[str, str]:
-    """Return and remove the checksums noted below a folder, by names relative to it."""
-    found: dict[str, str] = {}
-    for path in list(folder.rglob(_NOTED)):
-        noted: Mapping[str, str] = json.loads(path.read_text(encoding="utf-8"))
-        for name, value in noted.items():
-            found[(path.parent / name).relative_to(folder).as_posix()] = value
-        path.unlink()
-    return found
-
-
 MANIFEST_NAME = "_manifest.json"
 """Exists in every checkpoint written here; those of the reference have none."""
 
 _VERSION = 1
 _OWN = "checksum"
-
-# Their own formats reveal truncation, and a user may have edited them, or replaced them by smaller ones.
-_KNOWS_ITSELF = (".json", ".safetensors", ".bin", ".pt", ".pth", ".ckpt")
 
 
 def write_manifest(folder: StrPath) -> None:
@@ -81,12 +68,26 @@ def write_manifest(folder: StrPath) -> None:
         folder: an unfinished checkpoint, see `begin`; to be called once, before `commit`.
     """
     folder = Path(folder)
-    noted = _take_noted(folder)
-    names = [name for name in files_below(folder) if name != MANIFEST_NAME]
-    paths = {name: os.path.join(folder, name) for name in names}
-    sizes = {name: os.path.getsize(path) for name, path in paths.items()}
-    found = {name: noted.get(name) or checksum(path) for name, path in paths.items()}
-    (folder / MANIFEST_NAME).write_text(_text_of(sizes, found), encoding="utf-8")
+    names = files_below(folder)
+
+    # What other processes have noted of their files.
+    noted: dict[str, str] = {}
+    for name in names:
+        path = folder / name
+        if fnmatch(path.name, _NOTED):
+            for file, value in json.loads(path.read_text(encoding="utf-8")).items():
+                noted[(path.parent / file).relative_to(folder).as_posix()] = value
+            path.unlink()
+
+    sizes: dict[str, int] = {}
+    checksums: dict[str, str] = {}
+    for name in names:
+        path = os.path.join(folder, name)
+        if name == MANIFEST_NAME or fnmatch(os.path.basename(name), _NOTED):
+            continue
+        sizes[name] = os.path.getsize(path)
+        checksums[name] = noted.get(name) or checksum(path)
+    (folder / MANIFEST_NAME).write_text(_text_of(sizes, checksums), encoding="utf-8")
 
 
 def refresh_manifest(folder: StrPath) -> bool:
@@ -197,36 +198,12 @@ def files_below(folder: Path) -> list[str]:
     return sorted(found)
 
 
-def missing_or_cut_short(folder: Path, manifest: Manifest) -> Iterator[tuple[str, str]]:
-    """Yield the names of files that the folder lacks or that are truncated, each with its problem."""
-    for name, size in manifest.sizes.items():
-        if problem := _problem(folder / name, size):
-            yield name, problem
-
-
-def of_written_size(folder: Path, manifest: Manifest) -> list[str]:
-    """Return the files with a checksum whose size is the written one; others are truncated, or replaced on purpose."""
-    sizes = {name: size for name, size in manifest.sizes.items() if name in manifest.checksums}
-    return [
-        name for name, size in sizes.items() if (folder / name).is_file() and (folder / name).stat().st_size == size
-    ]
-
-
 def is_changed(folder: Path, name: str, manifest: Manifest) -> bool:
     """Read a file and return whether its contents differ from those written, or cannot be read."""
     try:
         return checksum(folder / name) != manifest.checksums[name]
     except OSError:
         return True
-
-
-def _problem(path: Path, size: int) -> str | None:
-    if not path.is_file():
-        return f"is missing, though {MANIFEST_NAME} names it"
-    found = path.stat().st_size
-    if found >= size or path.suffix in _KNOWS_ITSELF:
-        return None
-    return f"is cut short: it has {found} bytes of {size}"
 
 
 def _stays_inside(name: str) -> bool:

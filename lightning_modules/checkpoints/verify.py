@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from ..common.file_names import (
 from ..common.local_paths import StrPath
 from ..common.torch_files import load_torch
 from .forms import ADAPTER_FILES, INDEX_FILES, WEIGHT_FILES, adapter_folders, has_weights, read_index
-from .manifest import MANIFEST_NAME, Manifest, is_changed, missing_or_cut_short, of_written_size, read_manifest
+from .manifest import MANIFEST_NAME, Manifest, is_changed, read_manifest
 
 _log = logging.getLogger(__name__)
 
@@ -41,6 +41,9 @@ _CHANGED = (
     f"has other contents than were written, as its checksum in {MANIFEST_NAME} differs: it is damaged or was changed. "
     f"If that was on purpose, remove {MANIFEST_NAME}, and nothing is compared"
 )
+
+_REVEAL_TRUNCATION = (".json", ".safetensors", ".bin", ".pt", ".pth", ".ckpt")
+"""Suffixes of formats that tell whether a file is whole: a user may have replaced it by a smaller one."""
 
 _READ_IN_FULL = 64 << 20  # bytes; only the zip directory is read of a larger file of torch without a checksum
 
@@ -62,7 +65,7 @@ def problems(folder: StrPath, *, training_state: bool = True, weights: bool = Tr
     folder = Path(folder)
     if not folder.is_dir():
         return [f"{folder} is not a folder"]
-    damage, missing = _damage_and_loss(folder, training_state=training_state, weights=weights)
+    damage, missing = _damaged_and_missing(folder, training_state=training_state, weights=weights)
     return damage + missing
 
 
@@ -84,35 +87,58 @@ def require_intact(folder: StrPath, *, training_state: bool = True, weights: boo
     folder = Path(folder)
     if not folder.exists():
         raise FileNotFoundError(f"there is no checkpoint {folder}; pass a folder checkpoint-<step> that exists")
-    damage, missing = _damage_and_loss(folder, training_state=training_state, weights=weights)
+    damage, missing = _damaged_and_missing(folder, training_state=training_state, weights=weights)
     if damage:
         raise ValueError(f"{folder} cannot be used as a checkpoint: {'; '.join(damage)}. Use an earlier one.")
     if missing:
         _log.warning("%s is used without some of its files: %s.", folder, "; ".join(missing))
 
 
-def _damage_and_loss(folder: Path, *, training_state: bool, weights: bool) -> tuple[list[str], list[str]]:
+def _damaged_and_missing(folder: Path, *, training_state: bool, weights: bool) -> tuple[list[str], list[str]]:
     """Return the problems of files that exist or are required, and the files that only the manifest lists."""
-    damage, missing, manifest = list(_weight_problems(folder, required=weights)), [], Manifest({}, {})
+    damaged: list[str] = []
+    missing: list[str] = []
+    if weights and not has_weights(folder):
+        expected = ", ".join(WEIGHT_FILES + INDEX_FILES + ADAPTER_FILES)
+        damaged.append(f"it holds no weights (expected one of {expected})")
+    if training_state and not (folder / TRAINER_STATE_NAME).is_file():
+        damaged.append(f"{TRAINER_STATE_NAME} is missing")
+    manifest = Manifest({}, {})
     try:
         manifest = read_manifest(folder) or manifest
     except ValueError as error:
-        damage.append(str(error))
-    compared = of_written_size(folder, manifest)
+        damaged.append(str(error))
+
+    # By size and checksum. A file of another size was cut short, or replaced on purpose.
+    compared: set[str] = set()
+    for name, size in manifest.sizes.items():
+        path = folder / name
+        if not training_state and not _is_model(name):
+            continue
+        if not path.is_file():
+            # The index of shards tells which files of weights are needed.
+            if name != TRAINER_STATE_NAME and not _are_weights(name):
+                missing.append(f"{name} is missing, though {MANIFEST_NAME} names it")
+            continue
+        found = path.stat().st_size
+        if found == size and name in manifest.checksums:
+            compared.add(name)
+            if is_changed(folder, name, manifest):
+                damaged.append(f"{name} {_CHANGED}")
+        elif found < size and path.suffix not in _REVEAL_TRUNCATION:
+            damaged.append(f"{name} is cut short: it has {found} bytes of {size}")
+
+    # By contents, where there is no checksum.
+    for path in _files_of_model(folder):
+        if path.relative_to(folder).as_posix() not in compared:
+            damaged += _problems_of(path)
+    for name in INDEX_FILES:
+        damaged += _shard_problems(folder / name, compared)
     if training_state:
-        damage += _training_problems(folder, manifest, compared)
-    for name, problem in missing_or_cut_short(folder, manifest):
-        if not (training_state or _is_model(name)) or _are_weights(name) or _is_named(name, damage):
-            continue  # a problem of its contents says more than a wrong size
-        (damage if (folder / name).is_file() else missing).append(f"{name} {problem}")
-    for name in compared:
-        if (training_state or _is_model(name)) and not _is_named(name, damage) and is_changed(folder, name, manifest):
-            damage.append(f"{name} {_CHANGED}")
-    return damage, missing
-
-
-def _is_named(name: str, said: list[str]) -> bool:
-    return any(one.startswith(f"{name} ") for one in said)
+        for path in _files_of_training(folder, manifest):
+            if path.name not in compared:
+                damaged += _problems_of(path)
+    return damaged, missing
 
 
 def _is_model(name: str) -> bool:
@@ -122,49 +148,36 @@ def _is_model(name: str) -> bool:
 
 
 def _are_weights(name: str) -> bool:
-    """Return whether a file holds weights or their index; the index says which are needed."""
+    """Return whether a file holds weights or their index."""
     others = (OPTIMIZER_NAME_BIN, TRAINED_WEIGHTS_NAME, TRAINING_ARGS_NAME)
     return name.endswith((".safetensors", *INDEX_FILES)) or (name.endswith(".bin") and name not in others)
 
 
-def _weight_problems(folder: Path, *, required: bool) -> Iterator[str]:
-    if required and not has_weights(folder):
-        expected = ", ".join(WEIGHT_FILES + INDEX_FILES + ADAPTER_FILES)
-        yield f"it holds no weights (expected one of {expected})"
+def _files_of_model(folder: Path) -> Iterator[Path]:
+    """Yield the files of weights, except shards, and of configurations, whether they exist or not."""
     for name in (*WEIGHT_FILES, CONFIG_NAME, GENERATION_CONFIG_NAME):
-        yield from _file_problems(folder / name)
-    for name in INDEX_FILES:
-        yield from _shard_problems(folder / name)
+        yield folder / name
     for adapter in adapter_folders(folder).values():
         for name in (*ADAPTER_FILES, ADAPTER_CONFIG_NAME):
-            yield from _file_problems(adapter / name)
+            yield adapter / name
 
 
-def _training_problems(folder: Path, manifest: Manifest, compared: list[str]) -> Iterator[str]:
-    """Yield the problems of states.
+def _files_of_training(folder: Path, manifest: Manifest) -> set[Path]:
+    """Return the files of the training state; a user's own .bin or .json may be of any kind."""
+    names = {TRAINER_STATE_NAME, TRAINED_WEIGHTS_NAME, TRAINING_ARGS_NAME}
+    for pattern in _STATES:
+        names.update(path.name for path in folder.glob(pattern))
+    names.update(name for name in manifest.sizes if name.endswith((".pt", ".pth", ".ckpt")))
+    return {folder / name for name in sorted(names)}
+
+
+def _shard_problems(index_file: Path, compared: set[str]) -> Iterator[str]:
+    """Yield the problems of an index, if it exists, and of the shards that it names.
 
     Args:
-        folder: the checkpoint.
-        manifest: its list of files.
-        compared: the files whose checksums are compared anyway.
+        index_file: the index.
+        compared: the files that need not be read.
     """
-    state = folder / TRAINER_STATE_NAME
-    if state.is_file():
-        yield from list(_file_problems(state)) or _trainer_state_problems(state)
-    else:
-        yield f"{state.name} is missing"
-    states = sorted(path for pattern in _STATES for path in folder.glob(pattern))
-    for path in states:
-        records = () if path.name in compared else _record_problems(path)
-        yield from list(_file_problems(path)) or list(records) or list(_table_problems(path))
-    # Only files of the format: a user's own .bin or .json may be of any kind.
-    further = (name for name in manifest.sizes if name.endswith((".pt", ".pth", ".ckpt")))
-    for path in (folder / name for name in (TRAINED_WEIGHTS_NAME, TRAINING_ARGS_NAME, *further)):
-        if path not in states:
-            yield from _file_problems(path)
-
-
-def _shard_problems(index_file: Path) -> Iterator[str]:
     if not index_file.is_file():
         return
     try:
@@ -176,77 +189,27 @@ def _shard_problems(index_file: Path) -> Iterator[str]:
         shard = index_file.parent / name
         if not shard.is_file():
             yield f"{name} is missing, though {index_file.name} names it"
-        else:
-            yield from _file_problems(shard, tensors)
+        elif name not in compared:
+            yield from _problems_of(shard, tensors)
 
 
-def _file_problems(path: Path, tensors: list[str] | None = None) -> Iterator[str]:
-    """Yield the problem of one file, by the kind of its suffix; nothing if it does not exist."""
+def _problems_of(path: Path, tensors: Sequence[str] = ()) -> Iterator[str]:
+    """Yield the problem of the contents of a file, by its suffix; nothing if it does not exist.
+
+    Args:
+        path: the file.
+        tensors: names that a file of safetensors has to hold.
+    """
     if not path.is_file():
         return
     if path.suffix == ".json":
         problem = _json_problem(path)
     elif path.suffix == ".safetensors":
-        problem = _safetensors_problem(path, tensors or [])
+        problem = _safetensors_problem(path, tensors)
     else:
         problem = _torch_problem(path)
-    if problem:
+    if problem is not None:
         yield f"{path.name} {problem}"
-
-
-def _trainer_state_problems(path: Path) -> Iterator[str]:
-    """Yield entries of a readable `trainer_state.json` from which a training cannot resume."""
-    state = json.loads(path.read_text(encoding="utf-8"))
-    step = state.get("global_step")
-    if not isinstance(step, int) or isinstance(step, bool) or step < 0:
-        yield f"{path.name} has the global_step {step!r:.40}, which has to be the number of steps that are done"
-        return
-    for name, kinds in _KINDS.items():
-        if name in state and (not isinstance(state[name], kinds) or isinstance(state[name], bool)):
-            yield f"{path.name} has the {name} {state[name]!r:.40}, which no training writes"
-            return
-
-
-_KINDS: dict[str, Any] = {
-    **dict.fromkeys(("max_steps", "num_train_epochs", "num_input_tokens_seen"), int),
-    **{"epoch": (int, float, type(None)), "total_flos": (int, float)},
-    **{"log_history": list, "stateful_callbacks": (dict, type(None))},
-    **dict.fromkeys(("logging_steps", "eval_steps", "save_steps"), (int, float, type(None))),
-    "train_batch_size": (int, type(None)),
-}
-"""Types of the entries of `trainer_state.json`."""
-
-
-def _record_problems(path: Path) -> Iterator[str]:
-    """Compare the records of a file of torch with the CRCs in it."""
-    if path.stat().st_size > _READ_IN_FULL or _is_bare_pickle(path):
-        return
-    with zipfile.ZipFile(path) as opened:
-        names = [info.filename for info in opened.infolist() if info.file_size]
-        damaged = [name for name in names if not _is_whole(opened, name)]
-    if damaged and (len(damaged) < len(names) or len(names) == 1):  # torch can be told to write none
-        yield f"{path.name} is damaged ({', '.join(damaged)} differs from its checksum)"
-
-
-def _is_whole(opened: zipfile.ZipFile, name: str) -> bool:
-    try:
-        opened.read(name)
-    except Exception:  # a damaged zip directory can lead to any error
-        return False
-    return True
-
-
-def _table_problems(path: Path) -> Iterator[str]:
-    """Check that a file of torch holds a dict, without reading its tensors."""
-    if not any(fnmatch(path.name, pattern) for pattern in _TABLES) or _is_bare_pickle(path):
-        return
-    try:
-        found = load_torch(path, mmap=True)
-    except ValueError as error:
-        yield f"{path.name} cannot be read: {str(error).removeprefix(str(path)).strip()}"
-        return
-    if not isinstance(found, dict):
-        yield f"{path.name} holds a {type(found).__name__}, not the dict of a state"
 
 
 def _json_problem(path: Path) -> str | None:
@@ -254,10 +217,41 @@ def _json_problem(path: Path) -> str | None:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         return f"is not readable as JSON ({error})"
-    return None if isinstance(content, dict) else "does not hold a JSON object"
+    if not isinstance(content, dict):
+        return "does not hold a JSON object"
+    if path.name != TRAINER_STATE_NAME:
+        return None
+
+    # Entries from which no training could resume.
+    step = content.get("global_step")
+    if not isinstance(step, int) or isinstance(step, bool) or step < 0:
+        return f"has the global_step {step!r:.40}, which has to be the number of steps that are done"
+    for name, kinds in _KINDS.items():
+        value = content.get(name)
+        if name in content and (not isinstance(value, kinds) or isinstance(value, bool)):
+            return f"has an invalid {name}: {value!r:.40}"
+    return None
 
 
-def _safetensors_problem(path: Path, tensors: list[str]) -> str | None:
+_NUMBER_OR_NONE = (int, float, type(None))
+
+_KINDS: dict[str, Any] = {
+    "max_steps": int,
+    "num_train_epochs": int,
+    "num_input_tokens_seen": int,
+    "epoch": _NUMBER_OR_NONE,
+    "total_flos": (int, float),
+    "log_history": list,
+    "stateful_callbacks": (dict, type(None)),
+    "logging_steps": _NUMBER_OR_NONE,
+    "eval_steps": _NUMBER_OR_NONE,
+    "save_steps": _NUMBER_OR_NONE,
+    "train_batch_size": (int, type(None)),
+}
+"""Types of the entries of `trainer_state.json`."""
+
+
+def _safetensors_problem(path: Path, tensors: Sequence[str]) -> str | None:
     try:
         # Opening reads the header and compares the extent it states with the file's size.
         with safe_open(path, framework="pt") as opened:
@@ -268,17 +262,42 @@ def _safetensors_problem(path: Path, tensors: list[str]) -> str | None:
 
 
 def _torch_problem(path: Path) -> str | None:
-    if _is_bare_pickle(path):
-        return None  # has no zip directory to check
+    with path.open("rb") as file:
+        # The format before torch 1.6 has no zip directory to check.
+        if file.read(2) == b"\x80\x02":
+            return None
+    is_state = any(fnmatch(path.name, pattern) for pattern in _STATES)
     try:
         # The zip directory is at the end of the file.
-        with zipfile.ZipFile(path):
-            return None
+        with zipfile.ZipFile(path) as opened:
+            small = path.stat().st_size <= _READ_IN_FULL
+            damaged = _damaged_records(opened) if is_state and small else []
     except Exception as error:  # a flipped bit may stand for a feature that is not implemented
         return f"is damaged or empty ({error})"
+    if damaged:
+        return f"is damaged ({', '.join(damaged)} differs from its checksum)"
+
+    # A state is a dict; its tensors are not read.
+    if any(fnmatch(path.name, pattern) for pattern in _TABLES):
+        try:
+            found = load_torch(path, mmap=True)
+        except ValueError as error:
+            return f"cannot be read: {str(error).removeprefix(str(path)).strip()}"
+        if not isinstance(found, dict):
+            return f"holds a {type(found).__name__}, not the dict of a state"
+    return None
 
 
-def _is_bare_pickle(path: Path) -> bool:
-    """Return whether a file has torch's format before 1.6."""
-    with path.open("rb") as file:
-        return file.read(2) == b"\x80\x02"
+def _damaged_records(opened: zipfile.ZipFile) -> list[str]:
+    """Return the records of a file of torch that differ from the CRCs in it."""
+    names = [info.filename for info in opened.infolist() if info.file_size]
+    damaged: list[str] = []
+    for name in names:
+        try:
+            opened.read(name)
+        except Exception:  # a damaged zip directory can lead to any error
+            damaged.append(name)
+    # torch can be told to write no CRCs: then all differ.
+    if len(damaged) == len(names) > 1:
+        return []
+    return damaged
