@@ -11,6 +11,7 @@ import logging
 import os
 import re
 import time
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache, partial
@@ -26,6 +27,7 @@ from ..hub.errors import describe
 
 if TYPE_CHECKING:
     from .. import Trainer
+    from .saving import CheckpointSaver
 
 logger = logging.getLogger(__name__)
 
@@ -142,25 +144,35 @@ class ObjectStore:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store-upload")
         self._job: Future[None] | None = None
         self._problem = ""
+        self._saver: Callable[[], CheckpointSaver | None] = lambda: None
+
+    def serve(self, saver: CheckpointSaver) -> None:
+        """Let `saver` remove the checkpoints that are sent."""
+        self._saver = weakref.ref(saver)
 
     # --- a training
 
-    def begin_training(self, trial: Any) -> None:
+    @property
+    def is_open(self) -> bool:
+        """Return whether `output_dir` is an address."""
+        return _opened(str(self.host.args.output_dir)) is not None
+
+    def begin_training(self, run_dir: str) -> None:
         """Check that the store can be written to, and finish what an earlier run has left there or here; collective.
 
         Args:
-            trial: of a search, with its values; None without.
+            run_dir: the folder of checkpoints, below `output_dir` in a trial of a search.
 
         Raises:
             ConnectionError: the store cannot be reached, or not be written to; in all processes.
         """
-        if _opened(str(self.host.args.output_dir)) is not None:
-            self._run_dir = self.host._get_output_dir(trial)
+        if self.is_open:
+            self._run_dir = run_dir
             self._together(self._prepare)
 
     def submit(self) -> None:
         """Send what is new, in a thread of the first process."""
-        if self.host.args.process_index == 0 and _opened(str(self.host.args.output_dir)) is not None:
+        if self.host.args.process_index == 0 and self.is_open:
             if self._job is not None:
                 self._job.cancel()  # it has not begun
             self._job = self._thread.submit(self._send_until_there)
@@ -198,16 +210,21 @@ class ObjectStore:
 
     def _send(self, limit: int) -> Any:
         """Send checkpoints, the newest first, and other files; keep so many checkpoints there, unless it is 0."""
-        saver, store = self.host._checkpoints, _opened(self._run_dir or str(self.host.args.output_dir))
-        saver.rotate(limit, self._run_dir)
+        store = _opened(self._run_dir or str(self.host.args.output_dir))
+        self._rotate(limit)
         while waiting := store.here(unsent=True):
             store.send(waiting[-1])
-            saver.rotate(limit, self._run_dir)
-        saver.rotate(limit or 1, self._run_dir)  # all are in the store
+            self._rotate(limit)
+        self._rotate(limit or 1)  # all are in the store
         _opened(str(self.host.args.output_dir)).send_others()
         there = store.there() if limit else []
         for one in [one for one in there if one not in store.here()][: max(len(there) - limit, 0)]:
             store.discard(one)
+
+    def _rotate(self, limit: int) -> None:
+        saver = self._saver()
+        if saver is not None:
+            saver.rotate(limit)
 
     def _prepare(self) -> None:
         store = _opened(self._run_dir)
@@ -249,7 +266,7 @@ class ObjectStore:
     def _together(self, job: Callable[[], Any], everywhere: bool = False) -> None:
         """Run a job in the first process, or in the first one of each machine, and raise its error in all."""
         args = self.host.args
-        if not everywhere and _opened(str(args.output_dir)) is None:
+        if not everywhere and not self.is_open:
             return
         turn = (args.local_process_index if everywhere else args.process_index) == 0
         if said := [one for one in gather_objects(self._tried(job) if turn else "") if one]:

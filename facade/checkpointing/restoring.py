@@ -21,9 +21,12 @@ from ...lightning_modules.common.followed import followed
 from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ..distributed.collectives import from_first_process
 from ..hub.session import HubSession
+from .object_store import ObjectStore
+from .saving import CheckpointSaver
 
 if TYPE_CHECKING:
     from .. import Trainer, TrainerModule
+    from ..strategies.strategy import Strategy
 
 logger = logging.getLogger(__name__)
 
@@ -37,17 +40,21 @@ class CheckpointRestorer:
     Args:
         host: the Trainer.
         hub: finds checkpoints in the repository.
+        store: fetches those of an `output_dir` that is an address.
+        saver: knows the newest checkpoint of the training.
     """
 
     host = WeakAttribute["Trainer"]()
 
-    def __init__(self, host: Trainer, hub: HubSession) -> None:
+    def __init__(self, host: Trainer, hub: HubSession, store: ObjectStore, saver: CheckpointSaver) -> None:
         self.host = host
         self.hub = hub
+        self.store = store
+        self.saver = saver
 
     # --- choice of the checkpoint
 
-    def find_checkpoint(self, wanted: Wanted, *, is_trial: bool, own_weights: bool) -> str | None:
+    def find_checkpoint(self, wanted: Wanted, *, strategy: Strategy, is_trial: bool, own_weights: bool) -> str | None:
         """Return the checkpoint to resume from, see `Trainer.train`; None to start from scratch.
 
         After a restart by `torchrun`, and in the retry of a trial of a sweep, checkpoints of this job take precedence
@@ -56,6 +63,7 @@ class CheckpointRestorer:
 
         Args:
             wanted: the choice of the script.
+            strategy: has to be able to read it.
             is_trial: the training is a trial of a search, which has its own resumption.
             own_weights: `_load_from_checkpoint` is not overridden; an override may read weights in any form.
 
@@ -65,119 +73,146 @@ class CheckpointRestorer:
         """
         launcher = owners.own_launcher()
         if launcher is None or is_trial:
-            return self._find(wanted, own_weights)
+            return self._find(wanted, strategy, own_weights)
+
         owners.begin_training(gather_objects(launcher) if self._on_several_machines else [launcher])
-        own = self._newest(wanted=owners.is_of_this_training)
+        if owners.restarts():
+            self.store.localized(True)
+        own = self._newest(choose=owners.is_of_this_training)
         if not self._on_several_machines:
             own = from_first_process(own, self.host.args.world_size)
         if wanted is False:
             return None
-        if own:
-            logger.warning("The job was started again, and goes on from %s.", own)
-            return self._find(own, own_weights)
+        if own is not None:
+            logger.warning("The job was restarted; resuming from %s.", own)
+            return self._find(own, strategy, own_weights)
         if not owners.restarts():
-            return self._find(wanted, own_weights)
-        found = None if wanted is True and self._newest() is None else self._find(wanted, own_weights)
-        logger.warning(
-            "The job was started again before it had written a checkpoint, so the training begins %s.",
-            "anew" if found is None else f"with {found}, as it did before",
-        )
+            return self._find(wanted, strategy, own_weights)
+
+        # The script may ask for the newest checkpoint of a folder in which the killed job has written none.
+        found = None
+        if wanted is not True or self._newest() is not None:
+            found = self._find(wanted, strategy, own_weights)
+        begins = "from scratch" if found is None else f"from {found}, as before"
+        logger.warning("The job was restarted before it had written a checkpoint; the training begins %s.", begins)
         return found
 
-    def _find(self, wanted: Wanted, own_weights: bool) -> str | None:
-        """Return the checkpoint to resume from, after validation."""
-        found = self._resolve(wanted, own_weights)
-        if found is not None:
-            self.host._strategy.require_fitting(found)
-        return found
-
-    def _resolve(self, wanted: Wanted, own_weights: bool) -> str | None:
-        strategy = self.host._strategy
+    def _find(self, wanted: Wanted, strategy: Strategy, own_weights: bool) -> str | None:
+        """Return the checkpoint that `wanted` names, after validation."""
         if wanted is None or wanted is False:
             return None
         if wanted is True:
-            return self._require_newest(weights=own_weights and strategy.gathers_on_save)
-        folder = os.fspath(self.host._object_store.localized(wanted))
-        if not os.path.isdir(folder):
-            folder = self.hub.find_checkpoint(folder) or folder
-        if not os.path.isdir(folder):
-            said = f"Can't find a valid checkpoint at {folder!r}: there is no such folder"
-            instead = "Set resume_from_checkpoint to another, or to True for the newest one in output_dir"
-            raise checkpoints.CheckpointNotFoundError(f"{said}. {instead}.")
-        checkpoints.require_intact(folder, weights=own_weights and not strategy.weights_are_in_parts(folder))
-        return folder
+            found = self._require_newest(weights=own_weights and strategy.gathers_on_save)
+        else:
+            found = os.fspath(self.store.localized(wanted))
+            if not os.path.isdir(found):
+                found = self.hub.find_checkpoint(found) or found
+            if not os.path.isdir(found):
+                raise checkpoints.CheckpointNotFoundError(
+                    f"Can't find a valid checkpoint at {found!r}: the folder does not exist. Set "
+                    "resume_from_checkpoint to another, or to True for the newest one in output_dir."
+                )
+            weights = own_weights and not strategy.weights_are_in_parts(found)
+            checkpoints.require_intact(found, weights=weights)
+        strategy.require_fitting(found)
+        return found
 
-    def _newest(self, **choice: Any) -> str | None:
+    def _require_newest(self, *, weights: bool) -> str:
+        self.store.localized(True, weights=weights)
+        newest = self._newest(weights=weights)
+        if newest is not None:
+            return newest
+
+        folder = str(self.host.args.output_dir)
+        damaged: list[str] = []
+        for found in checkpoints.list_checkpoints(folder) if os.path.isdir(folder) else []:
+            damaged.append(f"{found.name} ({'; '.join(checkpoints.problems(found, weights=weights))})")
+        skipped = f" Skipped damaged checkpoints: {', '.join(damaged)}." if damaged else ""
+        raise checkpoints.CheckpointNotFoundError(
+            f"No valid checkpoint found in output_dir {folder!r}.{skipped} Leave out resume_from_checkpoint=True to "
+            "start from scratch."
+        )
+
+    def _newest(self, *, choose: Callable[[Path], bool] = os.path.isdir, weights: bool = True) -> str | None:
         """Return the newest intact checkpoint; of several machines (collective) the newest that all have.
+
+        Args:
+            choose: whether a checkpoint may be taken.
+            weights: as for `problems`.
 
         Raises:
             CheckpointNotFoundError: some machines have checkpoints and others have none.
         """
-        if owners.restarts() or "wanted" not in choice:
-            self.host._object_store.localized(True, weights=choice.get("weights", True))
-        found = self._newest_here(**choice)
-        while self._on_several_machines:
+        folder = str(self.host.args.output_dir)
+        newest_step = math.inf
+
+        def may_be_taken(path: Path) -> bool:
+            return _step_of(path) <= newest_step and choose(path)
+
+        while True:
+            found = None
+            if os.path.isdir(folder):
+                found = checkpoints.last_intact_checkpoint(folder, wanted=may_be_taken, weights=weights)
+            if not self._on_several_machines:
+                return found
+
+            # The newest of one machine may be missing or damaged on another: then all look for an older one.
             steps = gather_objects((socket.gethostname(), -1 if found is None else _step_of(found)))
-            oldest, newest = min(step for _, step in steps), max(step for _, step in steps)
-            if oldest == newest:
-                break
+            oldest = min(step for _, step in steps)
+            if all(step == oldest for _, step in steps):
+                return found
             if oldest < 0:
                 raise checkpoints.CheckpointNotFoundError(self._differing_machines(steps))
-            found = self._newest_here(**choice, up_to=oldest)
-        return found
-
-    def _newest_here(
-        self, *, wanted: Callable[[Path], bool] = os.path.isdir, up_to: float = math.inf, weights: bool = True
-    ) -> str | None:
-        folder = str(self.host.args.output_dir)
-        if not os.path.isdir(folder):
-            return None
-        return checkpoints.last_intact_checkpoint(
-            folder, wanted=lambda path: _step_of(path) <= up_to and wanted(path), weights=weights
-        )
+            newest_step = oldest
 
     def _differing_machines(self, steps: list[tuple[str, int]]) -> str:
         has = sorted({f"checkpoint-{step} on {host}" for host, step in steps if step >= 0})
         lacks = sorted({host for host, step in steps if step < 0})
-        where = f"output_dir {str(self.host.args.output_dir)!r} differs between the machines"
-        found = f"the newest checkpoint is {', '.join(has)}, and there is none on {', '.join(lacks)}"
-        return f"{where}: {found}. Copy the folder there and set save_on_each_node=True, or use a disk that all see."
+        return (
+            f"output_dir {str(self.host.args.output_dir)!r} differs between the machines: the newest checkpoint is "
+            f"{', '.join(has)}, and there is none on {', '.join(lacks)}. Copy the folder there and set "
+            "save_on_each_node=True, or use a disk that all see."
+        )
 
-    def _require_newest(self, weights: bool) -> str:
-        newest = self._newest(weights=weights)
-        if newest is None:
-            folder = str(self.host.args.output_dir)
-            said = f"No valid checkpoint found in output_dir {folder!r}. {_damaged_in(folder, weights)}"
-            raise checkpoints.CheckpointNotFoundError(f"{said}Leave out resume_from_checkpoint=True to start anew.")
-        return newest
-
-    def go_back(self, run: TrainerModule) -> None:
+    def go_back(
+        self, run: TrainerModule, strategy: Strategy, *, replaces_weights: bool, load_scaler: Callable[[str], None]
+    ) -> None:
         """Load weights and optimizer of the newest checkpoint of this training; collective.
 
         Schedule, position and step count stay, as if the steps since then had been left out.
 
+        Args:
+            run: the current training.
+            strategy: loads both.
+            replaces_weights: a Lightning callback replaces the weights in checkpoints by its own.
+            load_scaler: `Trainer._load_scaler`.
+
         Raises:
             CheckpointNotFoundError: a machine does not see the checkpoint.
         """
-        host, step = self.host, self.host.state.global_step
+        host = self.host
+        step = host.state.global_step
         host.control.should_go_back = False
-        checkpoint = host._checkpoints.newest() or run.checkpoint
-        replaced = host._lightning_callback_states.weights(run) is not None
-        if checkpoint is None or replaced:
-            reason = "a Lightning callback replaces the weights in checkpoints" if replaced else "there is none yet"
-            logger.warning("Step %s goes back to no checkpoint, as %s: training goes on without it.", step, reason)
+        checkpoint = self.saver.newest() or run.checkpoint
+        if replaces_weights:
+            logger.warning("Cannot roll back at step %s (a Lightning callback averages the weights); continuing.", step)
+            return
+        if checkpoint is None:
+            logger.warning("Cannot roll back at step %s (no checkpoint yet); continuing.", step)
             return
         if not all(gather_objects(os.path.isdir(checkpoint))):
-            said = "is not on all machines, so that training cannot go back to it. Use a disk that all of them see."
-            raise checkpoints.CheckpointNotFoundError(f"{checkpoint} {said}")
+            raise checkpoints.CheckpointNotFoundError(
+                f"{checkpoint} is not on all machines, so the training cannot roll back to it. Use a disk that all see."
+            )
         if host.state.is_world_process_zero:
-            logger.warning("Step %s goes back to the weights and the optimizer of %s.", step, checkpoint)
+            logger.warning("Step %s rolls back to the weights and the optimizer of %s.", step, checkpoint)
+
         rates = [group["lr"] for group in host.optimizer.param_groups]
-        host._strategy.load_weights(host.model, checkpoint)
-        host._strategy.load_optimizer(checkpoint)
+        strategy.load_weights(host.model, checkpoint)
+        strategy.load_optimizer(checkpoint)
         for group, rate in zip(host.optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
-        host._load_scaler(checkpoint)
+        load_scaler(checkpoint)
 
     @property
     def _on_several_machines(self) -> bool:
@@ -189,14 +224,17 @@ class CheckpointRestorer:
         """Return the state of a checkpoint; intervals missing in one of Lightning are those of the arguments."""
         path = os.path.join(checkpoint, TRAINER_STATE_NAME)
         stored = TrainerState.load_from_json(path)
-        named = json.loads(Path(path).read_text(encoding="utf-8"))
+        written = json.loads(Path(path).read_text(encoding="utf-8"))
         for name in ("logging_steps", "eval_steps", "save_steps", "train_batch_size"):
-            if name not in named:
+            if name not in written:
                 setattr(stored, name, getattr(self.host.state, name))
-        stored.trial_name = stored.trial_params = None  # set by the current search, if any
-        if isinstance(best := stored.best_model_checkpoint, str):
-            self.host._object_store.localized(os.path.join(os.path.dirname(checkpoint), os.path.basename(best)))
-        stored.best_model_checkpoint = self._best_of_this_run(stored.best_model_checkpoint, checkpoint)
+        # Set by the current search, if any.
+        stored.trial_name = None
+        stored.trial_params = None
+        best = stored.best_model_checkpoint
+        if isinstance(best, str):
+            self.store.localized(os.path.join(os.path.dirname(checkpoint), os.path.basename(best)))
+        stored.best_model_checkpoint = self._best_of_this_run(best, checkpoint)
         return stored
 
     def _best_of_this_run(self, best: Any, checkpoint: str) -> str | None:
@@ -208,18 +246,23 @@ class CheckpointRestorer:
         if best is None:
             return None
         runs = [os.path.realpath(self.host.args.output_dir or "."), os.path.dirname(os.path.realpath(checkpoint))]
-        if isinstance(best, str) and any(Path(run) in Path(os.path.realpath(best)).parents for run in runs):
-            if os.path.isdir(best) or not followed().forgets_missing_best:
-                return best
-            logger.warning("The best checkpoint, %s, does not exist any more, and is forgotten.", best)
-            return None
-        name = os.path.basename(os.path.normpath(best)) if isinstance(best, str) else ""
+        name = ""
+        if isinstance(best, str):
+            parents = Path(os.path.realpath(best)).parents
+            if any(Path(run) in parents for run in runs):
+                if os.path.isdir(best) or not followed().forgets_missing_best:
+                    return best
+                logger.warning("The best checkpoint, %s, does not exist anymore; ignoring it.", best)
+                return None
+            name = os.path.basename(os.path.normpath(best))
+
         if re.fullmatch(rf"{PREFIX_CHECKPOINT_DIR}-[0-9]+", name):
-            found = next((path for run in runs if os.path.isdir(path := os.path.join(run, name))), None)
-            if found is not None:
-                logger.warning("The best checkpoint was %s, and the run has been moved: it is %s now.", best, found)
-                return found
-        logger.warning("The best checkpoint, %r, is in neither %s nor %s, and is forgotten.", best, *runs)
+            for run in runs:
+                found = os.path.join(run, name)
+                if os.path.isdir(found):
+                    logger.warning("The best checkpoint was %s; the run has been moved, and it is %s now.", best, found)
+                    return found
+        logger.warning("The best checkpoint, %r, is outside %s and %s; ignoring it.", best, *runs)
         return None
 
     # --- the best one
@@ -227,7 +270,8 @@ class CheckpointRestorer:
     def has_best(self) -> bool:
         """Return whether there is a best checkpoint; warn if it is not that of the best evaluation."""
         state = self.host.state
-        best, step = state.best_model_checkpoint, state.best_global_step
+        best = state.best_model_checkpoint
+        step = state.best_global_step
         if best is None and not step:
             why = f"{self.host.args.metric_for_best_model} was nan, or infinitely bad, in every evaluation"
             if state.best_metric is None:
@@ -235,32 +279,31 @@ class CheckpointRestorer:
             logger.warning("load_best_model_at_end=True, but %s: the last model is kept.", why)
         elif step and Path(best or "").name != f"{PREFIX_CHECKPOINT_DIR}-{step}":
             instead = "the last model is kept" if best is None else f"{best}, the best of those before it, is loaded"
-            said = "The best evaluation was at step %s, of which there is no checkpoint: %s. Set save_strategy='best'."
-            logger.warning(said, step, instead)
+            logger.warning(
+                "The best evaluation was at step %s, of which there is no checkpoint: %s. Set save_strategy='best'.",
+                step,
+                instead,
+            )
         return best is not None
 
-    def load_best(self) -> None:
+    def load_best(self, strategy: Strategy) -> None:
         """Load the weights of the best checkpoint; warn if it is missing or damaged."""
-        state, strategy = self.host.state, self.host._strategy
+        state = self.host.state
         best = str(state.best_model_checkpoint)
         logger.info("Loading the best model from %s (%s)", best, state.best_metric)
         if self._on_several_machines:
-            self.host._object_store.finish()
-            self.host._object_store.localized(best)
+            self.store.finish()
+            self.store.localized(best)
         parts = strategy.weights_are_in_parts(best)
         if not checkpoints.problems(best, training_state=parts, weights=not parts):
             strategy.load_weights(self.host.model, best)
             return
-        said = "The best checkpoint %s is not there, or damaged, so the last model is kept. %s"
-        logger.warning(said, best, "With several machines set save_on_each_node=True, or use a disk that all see.")
+        logger.warning(
+            "The best checkpoint %s is missing or damaged, so the last model is kept. With several machines set "
+            "save_on_each_node=True, or use a disk that all see.",
+            best,
+        )
 
 
 def _step_of(checkpoint: str | Path) -> int:
     return int(str(checkpoint).rpartition("-")[2])
-
-
-def _damaged_in(folder: str, weights: bool) -> str:
-    """Describe the problems of the damaged checkpoints; empty if there are none."""
-    found = checkpoints.list_checkpoints(folder) if os.path.isdir(folder) else []
-    said = [f"{one.name} ({'; '.join(checkpoints.problems(one, weights=weights))})" for one in found]
-    return f"Damaged, and so passed over: {', '.join(said)}. " if said else ""

@@ -1,28 +1,29 @@
-"""Saving of models and checkpoints: staging, writing, commit, rotation."""
+"""Saving of models and checkpoints. `CheckpointSaver.save` is the main way, from the first check to the new name."""
 
 from __future__ import annotations
 
 import contextlib
-import copy
 import logging
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...callbacks import reads_checkpoints
 from ...lightning_modules import checkpoints
 from ...lightning_modules.checkpoints import BackgroundWriter, CheckpointFiles
 from ...lightning_modules.common.collectives import gather_objects
 from ...lightning_modules.common.file_names import PREFIX_CHECKPOINT_DIR, TRAINER_STATE_NAME, TRAINING_ARGS_NAME
-from ...lightning_modules.common.local_paths import address_of
 from ...lightning_modules.common.torch_files import torch_bytes
 from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ...lightning_modules.models import inspection
 from ..distributed.collectives import from_first_process
+from .object_store import ObjectStore
 from .signals import SignalListening
 from .training_state import CallbackStates, LightningCallbackStates
 
@@ -30,8 +31,22 @@ if TYPE_CHECKING:
     from torch import nn
 
     from .. import Trainer, TrainerModule
+    from ..arguments import TrainingArguments
+    from ..strategies.strategy import Strategy
 
 logger = logging.getLogger(__name__)
+
+_BETWEEN_FLUSHES = 1.0
+"""Seconds after a flush in which checkpoints are not flushed while the training continues."""
+
+
+class Written(NamedTuple):
+    """The newest checkpoint that has its name."""
+
+    folder: Path
+    run_dir: str
+    best: str | None
+    """The best checkpoint when this one was written."""
 
 
 class CheckpointSaver:
@@ -42,6 +57,7 @@ class CheckpointSaver:
         callbacks: states of its callbacks.
         lightning: states of its Lightning callbacks.
         signals: may require a training state although `save_only_model` is set.
+        store: takes what is written, where `output_dir` is an address; then it also removes older checkpoints.
     """
 
     host = WeakAttribute["Trainer"]()
@@ -52,74 +68,332 @@ class CheckpointSaver:
         callbacks: CallbackStates,
         lightning: LightningCallbackStates,
         signals: SignalListening,
+        store: ObjectStore,
     ) -> None:
         self.host = host
         self.callbacks = callbacks
         self.lightning = lightning
         self.signals = signals
-        self.background = BackgroundWriter(self._flush)
-        self._files = CheckpointFiles()  # of the checkpoint being written
+        self.store = store
+        store.serve(self)
+        self.background = BackgroundWriter()
+
+        # The checkpoint being written.
+        self._files = CheckpointFiles()
+        self._staging: str | None = None  # its folder
+        self._newest: Path | None = None  # its name, or the name of the one before, which a thread may still write
+
+        # The checkpoints that are written.
+        self._written: Written | None = None
         self._deleting = threading.Lock()
-        self._last: tuple[str, str | None, Path] = ("", None, Path())  # folder, best and newest of the last commit
-        self._flushed: Path | str | None = None  # newest checkpoint that outlives a power failure
-        self._has_spared = False  # whether that one is beyond `save_total_limit`, and goes when a newer one is flushed
-        self._staging: str | None = None  # folder of the checkpoint being written
-        self._begun: Path | None = None  # name of the newest checkpoint, which may still be written in the background
-        self._to_push: str | None = None  # checkpoint to upload once it is written
         self._bests: list[str] = []  # best checkpoints of this run so far, oldest first
+        self._flushed: Path | str | None = None  # newest checkpoint that outlives a power failure
+        self._flushed_at = 0.0
+        self._flushing: Future[None] | None = None
+        self._has_spared = False  # whether `_flushed` is beyond `save_total_limit`, until a newer one is flushed
+
+        self._owner: str | None = None  # the process that saves
         self._origin = ""  # working folder at the beginning of the training
         self._compared: weakref.ref[nn.Module] | None = None  # the model whose first save was compared with it
         self._expected: checkpoints.ExpectedWeights | None = None  # until that save is written
-        self._sizes: dict[int, int] = {}  # of a checkpoint of this run, by the number of states of the optimizer
+
+    # --- a checkpoint
+
+    def save(
+        self,
+        run_dir: str,
+        parts: Iterable[Callable[[str], None]],
+        *,
+        strategy: Strategy,
+        run: TrainerModule | None,
+        at_once: bool,
+    ) -> None:
+        """Write `checkpoint-{step}` to a staging folder and rename it, so that no partial checkpoint is visible.
+
+        Collective: all processes go through the same steps, as parts of the training state are exchanged or written by
+        each of them.
+
+        Args:
+            run_dir: the folder of checkpoints.
+            parts: functions that each write a part of the training state into a folder.
+            strategy: writes the parts of each process.
+            run: the current training.
+            at_once: write in the foreground, as the files are read right after.
+
+        Raises:
+            DiskFullError: not enough space; nothing was written.
+        """
+        host = self.host
+        args = host.args
+        saves = args.should_save
+        # A thread may write there after a change of the working folder.
+        place = os.path.join(self._origin, run_dir)
+        final = Path(place) / f"{PREFIX_CHECKPOINT_DIR}-{host.state.global_step}"
+        owner = self._owner or from_first_process(checkpoints.process_token(), args.world_size)
+        folder = checkpoints.staging_path(final, owner)
+
+        # A thread writes copies while the training continues, unless the files are read right after. Only some
+        # processes may have a callback or an override that reads them, so all decide together.
+        later = False
+        if run is not None:
+            may_write_later = not at_once and self._may_write_later(strategy)
+            later = run.lightning_trainer.strategy.reduce_boolean_decision(may_write_later)
+        has_parts = later and strategy.saves_parts(checkpoint=True)
+
+        # Nothing else is written meanwhile if this checkpoint is not copied. Parts of two checkpoints would share
+        # process groups, and two checkpoints of one step a folder.
+        if not later or has_parts or final == self._newest:
+            self._wait_until_written()
+        self._newest = final
+
+        try:
+            # Room for the files on the disk, and for copies of them in memory.
+            self.lightning.collect(run)
+            size = self.bytes_to_save(strategy)
+            is_tight = saves and self._wait_for_room(place, size)
+            self._files = CheckpointFiles(
+                self.background.copies() if later and saves else None,
+                self.background.begin_parts() if has_parts else None,
+                # A process of another machine may not see the folder: the first process writes its states.
+                sends=self._sends_states and not saves,
+            )
+            begin: list[Callable[[], object]] = []
+            if is_tight:
+                begin.append(partial(self._make_space, place, size))
+            if saves:
+                begin.append(partial(checkpoints.begin, final, owner))
+            checkpoints.run_together(begin, final, args.world_size)
+            if args.world_size > args.local_world_size:
+                self._require_one_disk(strategy, folder, final)
+
+            # The files. Overrides of the methods of the Trainer are called like our own.
+            self._staging = str(folder)
+            self._expect_weights(strategy)
+            writes: list[Callable[[], object]] = [partial(host.save_model, str(folder), _internal_call=True)]
+            if self.saves_training_state:
+                writes += [partial(part, str(folder)) for part in parts]
+            writes.append(partial(self._write_states, str(folder), Path(run_dir, final.name)))
+            checkpoints.run_together(writes, final, args.world_size)
+
+            # The list of all files, and the name: now, or in the thread.
+            sent = gather_objects(self._files.contents) if self._sends_states else []
+            end = partial(self._end, folder, final, place, sent, size if later else None)
+            checkpoints.run_together([end] if saves or has_parts else [], final, args.world_size)
+        except BaseException:
+            if saves:
+                checkpoints.abort(folder)
+            raise
+        finally:
+            self._files = CheckpointFiles()
+            self._staging = None
+            self.lightning.checkpoint = None
+
+        # To the disk, in the thread.
+        if saves and time.monotonic() - self._flushed_at > _BETWEEN_FLUSHES:
+            self._begin_to_flush()
+
+    def _write_states(self, folder: str, name: Path) -> None:
+        """Write the states of callbacks and of the Trainer, which names the best checkpoint.
+
+        Args:
+            folder: the staging folder.
+            name: of the checkpoint, as the Trainer state has it.
+        """
+        state = self.host.state
+        if state.best_global_step:
+            best = name.with_name(f"{PREFIX_CHECKPOINT_DIR}-{state.best_global_step}")
+            if (best == name or best.exists()) and state.best_model_checkpoint != str(best):
+                if state.best_model_checkpoint is not None:
+                    self._bests.append(state.best_model_checkpoint)
+                self._bests.append(str(best))
+                state.best_model_checkpoint = str(best)
+
+        if not self.host.args.should_save:
+            return
+        if self.saves_training_state:
+            self.lightning.save(folder, self._files)
+        state.stateful_callbacks = self.callbacks.exported()
+        self._files.raw(state.to_json(), os.path.join(folder, TRAINER_STATE_NAME))
+        self.callbacks.save(folder, self._files)
+
+    def _end(
+        self, folder: Path, final: Path, run_dir: str, sent: list[dict[str, bytes]], size_of_copies: int | None
+    ) -> None:
+        """Let the thread write the copies and commit the checkpoint; commit it at once if there are no copies.
+
+        Args:
+            folder: the staging folder.
+            final: the name of the checkpoint.
+            run_dir: the folder of checkpoints.
+            sent: for each process the contents of files that it has left to this one.
+            size_of_copies: None without copies.
+        """
+        files = self._files
+        if not self.host.args.should_save:
+            # Another process commits; this one writes its parts.
+            self.background.start(files, size_of_copies or 0, commit=lambda: None, undo=lambda: None)
+            return
+        for contents in sent:
+            for name, content in contents.items():
+                files.raw(content, folder / name)
+        written = Written(final, run_dir, self.host.state.best_model_checkpoint)
+        commit = partial(self._commit, folder, written)
+        if size_of_copies is None:
+            commit()
+        else:
+            self.background.start(files, size_of_copies, commit=commit, undo=partial(checkpoints.abort, folder))
+
+    def _commit(self, folder: Path, written: Written) -> None:
+        """List all files, and give the checkpoint its name; then older ones may go."""
+        self._compare_weights(folder)
+        checkpoints.write_manifest(folder)
+        with self._deleting:  # a rotation now would take the new name for one of an earlier run
+            checkpoints.commit(folder, written.folder, flush=False)
+            self._written = written
+        if self.store.is_open:
+            self.store.submit()
+        else:
+            self.rotate(self.host.args.save_total_limit)
+
+    def rotate(self, limit: int | None) -> None:
+        """Remove checkpoints beyond a number of them, counted from the newest, if this training has written one."""
+        with self._deleting:
+            if self._written is None:
+                return
+            newest, run_dir, best = self._written
+            if best is not None:
+                best = os.path.join(self._origin, best)
+                if self._written.best in self._bests and not os.path.exists(best):
+                    return  # it could not be written, and the one before is still needed
+            self._has_spared = checkpoints.rotate_checkpoints(
+                run_dir, limit, best_model_checkpoint=best, newest=newest, spare=self._flushed
+            )
+
+    def accept_changes(self) -> None:
+        """Take changes that overrides and callbacks have made to the newest checkpoint into its manifest.
+
+        In `on_save` they are on purpose; later they could not be told from damage.
+        """
+        if self._newest is None or not self.host.args.should_save or self.background.bytes_waiting:
+            return
+        if checkpoints.refresh_manifest(self._newest) and self.store.is_open:
+            self.store.submit()
+
+    # --- before a checkpoint
+
+    @property
+    def saves_training_state(self) -> bool:
+        """Return whether checkpoints hold the training state; always for interrupted trainings."""
+        return not self.host.args.save_only_model or self.signals.is_interrupted
+
+    @property
+    def _sends_states(self) -> bool:
+        args = self.host.args
+        return args.world_size > args.local_world_size and not args.save_on_each_node
+
+    def is_checkpoint(self, folder: str) -> bool:
+        """Return whether this is the folder of the checkpoint being written."""
+        return folder == self._staging
+
+    def files_of(self, folder: str) -> CheckpointFiles:
+        """Return what writes the files of a folder: with the others of the checkpoint being written, or at once.
+
+        A signal handler or a thread may save a model while a checkpoint is being written.
+        """
+        return self._files if folder == self._staging else CheckpointFiles()
+
+    def bytes_to_save(self, strategy: Strategy) -> int:
+        """Return the estimated size of a checkpoint in bytes."""
+        states: list[Any] = []
+        if self.saves_training_state:
+            states = list(getattr(self.host.optimizer, "state", {}).values())
+        further = [self.callbacks.tensors(), self.lightning.checkpoint]
+        return strategy.bytes_to_save(states, further, processes=self.host.args.world_size)
+
+    def _may_write_later(self, strategy: Strategy) -> bool:
+        """Return whether to write copies in a thread: nothing reads the files, and training continues meanwhile."""
+        host = self.host
+        if host.background_checkpoints is None or host.control.should_training_stop or strategy.writes_itself:
+            return False
+        if host.args.push_to_hub:  # each checkpoint is uploaded
+            return False
+        return not any(reads_checkpoints(callback) for callback in host.callback_handler.callbacks)
+
+    def _wait_for_room(self, run_dir: str, size: int) -> bool:
+        """Wait until there is room in memory for a checkpoint; for all earlier ones where the disk may become full.
+
+        Returns:
+            whether it may.
+        """
+        needed = self.background.bytes_waiting + size + checkpoints.MARGIN
+        is_tight = checkpoints.free_space(run_dir) < 2 * needed
+        if is_tight:
+            self.wait_until_flushed()
+        with self._full_disk_warns():
+            self.background.make_room(size, self.host.background_checkpoints or 0)
+        return is_tight
+
+    def _make_space(self, run_dir: str, size: int) -> None:
+        """Remove older checkpoints if the space is needed.
+
+        Raises:
+            DiskFullError: there is too little even without them.
+        """
+        best = self.host.state.best_model_checkpoint
+        older: list[str] = []
+        if self.host.args.save_total_limit:
+            older = checkpoints.sort_checkpoints(run_dir, best_model_checkpoint=best)[:-1]
+        if best is not None and os.path.exists(best):
+            older = [path for path in older if not os.path.samefile(path, best)]
+        with self._deleting:
+            for path in checkpoints.require_space(run_dir, size, spare=older):
+                logger.info("Removing %s before the next checkpoint is written: the disk is nearly full", path)
+                checkpoints.discard(path)
+
+    def _require_one_disk(self, strategy: Strategy, folder: Path, final: Path) -> None:
+        """Refuse parts of processes on several disks, which no process could read together."""
+        args = self.host.args
+        has_parts = self.saves_training_state and (strategy.saves_parts(checkpoint=True) or strategy.writes_itself)
+        if has_parts and args.local_process_index == 0 and not args.should_save:
+            checkpoints.require_visible(folder, final)
 
     # --- a model
 
-    def save_model(self, folder: str, *, internal: bool, run: TrainerModule | None) -> None:
-        """Write a model by `Trainer._save`; collective over all processes.
+    def save_model(
+        self, folder: str, write: Callable[..., None], *, internal: bool, strategy: Strategy, run: TrainerModule | None
+    ) -> None:
+        """Write a model; collective over all processes.
 
         Args:
             folder: the target.
+            write: `Trainer._save`, called in the process that saves.
             internal: the call comes from this package, so that `folder` may be a checkpoint.
+            strategy: gathers the weights of a model that is spread over processes, or writes their parts.
             run: the current training.
         """
-        host, strategy, saves = self.host, self.host._strategy, self.host.args.should_save
-        if strategy.saves_parts(checkpoint=internal and self.is_checkpoint(folder)):
-            follow = internal and self.saves_training_state
+        host = self.host
+        saves = host.args.should_save
+        in_checkpoint = internal and self.is_checkpoint(folder)
+        if strategy.saves_parts(checkpoint=in_checkpoint):
             # The collective write first: a rank that failed on the other files would leave the others waiting.
+            follow = internal and self.saves_training_state
             strategy.save_weights(
                 folder, files=self.files_of(folder), step=host.state.global_step, states_follow=follow
             )
             if saves:
-                host._save(folder, state_dict={})
+                write(folder, state_dict={})
             return
+
         weights = strategy.whole_weights(host.model, keep=saves)
-        self._expect_weights(weights)
+        self._expect_weights(strategy, weights)
         if weights is None:
             weights = self.lightning.weights(run)
-        if saves:
-            host._save(folder) if weights is None else host._save(folder, state_dict=weights)
-        if not (internal and self.is_checkpoint(folder)):
+        if saves and weights is None:
+            write(folder)
+        elif saves:
+            write(folder, state_dict=weights)
+        if not in_checkpoint:
             self._compare_weights(folder)
-
-    def _expect_weights(self, gathered: dict[str, Any] | None = None) -> None:
-        """Note the weights that the first save of a model should hold.
-
-        Args:
-            gathered: the weights of a model that is spread over processes; without them there is nothing to note.
-        """
-        is_spread = self.host._strategy.spread is not None
-        if not self.host.args.should_save or (is_spread and gathered is None):
-            return
-        model = inspection.unwrap_model(self.host.model)
-        if self._compared is None or self._compared() is not model:
-            self._compared = weakref.ref(model)
-            self._expected = checkpoints.ExpectedWeights(model, gathered)
-
-    def _compare_weights(self, folder: str | Path) -> None:
-        """Warn of weights that the files of a first save lack."""
-        expected, self._expected = self._expected, None
-        if expected is not None:
-            expected.report(folder)
 
     def write_model(self, folder: str, state_dict: dict[str, Any] | None) -> None:
         """Write weights, processing class and arguments, see `Trainer._save`.
@@ -129,8 +403,9 @@ class CheckpointSaver:
             state_dict: weights in place of those of the model; empty if they are written elsewhere.
         """
         os.makedirs(folder, exist_ok=True)
-        logger.info("Saving the model to %s", checkpoints.final_path(folder))
-        host, model = self.host, inspection.unwrap_model(self.host.model)
+        logger.info("Saving the model to %s", self._newest if self.is_checkpoint(folder) else folder)
+        host = self.host
+        model = inspection.unwrap_model(host.model)
         files = self.files_of(folder)
         if state_dict is None or state_dict:
             files.weights(model, folder, state_dict=state_dict)
@@ -143,92 +418,35 @@ class CheckpointSaver:
             processing.save_pretrained(folder)
         files.raw(torch_bytes(_without_tokens(host.args)), os.path.join(folder, TRAINING_ARGS_NAME))
 
-    # --- a checkpoint
-
-    @property
-    def saves_training_state(self) -> bool:
-        """Return whether checkpoints hold the training state; always for interrupted trainings."""
-        return not self.host.args.save_only_model or self.signals.is_interrupted
-
-    def is_checkpoint(self, folder: str) -> bool:
-        """Return whether this is the folder of the checkpoint being written."""
-        return folder == self._staging
-
-    def files_of(self, folder: str) -> CheckpointFiles:
-        """Return what writes the files of a folder: with the others of the checkpoint being written, or at once.
-
-        A signal handler or a thread may save a model while a checkpoint is being written.
-        """
-        return self._files if self.is_checkpoint(folder) else CheckpointFiles()
-
-    def save(
-        self, run_dir: str, parts: Iterable[Callable[[str], None]], *, run: TrainerModule | None, at_once: bool
-    ) -> None:
-        """Write `checkpoint-{step}` to a staging folder and rename it, so that no partial checkpoint is visible.
+    def _expect_weights(self, strategy: Strategy, gathered: dict[str, Any] | None = None) -> None:
+        """Note the weights that the first save of a model should hold.
 
         Args:
-            run_dir: the folder of checkpoints.
-            parts: functions that each write a part of the training state into a folder.
-            run: the current training.
-            at_once: write in the foreground, as the files are read right after.
-
-        Raises:
-            DiskFullError: not enough space; nothing was written.
+            strategy: whether the model is spread over processes.
+            gathered: the weights of such a model; without them there is nothing to note.
         """
-        host, saves = self.host, self.host.args.should_save
-        place = os.path.join(self._origin, run_dir)  # a thread may write there after a change of the working folder
-        final = Path(place) / f"{PREFIX_CHECKPOINT_DIR}-{host.state.global_step}"
-        later = False
-        if run is not None:
-            # Only some processes may have a callback or an override that reads the files.
-            may_write_later = not at_once and self._may_write_later()
-            later = run.lightning_trainer.strategy.reduce_boolean_decision(may_write_later)
+        model = inspection.unwrap_model(self.host.model)
+        if self._compared is not None and self._compared() is model:
+            return
+        if not self.host.args.should_save or (gathered is None and strategy.spread is not None):
+            return
+        self._compared = weakref.ref(model)
+        self._expected = checkpoints.expected_weights(model, gathered)
 
-        with self.lightning.collected(run), self._staged(final, place, later) as (folder, together):
-            with together.part():
-                self._expect_weights()
-                host.save_model(str(folder), _internal_call=True)
-            self._note_best(run_dir, final)
-            if self.saves_training_state:
-                for save in parts:
-                    with together.part():
-                        save(str(folder))
-                with together.part():
-                    if saves:
-                        self.lightning.save(str(folder), self._files)
-            if saves:
-                host.state.stateful_callbacks = self.callbacks.exported()
-                with together.part():
-                    self._files.raw(host.state.to_json(), folder / TRAINER_STATE_NAME)
-                    self.callbacks.save(str(folder), self._files)
-        if host.args.push_to_hub:
-            self._to_push = os.path.join(run_dir, final.name)
-            self.push_written()
+    def _compare_weights(self, folder: str | Path) -> None:
+        """Warn of weights that the files of a first save lack."""
+        expected = self._expected
+        self._expected = None
+        if expected is not None:
+            checkpoints.warn_of_left_out(expected, folder)
+
+    # --- the end of writing
 
     def newest(self) -> str | None:
         """Return the newest checkpoint of this training, on all processes, once it is written."""
         self.finish_writing()
-        return from_first_process(str(self._last[2]) if self._last[0] else None, self.host.args.world_size)
-
-    def accept_changes(self) -> None:
-        """Take changes that overrides and callbacks have made to the newest checkpoint into its manifest.
-
-        In `on_save` they are on purpose; later they could not be told from damage.
-        """
-        newest = self._begun
-        if newest is None or not self.host.args.should_save or self.background.bytes_waiting:
-            return
-        if checkpoints.refresh_manifest(newest):
-            self.host._object_store.submit()
-
-    def push_written(self) -> None:
-        """Start the upload of the newest checkpoint once it is written."""
-        checkpoint = self._to_push
-        if checkpoint is None or self.background.bytes_waiting:
-            return
-        self._to_push = None
-        if os.path.isdir(checkpoint):
-            self.host._push_from_checkpoint(checkpoint)
+        newest = None if self._written is None else str(self._written.folder)
+        return from_first_process(newest, self.host.args.world_size)
 
     def finish_writing(self, *, flushed: bool = False) -> None:
         """Wait on all processes until the checkpoints are written; a full disk only warns.
@@ -236,37 +454,44 @@ class CheckpointSaver:
         Args:
             flushed: wait until they outlive a power failure, too.
         """
-        state = self.host.state
-        with self._full_disk_warns():
-            self.background.wait()
+        self._wait_until_written()
         if flushed:
-            self.background.wait_until_flushed()
+            self.wait_until_flushed()
         self.host.accelerator.wait_for_everyone()
+        state = self.host.state
         if state.best_model_checkpoint in self._bests:  # else it is of another run
             written = [best for best in self._bests if os.path.exists(os.path.join(self._origin, best))]
-            state.best_model_checkpoint = written[-1] if written else state.best_model_checkpoint
-        self.push_written()
+            if written:
+                state.best_model_checkpoint = written[-1]
 
     def finish_training(self) -> None:
         """As `finish_writing`; wait for the disk if a checkpoint is deleted or sent then, or this machine may stop."""
         self.finish_writing()
-        folder = self._last[0]
-        is_sent = bool(folder) and address_of(folder) is not None
+        is_sent = self._written is not None and self.store.is_open
         if self._has_spared or is_sent or self.signals.is_interrupted:
-            self.background.wait_until_flushed()
+            self.wait_until_flushed()
 
-    def _make_room(self, run_dir: str, size: int) -> bool:
-        """Wait until there is room in memory for a checkpoint; for all earlier ones where the disk may become full.
+    def wait_until_flushed(self) -> None:
+        """Wait until the newest written checkpoint is on the disk."""
+        self._begin_to_flush()
+        assert self._flushing is not None
+        self._flushing.result()
 
-        Returns:
-            whether it may.
-        """
-        is_tight = checkpoints.free_space(run_dir) < 2 * (self.background.bytes_waiting + size + checkpoints.MARGIN)
-        if is_tight:
-            self.background.wait_until_flushed()
+    def _begin_to_flush(self) -> None:
+        self._flushed_at = time.monotonic()
+        self._flushing = self.background.submit(self._flush)
+
+    def _flush(self) -> None:
+        """Flush the newest checkpoint that has its name; then the one before may go."""
+        written = self._written
+        if written is not None and written.folder != self._flushed and checkpoints.try_to_flush(written.folder):
+            self._flushed = written.folder
+            if not self.store.is_open:
+                self.rotate(self.host.args.save_total_limit)
+
+    def _wait_until_written(self) -> None:
         with self._full_disk_warns():
-            self.background.make_room(size, self.host.background_checkpoints or 0)
-        return is_tight
+            self.background.wait()
 
     @contextlib.contextmanager
     def _full_disk_warns(self) -> Iterator[None]:
@@ -274,159 +499,6 @@ class CheckpointSaver:
             yield
         except Exception as error:
             checkpoints.warn_if_disk_full(error, str(self.host.args.output_dir))
-
-    @contextlib.contextmanager
-    def _staged(self, final: Path, run_dir: str, later: bool) -> Iterator[tuple[Path, checkpoints.DiskErrorConsensus]]:
-        """Yield the staging folder, the same on all processes; the saving process begins and commits it."""
-        args = self.host.args
-        strategy = self.host._strategy
-        owner = from_first_process(checkpoints.process_token(), args.world_size)
-        folder = checkpoints.staging_path(final, owner)
-        together = checkpoints.DiskErrorConsensus(final, args.world_size)
-        undo = partial(checkpoints.abort, folder)
-        size = self.bytes_to_save()
-        has_parts = later and strategy.saves_parts(checkpoint=True)
-
-        # Parts of two checkpoints share process groups, and two checkpoints of one step a folder.
-        if has_parts or final == self._begun:
-            with self._full_disk_warns():
-                self.background.wait()
-        if has_parts:
-            self.background.parts.begin()
-        self._begun = final
-
-        # Memory for copies, or nothing left to write before the files are written at once.
-        copies = None
-        is_tight = args.should_save and self._make_room(run_dir, size)
-        if not later:
-            self.finish_writing()
-        elif args.should_save:
-            copies = self.background.copies()
-
-        # Processes of other machines may not see the folder: the first process writes their states.
-        has_other_machines = args.world_size > args.local_world_size
-        sends_states = has_other_machines and not args.save_on_each_node
-
-        try:
-            with together.part():
-                if is_tight:
-                    self._make_space(run_dir, size)
-                if args.should_save:
-                    checkpoints.begin(final, owner)
-            together.agree()
-            if has_other_machines:
-                self._require_one_disk(folder, final)
-
-            parts = self.background.parts if has_parts else None
-            files = CheckpointFiles(copies, parts, sends=sends_states and not args.should_save)
-            self._files = files
-            self._staging = str(folder)
-            yield folder, together
-            together.agree()
-
-            sent = gather_objects(files.contents) if sends_states else []
-            with together.part():
-                if args.should_save:
-                    for contents in sent:
-                        for name, content in contents.items():
-                            files.raw(content, folder / name)
-                    best = self.host.state.best_model_checkpoint
-                    commit = partial(self._commit, folder, final, run_dir, best)
-                    if copies is None:
-                        commit()
-                        self.background.flush()
-                    else:
-                        self.background.start(files, size, commit=commit, undo=undo)
-                elif has_parts:
-                    self.background.start(files, size, commit=_nothing, undo=_nothing)
-            together.agree()
-        except BaseException:
-            if args.should_save:
-                undo()
-            raise
-        finally:
-            self._files = CheckpointFiles()
-            self._staging = None
-
-    def _require_one_disk(self, folder: Path, final: Path) -> None:
-        """Refuse parts of processes on several disks, which no process could read together."""
-        args = self.host.args
-        strategy = self.host._strategy
-        has_parts = self.saves_training_state and (strategy.saves_parts(checkpoint=True) or strategy.writes_itself)
-        if has_parts and args.local_process_index == 0 and not args.should_save:
-            checkpoints.require_visible(folder, final)
-
-    def _make_space(self, run_dir: str, size: int) -> None:
-        """Remove older checkpoints if the space is needed."""
-        best, limit = self.host.state.best_model_checkpoint, self.host.args.save_total_limit
-        older = checkpoints.sort_checkpoints(run_dir, best_model_checkpoint=best)[:-1] if limit else []
-        spare = [path for path in older if best is None or not os.path.exists(best) or not os.path.samefile(path, best)]
-        with self._deleting:
-            for path in checkpoints.require_space(run_dir, size, spare=spare):
-                logger.info("Removing %s before the next checkpoint is written: the disk is nearly full", path)
-                checkpoints.discard(path)
-
-    def _commit(self, folder: Path, final: Path, run_dir: str, best: str | None) -> None:
-        self._compare_weights(folder)
-        checkpoints.write_manifest(folder)
-        with self._deleting:  # a rotation now would take the new name for one of an earlier run
-            checkpoints.commit(folder, final, flush=False)
-            self._last = run_dir, best, final
-        self._rotate()
-        self.host._object_store.submit()
-
-    def _flush(self) -> None:
-        """Flush the newest checkpoint that has its name; then the one before may go."""
-        newest = self._last[2]
-        if self._last[0] and newest != self._flushed and checkpoints.try_to_flush(newest):
-            self._flushed = newest
-            self._rotate()
-
-    def _rotate(self) -> None:
-        if self._last[0] and address_of(self._last[0]) is None:  # else the thread of uploads does it
-            self.rotate(self.host.args.save_total_limit, self._last[0])
-
-    def rotate(self, limit: int | None, folder: str) -> None:
-        """Remove checkpoints beyond a number of them, seen from the last one, if it got its name in this folder."""
-        with self._deleting:
-            run_dir, best, newest = self._last
-            unwritten = best in self._bests and not os.path.exists(os.path.join(self._origin, str(best)))
-            if run_dir != folder or unwritten:
-                return  # it could not be written, and the one before is still needed
-            self._has_spared = checkpoints.rotate_checkpoints(
-                run_dir,
-                limit,
-                best_model_checkpoint=best and os.path.join(self._origin, best),
-                newest=newest,
-                spare=self._flushed,
-            )
-
-    def bytes_to_save(self) -> int:
-        """Return the estimated size of a checkpoint in bytes; computed again if the optimizer has further states."""
-        states = list(getattr(self.host.optimizer, "state", {}).values()) if self.saves_training_state else []
-        if len(states) not in self._sizes:
-            further = [self.callbacks.tensors(), self.lightning.checkpoint]
-            processes = self.host.args.world_size
-            self._sizes[len(states)] = self.host._strategy.bytes_to_save(states, further, processes=processes)
-        return self._sizes[len(states)]
-
-    def _may_write_later(self) -> bool:
-        """Return whether to write copies in a thread: nothing reads the files, and training goes on meanwhile."""
-        host = self.host
-        if host.background_checkpoints is None or host.control.should_training_stop or host._strategy.writes_itself:
-            return False
-        if host.args.push_to_hub:  # each checkpoint is uploaded
-            return False
-        return not any(reads_checkpoints(callback) for callback in host.callback_handler.callbacks)
-
-    def _note_best(self, run_dir: str, current: Path) -> None:
-        state = self.host.state
-        if state.best_global_step:
-            best = Path(run_dir) / f"{PREFIX_CHECKPOINT_DIR}-{state.best_global_step}"
-            if best.name == current.name or best.exists():
-                if state.best_model_checkpoint != str(best):
-                    self._bests += [str(one) for one in (state.best_model_checkpoint, best) if one is not None]
-                state.best_model_checkpoint = str(best)
 
     # --- a training
 
@@ -440,12 +512,15 @@ class CheckpointSaver:
         return os.path.join(self._origin, folder)
 
     def begin_training(self) -> None:
-        """Reset the pending upload, and raise if `output_dir` cannot hold checkpoints."""
-        self._to_push, self._bests, self._has_spared, self._sizes = None, [], False, {}
-        self._last = ("", None, Path())
+        """Forget the checkpoints of earlier trainings, and raise if `output_dir` cannot hold some; collective."""
+        args = self.host.args
+        self._written = None
+        self._bests = []
+        self._has_spared = False
+        self._flushed_at = time.monotonic()
+        self._owner = from_first_process(checkpoints.process_token(), args.world_size)
         with contextlib.suppress(FileNotFoundError):  # it may have been deleted
             self._origin = os.getcwd()
-        args = self.host.args
         if not args.should_save or args.save_strategy == "no":
             return
         place = Path(str(args.output_dir)).absolute()
@@ -482,6 +557,8 @@ class CheckpointSaver:
                     self.background.wait()
                 except Exception as error:
                     logger.warning("The last checkpoint could not be written: %s", error)
+                if args.should_save:
+                    self._begin_to_flush()
                 self.background.release()
 
     def keep_only_best(self, run_dir: str) -> None:
@@ -499,14 +576,9 @@ class CheckpointSaver:
                 checkpoints.discard(folder)
 
 
-def _nothing() -> None:
-    """Have nothing to do, as another process commits a checkpoint."""
-
-
-def _without_tokens(args: Any) -> Any:
+def _without_tokens(args: TrainingArguments) -> TrainingArguments:
     """Return a copy of the arguments without tokens, as saved files are shared."""
-    copied = copy.copy(args)
-    for name in vars(copied):
-        if name.endswith("_token"):
-            setattr(copied, name, None)
+    copied = object.__new__(type(args))
+    for name, value in vars(args).items():
+        vars(copied)[name] = None if name.endswith("_token") else value
     return copied

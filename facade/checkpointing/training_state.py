@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import logging
 import os
-from collections.abc import Iterator
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +19,7 @@ from ...lightning_modules.common.weak_attribute import WeakAttribute
 
 if TYPE_CHECKING:
     from .. import Trainer, TrainerModule
+    from ..strategies.strategy import Strategy
 
 logger = logging.getLogger(__name__)
 
@@ -31,59 +30,32 @@ _OWN = ("epoch", "global_step", "pytorch-lightning_version", "state_dict")
 _NOT_THERE = "%s has states of callbacks that are not included here, and ignored: %s"
 
 
-class TrainingState:
-    """Write and read the states of optimizer, schedule and loss scaler.
+def load_optimizer_and_schedule(strategy: Strategy, schedule: Any, checkpoint: str) -> None:
+    """Load both; warn if they are missing.
 
     Args:
-        host: the Trainer.
+        strategy: loads the state of its optimizer.
+        schedule: of learning rates.
+        checkpoint: the folder.
     """
+    if not strategy.load_optimizer(checkpoint):
+        return
+    state = strategy.read_schedule(checkpoint)
+    if state is None:
+        logger.warning("%s has no schedule: training goes on with a new one.", checkpoint)
+        return
+    with loading_schedule(schedule, state, os.path.join(checkpoint, SCHEDULER_NAME)):
+        schedule.load_state_dict(state)
+    strategy.schedule_loaded()
 
-    host = WeakAttribute["Trainer"]()
 
-    def __init__(self, host: Trainer) -> None:
-        self.host = host
-
-    def save_optimizer_and_schedule(self, folder: str, files: checkpoints.CheckpointFiles, *, checkpoint: bool) -> None:
-        """Write both; collective over all processes.
-
-        Args:
-            folder: the target.
-            files: writes them.
-            checkpoint: `folder` is a checkpoint, which may hold the shards of each process.
-        """
-        host, saves = self.host, self.host.args.should_save
-        host._strategy.save_optimizer(folder, files=files, checkpoint=checkpoint, step=host.state.global_step)
-        if saves and host.lr_scheduler is not None:
-            files.tensors(host.lr_scheduler.state_dict(), os.path.join(folder, SCHEDULER_NAME))
-
-    def load_optimizer_and_schedule(self, checkpoint: str) -> None:
-        """Load both; warn if they are missing."""
-        if not self.host._strategy.load_optimizer(checkpoint):
-            return
-        state = self.host._strategy.read_schedule(checkpoint)
-        if state is None:
-            logger.warning("%s has no schedule: training goes on with a new one.", checkpoint)
-            return
-        with loading_schedule(self.host.lr_scheduler, state, os.path.join(checkpoint, SCHEDULER_NAME)):
-            self.host.lr_scheduler.load_state_dict(state)
-        self.host._strategy.schedule_loaded()
-
-    def save_scaler(self, folder: str) -> None:
-        """Write the loss scale of fp16; nothing in other precisions."""
-        scaler = self.host.accelerator.scaler
-        if scaler is not None and self.host.args.should_save:
-            checkpoints.save_torch(scaler.state_dict(), os.path.join(folder, SCALER_NAME))
-
-    def load_scaler(self, checkpoint: str) -> None:
-        """Load the loss scale of fp16; warn if it is missing."""
-        scaler = self.host.accelerator.scaler
-        if scaler is None:
-            return
-        path = os.path.join(checkpoint, SCALER_NAME)
-        if os.path.isfile(path):
-            scaler.load_state_dict(checkpoints.load_torch(path))
-        else:
-            logger.warning("%s has no %s: fp16 goes on with a new loss scale.", checkpoint, SCALER_NAME)
+def load_scaler(scaler: Any, checkpoint: str) -> None:
+    """Load the loss scale of fp16; warn if it is missing."""
+    path = os.path.join(checkpoint, SCALER_NAME)
+    if os.path.isfile(path):
+        scaler.load_state_dict(checkpoints.load_torch(path))
+    else:
+        logger.warning("%s has no %s: fp16 goes on with a new loss scale.", checkpoint, SCALER_NAME)
 
 
 class CallbackStates:
@@ -161,20 +133,17 @@ class LightningCallbackStates:
     def __init__(self, host: Trainer, callbacks: list[Any]) -> None:
         self.host, self.callbacks = host, callbacks
         self.checkpoint: dict[str, Any] | None = None
-        """The Lightning checkpoint of the current save."""
+        """The Lightning checkpoint of the current save; `CheckpointSaver` sets it back to None."""
 
-    @contextlib.contextmanager
-    def collected(self, run: TrainerModule | None) -> Iterator[None]:
+    def collect(self, run: TrainerModule | None) -> None:
         """Call `on_save_checkpoint` of the callbacks once for all parts of a checkpoint."""
-        self.checkpoint = self._collect(run)
-        try:
-            yield
-        finally:
-            self.checkpoint = None
+        self.checkpoint = self._lightning_checkpoint(run) if self.callbacks else None
 
     def weights(self, run: TrainerModule | None) -> dict[str, Any] | None:
         """Return the weights to save if a callback such as WeightAveraging replaces them, else None."""
-        checkpoint = self.checkpoint or self._collect(run)
+        if not self.callbacks:
+            return None
+        checkpoint = self.checkpoint or self._lightning_checkpoint(run)
         if checkpoint is None or "state_dict" not in checkpoint:
             return None
         return {name.removeprefix("model."): weight for name, weight in checkpoint["state_dict"].items()}
@@ -209,9 +178,9 @@ class LightningCallbackStates:
         if states:
             logger.warning(_NOT_THERE, path, ", ".join(states))
 
-    def _collect(self, run: TrainerModule | None) -> dict[str, Any] | None:
-        """Return a Lightning checkpoint filled in by the callbacks; None without callbacks."""
-        if run is None or not self.callbacks:
+    def _lightning_checkpoint(self, run: TrainerModule | None) -> dict[str, Any] | None:
+        """Return a Lightning checkpoint filled in by the callbacks; None outside of a training."""
+        if run is None:
             return None
         weights = _weights_of(run)
         states = {one.state_key: state for one in self.callbacks if (state := one.state_dict())}

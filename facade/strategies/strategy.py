@@ -334,7 +334,9 @@ class Strategy:
             keep: whether this process wants them; otherwise it only helps, and gets an empty dict.
         """
         called = self.to_call(model)
-        return sharding.whole_state_dict(called, keep=keep) if self._is_sharded(called) else None
+        if not self._is_sharded(called):
+            return None
+        return sharding.whole_state_dict(called, keep=keep)
 
     def whole_view(self, model: nn.Module) -> Any:
         """Return the user's model, which if it is spread over processes appears as if it were not."""
@@ -456,16 +458,16 @@ class Strategy:
             processes: how many there are.
         """
         model = self._require_host().model
-        if self.spread is None:
-            keeps_gradients = inspection.accepted_arguments(model.state_dict, keep_vars=True)  # an override may not
-            weights = checkpoints.saved_weights(model, model.state_dict(**keeps_gradients))
+        spread = self.spread
+        named = dict([*model.named_parameters(), *model.named_buffers()])
+        weights = list(named.values())
+        if spread is None or not self.saves_parts(checkpoint=True):
+            weights = checkpoints.saved_weights(model, named)
+        if spread is None:
             return checkpoints.bytes_of([weights, states, *further])
 
-        named = dict([*model.named_parameters(), *model.named_buffers()])
-        weights = named.values() if self.saves_parts(checkpoint=True) else checkpoints.saved_weights(model, named)
-
         # States by name are beside a second copy of the trained weights.
-        again = []
+        again: list[torch.Tensor] = []
         if self.saves_by_name:
             again = [weight for weight in named.values() if weight.requires_grad]
 

@@ -20,10 +20,11 @@ from torch.utils.data import DataLoader, Sampler
 
 from ...callbacks import CallbackHandler, TrainerCallback, TrainerControl, TrainerState
 from ...callbacks.recording import record
-from ...lightning_modules.common.file_names import PREFIX_CHECKPOINT_DIR
+from ...lightning_modules.common.file_names import PREFIX_CHECKPOINT_DIR, SCALER_NAME, SCHEDULER_NAME
 from ...lightning_modules.common.local_paths import require_local
 from ...lightning_modules.common.nested import nested_detach, to_device
 from ...lightning_modules.common.redaction import hidden_values, secret
+from ...lightning_modules.common.torch_files import save_torch
 from ...lightning_modules.data.collators import RemoveColumnsCollator, remove_unused
 from ...lightning_modules.distributed.health import name_first_error
 from ...lightning_modules.internals.compiler import build_optimizers_plainly, step_plainly
@@ -44,7 +45,12 @@ from ..checkpointing.object_store import ObjectStore
 from ..checkpointing.restoring import CheckpointRestorer
 from ..checkpointing.saving import CheckpointSaver
 from ..checkpointing.signals import SignalListening
-from ..checkpointing.training_state import CallbackStates, LightningCallbackStates, TrainingState
+from ..checkpointing.training_state import (
+    CallbackStates,
+    LightningCallbackStates,
+    load_optimizer_and_schedule,
+    load_scaler,
+)
 from ..distributed.xla_device import print_metrics
 from ..evaluation.best_metric import BestMetric
 from ..evaluation.metrics import Moment, log_metrics, metrics_format, save_metrics, save_state, speed_metrics
@@ -194,17 +200,18 @@ class Trainer:
     # Components with a state of their own, made when first needed.
     _hub = cached_property(HubSession)
     _signals = cached_property(SignalListening)
-    _training_state = cached_property(TrainingState)
     _callback_states = cached_property(CallbackStates)
     _lightning_callback_states = cached_property(lambda self: LightningCallbackStates(self, self._lightning_callbacks))
     _elastic = cached_property(ElasticResumption)
     _data_position = cached_property(lambda self: DataPosition(self, self._elastic))
     _data_loading = cached_property(DataLoading)
     _checkpoints = cached_property(
-        lambda self: CheckpointSaver(self, self._callback_states, self._lightning_callback_states, self._signals)
+        lambda self: CheckpointSaver(
+            self, self._callback_states, self._lightning_callback_states, self._signals, self._object_store
+        )
     )
     _object_store = cached_property(ObjectStore)
-    _restorer = cached_property(lambda self: CheckpointRestorer(self, self._hub))
+    _restorer = cached_property(lambda self: CheckpointRestorer(self, self._hub, self._object_store, self._checkpoints))
     _applied_arguments = cached_property(AppliedArguments)
     _model_preparation = cached_property(ModelPreparation)
     _batch_size_finder = cached_property(BatchSizeFinder)
@@ -661,8 +668,6 @@ class Trainer:
         """Log, evaluate and save at the end of a step or an epoch, as the control asks for."""
         run = self._run
         assert run is not None
-        if self.args.push_to_hub:
-            self._checkpoints.push_written()
         if self.control.should_log and self.state.global_step > run.losses.last_logged:
             run.require_in_all("should_log")
             run.log_progress(grad_norm, learning_rate, start_time)
@@ -911,8 +916,11 @@ class Trainer:
             parts.append(partial(self._data_position.save, run=self._run, loaders=self._eval_dataloaders))
         overridden = not all(is_own(self, name) for name in ("save_model", "_save", "_save_checkpoint"))
         folder = self._get_output_dir(trial)
-        self._checkpoints.save(folder, parts, run=self._run, at_once=overridden)
-        self._signals.newest_checkpoint = os.path.join(folder, f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}")
+        self._checkpoints.save(folder, parts, strategy=self._strategy, run=self._run, at_once=overridden)
+        checkpoint = os.path.join(folder, f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}")
+        self._signals.newest_checkpoint = checkpoint
+        if self.args.push_to_hub and os.path.isdir(checkpoint):
+            self._push_from_checkpoint(checkpoint)
 
     def _save_rng_state(self, output_dir: str) -> None:
         """Write the random generators of this process."""
@@ -920,15 +928,17 @@ class Trainer:
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         """Write both; all processes have to call it."""
-        saver = self._checkpoints
-        in_checkpoint = saver.is_checkpoint(output_dir)
-        self._training_state.save_optimizer_and_schedule(
-            output_dir, saver.files_of(output_dir), checkpoint=in_checkpoint
-        )
+        files = self._checkpoints.files_of(output_dir)
+        in_checkpoint = self._checkpoints.is_checkpoint(output_dir)
+        self._strategy.save_optimizer(output_dir, files=files, checkpoint=in_checkpoint, step=self.state.global_step)
+        if self.args.should_save and self.lr_scheduler is not None:
+            files.tensors(self.lr_scheduler.state_dict(), os.path.join(output_dir, SCHEDULER_NAME))
 
     def _save_scaler(self, output_dir: str) -> None:
         """Write the loss scale of fp16."""
-        self._training_state.save_scaler(output_dir)
+        scaler = self.accelerator.scaler
+        if scaler is not None and self.args.should_save:
+            save_torch(scaler.state_dict(), os.path.join(output_dir, SCALER_NAME))
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         """Fill the model, or another one, with the weights of a checkpoint."""
@@ -936,7 +946,7 @@ class Trainer:
 
     def _load_best_model(self) -> None:
         """Fill the model with the weights of the best checkpoint."""
-        self._restorer.load_best()
+        self._restorer.load_best(self._strategy)
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
         """Restore the random generators from a checkpoint."""
@@ -946,12 +956,12 @@ class Trainer:
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         """Restore optimizer and schedule from a checkpoint."""
         if checkpoint is not None:
-            self._training_state.load_optimizer_and_schedule(checkpoint)
+            load_optimizer_and_schedule(self._strategy, self.lr_scheduler, checkpoint)
 
     def _load_scaler(self, checkpoint: str | None) -> None:
         """Restore the loss scale from a checkpoint."""
-        if checkpoint is not None:
-            self._training_state.load_scaler(checkpoint)
+        if checkpoint is not None and self.accelerator.scaler is not None:
+            load_scaler(self.accelerator.scaler, checkpoint)
 
     def _load_callback_state(self) -> None:
         """Restore callbacks from the state of a checkpoint, if the arguments ask for it."""
@@ -969,7 +979,9 @@ class Trainer:
         """
         folder = str(self.args.output_dir) if output_dir is None else output_dir
         require_local(folder, "output_dir")
-        self._checkpoints.save_model(folder, internal=_internal_call, run=self._run)
+        self._checkpoints.save_model(
+            folder, self._save, internal=_internal_call, strategy=self._strategy, run=self._run
+        )
         if not _internal_call:
             self._object_store.written()
         if not _internal_call and self.args.push_to_hub:

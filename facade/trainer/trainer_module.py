@@ -320,7 +320,12 @@ class TrainerModule(EvaluationModule):
         facade = self.facade
         if self.epoch.stepped:
             if getattr(facade.control, "should_go_back", False):  # a callback may return a control of another library
-                facade._restorer.go_back(self)
+                facade._restorer.go_back(
+                    self,
+                    facade._strategy,
+                    replaces_weights=facade._lightning_callback_states.weights(self) is not None,
+                    load_scaler=facade._load_scaler,
+                )
             facade.control = facade.callback_handler.on_step_end(facade.args, facade.state, facade.control)
             self._log_save_evaluate()
         control = facade.control

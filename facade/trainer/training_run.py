@@ -67,10 +67,13 @@ class TrainingRun:
         trainer._signals.begin_training(self._save_at_once)
         trainer._hub.begin_training()
         if trial is None:
-            trainer._object_store.begin_training(None)
+            trainer._object_store.begin_training(trainer._get_output_dir(None))
         trainer._search.count_training()
         checkpoint = trainer._restorer.find_checkpoint(
-            resume_from_checkpoint, is_trial=trial is not None, own_weights=is_own(trainer, "_load_from_checkpoint")
+            resume_from_checkpoint,
+            strategy=trainer._strategy,
+            is_trial=trial is not None,
+            own_weights=is_own(trainer, "_load_from_checkpoint"),
         )
         require_training_data(trainer)
         trainer._checkpoints.begin_training()
@@ -79,7 +82,7 @@ class TrainingRun:
         try:
             trainer._renew_model(trial)
             if trial is not None:  # its values may name its folder
-                trainer._object_store.begin_training(trial)
+                trainer._object_store.begin_training(trainer._get_output_dir(trial))
             trainer._model_preparation.exchange_layers()
             freeze_by_rules(trainer)
             if args.fp16_full_eval or args.bf16_full_eval:

@@ -2,13 +2,16 @@ from .adapters import is_peft_model as is_peft_model
 from .adapters import saved_weights as saved_weights
 from .adapters import saves_itself as saves_itself
 from .completeness import ExpectedWeights as ExpectedWeights
+from .completeness import expected_weights as expected_weights
+from .completeness import warn_of_left_out as warn_of_left_out
 from .disk import MARGIN as MARGIN
-from .disk import DiskErrorConsensus as DiskErrorConsensus
 from .disk import DiskFullError as DiskFullError
 from .disk import bytes_of as bytes_of
 from .disk import free_space as free_space
 from .disk import require_space as require_space
+from .disk import run_together as run_together
 from .disk import sync_tree as sync_tree
+from .disk import warn_if_disk_full as warn_if_disk_full
 from .folder_checkpoint import FolderCheckpoint as FolderCheckpoint
 from .folder_io import FolderCheckpointIO as FolderCheckpointIO
 from .folders import CheckpointNotFoundError as CheckpointNotFoundError
@@ -31,7 +34,6 @@ from .staging import abort as abort
 from .staging import begin as begin
 from .staging import commit as commit
 from .staging import discard as discard
-from .staging import final_path as final_path
 from .staging import process_token as process_token
 from .staging import remove_leftovers as remove_leftovers
 from .staging import require_visible as require_visible
@@ -46,4 +48,3 @@ from .weights import save_weights as save_weights
 from .writing import BackgroundWriter as BackgroundWriter
 from .writing import CheckpointFiles as CheckpointFiles
 from .writing import try_to_flush as try_to_flush
-from .writing import warn_if_disk_full as warn_if_disk_full

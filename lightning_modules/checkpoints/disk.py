@@ -7,10 +7,10 @@ in all of them, since one that went on alone would hang in a collective.
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import shutil
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ import torch.distributed as dist
 from ..common.collectives import transport_device
 from ..common.local_paths import StrPath
 from ..common.nested import leaves
+
+_log = logging.getLogger(__name__)
 
 
 def sync_path(path: StrPath) -> None:
@@ -127,45 +129,54 @@ def is_disk_full(error: BaseException, folder: StrPath) -> bool:
     return isinstance(error, OSError) and error.errno is None and free_space(folder) < MARGIN
 
 
-class DiskErrorConsensus:
-    """Raise a full disk of one process in all of them; all go through the parts of a checkpoint in the same order.
+def warn_if_disk_full(error: BaseException, folder: StrPath) -> None:
+    """Warn about a full disk instead of ending the training.
+
+    Raises:
+        BaseException: the error itself, if it has another cause.
+    """
+    if not is_disk_full(error, folder):
+        raise error
+    _log.warning(
+        "No checkpoint was written to %s, for the disk is full (%s). Training goes on, and the older checkpoints are "
+        "untouched. Free some space, or set save_total_limit or save_only_model.",
+        Path(folder),
+        error,
+    )
+
+
+def run_together(jobs: Iterable[Callable[[], object]], folder: StrPath, processes: int) -> None:
+    """Run the jobs of a checkpoint on all processes, and raise a full disk of one of them on all; collective.
+
+    A process whose disk is full runs its other jobs all the same, as these may be collective.
 
     Args:
+        jobs: in the order in which all processes run them; some processes may have fewer that are not collective.
         folder: the checkpoint, for the error.
         processes: number of processes.
+
+    Raises:
+        OSError: the disk of some process is full.
+        BaseException: any other error, at once.
     """
+    if processes == 1:
+        for job in jobs:
+            job()
+        return
 
-    def __init__(self, folder: StrPath, processes: int) -> None:
-        self.folder = folder
-        self.processes = processes
-        self._error: BaseException | None = None
-
-    @contextmanager
-    def part(self) -> Iterator[None]:
-        """Run one part. With several processes a full disk is kept until `agree`, as the next part may be collective.
-
-        Raises:
-            BaseException: any other error, at once.
-        """
+    full: Exception | None = None
+    for job in jobs:
         try:
-            yield
+            job()
         except Exception as error:
-            if self.processes == 1 or not is_disk_full(error, self.folder):
+            if not is_disk_full(error, folder):
                 raise
-            self._error = self._error or error
+            full = full or error
 
-    def agree(self) -> None:
-        """Synchronise all processes.
-
-        Raises:
-            OSError: the disk of some process is full.
-        """
-        if self.processes == 1:
-            return
-        rank = dist.get_rank() if self._error is not None else self.processes
-        first = torch.tensor([rank], device=transport_device())
-        dist.all_reduce(first, dist.ReduceOp.MIN)
-        if self._error is not None:
-            raise self._error
-        if first < self.processes:
-            raise OSError(errno.ENOSPC, f"the disk is full for process {int(first)}", str(self.folder))
+    rank = processes if full is None else dist.get_rank()
+    first = torch.tensor([rank], device=transport_device())
+    dist.all_reduce(first, dist.ReduceOp.MIN)
+    if full is not None:
+        raise full
+    if first < processes:
+        raise OSError(errno.ENOSPC, f"the disk is full for process {int(first)}", str(folder))

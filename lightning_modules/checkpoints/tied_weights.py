@@ -46,13 +46,22 @@ def without_sharing(state_dict: Mapping[str, Any]) -> tuple[dict[str, Tensor], d
     for name, value in state_dict.items():
         tensor = value.detach()
         key = identity(tensor)
+        if key in names:
+            aliases[name] = names[key]
+            continue
         if key is None:
             tensors[name] = tensor.contiguous()
-        elif key in names:
-            aliases[name] = names[key]
+            continue
+
+        # The tensor itself if it is contiguous and all of a memory that no other one shares; else a copy.
+        names[key] = name
+        storage = tensor.untyped_storage()
+        place = (tensor.device, storage.data_ptr())
+        if tensor.is_contiguous() and storage.nbytes() == tensor.nbytes and place not in storages:
+            storages.add(place)
+            tensors[name] = tensor
         else:
-            names[key] = name
-            tensors[name] = _own_memory(tensor, storages)
+            tensors[name] = tensor.to("cpu", copy=True, memory_format=torch.contiguous_format)
     return tensors, aliases
 
 
@@ -83,13 +92,3 @@ def identity(tensor: Tensor) -> Any:
     if pointer == 0 or tensor.numel() == 0:
         return None
     return tensor.device, pointer, tensor.dtype, tensor.shape, tensor.stride()
-
-
-def _own_memory(tensor: Tensor, storages: set[Any]) -> Tensor:
-    """Return the tensor itself if it is contiguous and shares no memory, else a copy in main memory."""
-    storage = tensor.untyped_storage()
-    place = (tensor.device, storage.data_ptr())
-    if tensor.is_contiguous() and storage.nbytes() == tensor.numel() * tensor.element_size() and place not in storages:
-        storages.add(place)
-        return tensor
-    return tensor.to("cpu", copy=True, memory_format=torch.contiguous_format)

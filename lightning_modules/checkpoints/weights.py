@@ -52,9 +52,7 @@ from .tied_weights import really_missing, require_tensors, without_sharing
 
 _log = logging.getLogger(__name__)
 
-_LARGEST_FILE = "50GB"
-
-_UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_LARGEST_FILE = 50 * 10**9  # bytes
 
 _SHOWN = 6  # names in an error
 
@@ -83,8 +81,17 @@ def save_weights(
     require_local(folder, "folder")
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
+    state_dict = state_on_host(model) if state_dict is None else on_host(state_dict)
     with weights_written_to(folder):
-        _save(model, folder, state_dict, max_shard_size)
+        if saves_itself(model):
+            before = _weight_stamps(folder)
+            _save_itself(model, folder, state_dict, max_shard_size)
+            if adapters_of(model):
+                _save_trained_beside(model, folder, state_dict)
+            # Some classes have a `save_pretrained` that writes files under other names; a checkpoint must hold weights.
+            if _weight_stamps(folder) != before:
+                return
+        _save_state_dict(model.state_dict() if state_dict is None else state_dict, folder, max_shard_size)
 
 
 @contextmanager
@@ -94,19 +101,6 @@ def weights_written_to(folder: Path) -> Iterator[None]:
         yield
     except SafetensorError as error:
         raise OSError(f"the weights could not be written to {folder}: {error}") from error
-
-
-def _save(model: nn.Module, folder: Path, state_dict: Mapping[str, Any] | None, max_shard_size: int | str) -> None:
-    state_dict = state_on_host(model) if state_dict is None else on_host(state_dict)
-    if saves_itself(model):
-        before = _weight_stamps(folder)
-        _save_itself(model, folder, state_dict, max_shard_size)
-        if adapters_of(model):
-            _save_trained_beside(model, folder, state_dict)
-        # Some classes have a `save_pretrained` that writes files under other names; a checkpoint must hold weights.
-        if _weight_stamps(folder) != before:
-            return
-    _save_state_dict(model.state_dict() if state_dict is None else state_dict, folder, max_shard_size)
 
 
 def _save_itself(model: Any, folder: Path, state_dict: Mapping[str, Any] | None, max_shard_size: int | str) -> None:
@@ -286,7 +280,8 @@ def _weight_stamps(folder: Path) -> dict[Path, tuple[int, int]]:
 
 def _save_state_dict(state_dict: Mapping[str, Any], folder: Path, max_shard_size: int | str) -> None:
     tensors, aliases = without_sharing(state_dict)
-    if _fits(tensors, max_shard_size):
+    # Most often one file is enough, without the import of `huggingface_hub`, which takes a second.
+    if isinstance(max_shard_size, int) and sum(tensor.nbytes for tensor in tensors.values()) <= max_shard_size:
         path = folder / SAFE_WEIGHTS_NAME
         save_file(tensors, path, {"format": "pt", **aliases})
         if aliases:
@@ -307,16 +302,6 @@ def _sort_metadata(path: Path) -> None:
         if len(text) <= size:
             file.seek(8)
             file.write(text.ljust(size))
-
-
-def _fits(tensors: Mapping[str, Tensor], limit: int | str) -> bool:
-    """Return whether one file is surely enough, without the import of `huggingface_hub`, which takes a second."""
-    if isinstance(limit, str):
-        number, unit = limit[:-2], _UNITS.get(limit[-2:].upper())
-        if unit is None or not number.isdecimal():
-            return False
-        limit = int(number) * unit
-    return sum(tensor.nbytes for tensor in tensors.values()) <= limit
 
 
 def whole_files(folder: Path) -> tuple[list[Path], dict[str, str]]:

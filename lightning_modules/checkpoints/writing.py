@@ -1,10 +1,9 @@
-"""Write the files of a checkpoint: at once, or copies of them in a thread while the training goes on."""
+"""Write the files of a checkpoint: at once, or copies of them in a thread while the training continues."""
 
 from __future__ import annotations
 
 import copy
 import logging
-import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -20,23 +19,20 @@ from ..common.local_paths import StrPath
 from ..common.nested import map_nested
 from ..common.torch_files import save_torch, writing_to
 from .adapters import adapters_of, saves_itself
-from .disk import is_disk_full, sync_path, sync_tree
+from .disk import sync_path, sync_tree
 from .tied_weights import identity, require_tensors
 from .weights import save_weights
 
 _log = logging.getLogger(__name__)
 
-Job = Callable[[], None]
-
-_BETWEEN_FLUSHES = 1.0
-"""Seconds after a flush in which checkpoints are not flushed while the training continues."""
+Job = Callable[[], object]
 
 
 class CheckpointFiles:
-    """Files of one checkpoint.
+    """Files of one checkpoint, written at once, or by `run` in a thread.
 
     Args:
-        copies: receives copies of tensors, to be written by `run` in a thread; None writes every file at once.
+        copies: receives copies of tensors, to be written by `run`; None writes every file at once.
         parts: receives copies of the parts that each process writes; None writes them at once.
         sends: this process may not see the folder, and leaves its states to another one, in `contents`.
     """
@@ -50,7 +46,7 @@ class CheckpointFiles:
         self.begins: list[Callable[[], Job]] = []
         """Each begins to write parts in a thread, and returns what waits until all processes have written theirs."""
         self._jobs: list[Job] = []
-        self._begun: list[Job] = []
+        self._waits: list[Job] = []
 
     def weights(self, model: nn.Module, folder: StrPath, state_dict: Mapping[str, Any] | None = None) -> None:
         """As `save_weights`; at once for a model whose `save_pretrained` accepts no copy of its weights.
@@ -61,50 +57,42 @@ class CheckpointFiles:
         if self.copies is None or not _takes_copies(model):
             save_weights(model, folder, state_dict=state_dict)
             return
-        state_dict = model.state_dict() if state_dict is None else state_dict
+        if state_dict is None:
+            state_dict = model.state_dict()
         require_tensors(state_dict)
-        copied = self.copies.of(state_dict)
-        self._jobs.append(partial(save_weights, model, folder, state_dict=copied))
+        self._jobs.append(partial(save_weights, model, folder, state_dict=self.copies.of(state_dict)))
 
     def tensors(self, values: Any, path: StrPath) -> None:
         """As `save_torch`."""
-        written = map_nested(_without_rest, values) if self.copies is None else self.copies.of(values)
-        self._write(partial(save_torch, written, path))
+        if self.copies is None:
+            save_torch(values, path)
+        else:
+            self._jobs.append(partial(save_torch, self.copies.of(values), path))
 
-    def raw(self, content: bytes, path: StrPath) -> None:
-        """Write bytes to a file, or leave them to the process that sees the folder."""
+    def raw(self, content: bytes | str, path: StrPath) -> None:
+        """Write bytes or text to a file, or leave them to the process that sees the folder."""
+        if isinstance(content, str):
+            content = content.encode()
         if self.sends:
             self.contents[Path(path).name] = content
-            return
-        self._write(partial(_write_bytes, content, path))
+        elif self.copies is None:
+            _write_bytes(content, path)
+        else:
+            self._jobs.append(partial(_write_bytes, content, path))
 
     def begin(self) -> None:
         """Begin to write the parts; collective."""
-        self._begun = [begin() for begin in self.begins]
+        self._waits = [begin() for begin in self.begins]
 
     def run(self) -> None:
         """Write the copies, and wait for the parts of all processes."""
-        with ExitStack() as begun:
-            for wait in self._begun:
-                begun.callback(wait)
+        with ExitStack() as stack:
+            for wait in self._waits:
+                stack.callback(wait)
             if self.copies is not None:
                 self.copies.wait()
             for job in self._jobs:
                 job()
-
-    def _write(self, job: Job) -> None:
-        if self.copies is None:
-            job()
-        else:
-            self._jobs.append(job)
-
-
-def _without_rest(leaf: Any) -> Any:
-    """Return a tensor that is a part of a larger memory as a copy, since `torch.save` writes all of the memory."""
-    is_strided = type(leaf) is torch.Tensor and leaf.layout is torch.strided and not leaf.is_meta
-    if is_strided and leaf.untyped_storage().nbytes() != leaf.nbytes:
-        return leaf.clone()
-    return leaf
 
 
 def _write_bytes(content: bytes, path: StrPath) -> None:
@@ -113,23 +101,13 @@ def _write_bytes(content: bytes, path: StrPath) -> None:
 
 
 class BackgroundWriter:
-    """Write checkpoints in a thread, in order, and flush each; of those in quick succession one a second, and the last.
+    """One thread that writes checkpoints, in the order in which they were begun."""
 
-    A checkpoint has its final name when all of its files are written, and outlives a power failure when it is flushed.
-
-    Args:
-        flush: flushes the newest checkpoint that has its name.
-    """
-
-    def __init__(self, flush: Job) -> None:
-        self._flush = flush
-        self._flushed_at = time.monotonic()
+    def __init__(self) -> None:
         self._pool: ThreadPoolExecutor | None = None
-        self._writing: list[tuple[Future[None], int]] = []
-        self._last: Future[None] | None = None
-        self._free: list[Snapshot] = []
-        self.parts = Snapshot()
-        """Copies of the parts of one checkpoint at a time."""
+        self._writing: list[tuple[Future[None], int]] = []  # and the bytes of each
+        self._free: list[Snapshot] = []  # memory of checkpoints that are written
+        self.parts = Snapshot()  # copies of the parts of one checkpoint at a time
 
     @property
     def bytes_waiting(self) -> int:
@@ -147,7 +125,21 @@ class BackgroundWriter:
             BaseException: the error of an earlier checkpoint.
         """
         while self._writing and (self._writing[0][0].done() or self.bytes_waiting + size > limit):
-            self._writing.pop(0)[0].result()
+            future, _ = self._writing.pop(0)
+            future.result()
+
+    def wait(self) -> None:
+        """Wait until all checkpoints are written.
+
+        Raises:
+            BaseException: the error of the thread; once.
+        """
+        self.make_room(0, -1)
+
+    def begin_parts(self) -> Snapshot:
+        """Return the memory for the copies of the parts, of which those before are not needed any more."""
+        self.parts.begin()
+        return self.parts
 
     def copies(self) -> Snapshot:
         """Return memory for the copies of a checkpoint, that of an earlier one if possible."""
@@ -158,73 +150,42 @@ class BackgroundWriter:
 
         Args:
             files: holds the copies.
-            size: theirs, in bytes.
+            size: of the copies, in bytes.
             commit: gives the checkpoint its name.
             undo: called when one of the files, or `commit`, fails.
         """
         files.begin()
-        self._writing.append((self._submit(self._write, files, commit, undo), size))
-        self.flush()
+        self._writing.append((self.submit(partial(self._write, files, commit, undo)), size))
 
-    def flush(self) -> None:
-        """Let the thread flush the newest checkpoint if it is due."""
-        self._last = self._submit(self._flush_if_due)
-
-    def wait(self) -> None:
-        """Wait until all checkpoints are written.
-
-        Raises:
-            BaseException: the error of the thread; once.
-        """
-        self.make_room(0, -1)
-
-    def wait_until_flushed(self) -> None:
-        """Wait until the newest written checkpoint is on the disk."""
-        if self._pool is not None:
-            self._last = self._submit(self._flush_now)
-        if self._last is not None:
-            self._last.result()
-
-    def release(self) -> None:
-        """Let the thread end when the newest checkpoint is on the disk, and free the memory; program exit waits."""
-        if self._pool is not None:
-            self._last = self._submit(self._flush_now)
-            self._submit(self._free.clear)
-            self.parts = Snapshot()
-            self._pool.shutdown(wait=False)
-            self._pool = None
-
-    def _submit(self, job: Callable[..., Any], *args: Any) -> Future[Any]:
+    def submit(self, job: Job) -> Future[Any]:
+        """Run a job in the thread after those before it."""
         if self._pool is None:
             self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint-writer")
-        return self._pool.submit(job, *args)
+        return self._pool.submit(job)
+
+    def release(self) -> None:
+        """Let the thread end after its jobs, and free the memory; the exit of the program waits for the thread."""
+        if self._pool is not None:
+            self._pool.submit(self._free.clear)
+            self._pool.shutdown(wait=False)
+            self._pool = None
+        self.parts = Snapshot()
 
     def _write(self, files: CheckpointFiles, commit: Job, undo: Job) -> None:
         try:
             files.run()
             commit()
         except BaseException:
-            try:
-                undo()
-            except OSError as error:
-                _log.warning("What was begun of a checkpoint could not be removed: %s", error)
+            undo()
             raise
         finally:
             if files.copies is not None:
                 files.copies.begin()
                 self._free.append(files.copies)
 
-    def _flush_if_due(self) -> None:
-        if time.monotonic() - self._flushed_at > _BETWEEN_FLUSHES:
-            self._flush_now()
-
-    def _flush_now(self) -> None:
-        self._flushed_at = time.monotonic()
-        self._flush()
-
 
 def try_to_flush(folder: Path) -> bool:
-    """Flush a folder and its name; return False, and log an error, if the disk refuses."""
+    """Flush a folder and its name to the disk; return False, and log an error, if the disk refuses."""
     try:
         sync_tree(folder)
         sync_path(folder.parent)
@@ -236,40 +197,6 @@ def try_to_flush(folder: Path) -> bool:
     return True
 
 
-class DeviceCopies:
-    """Copies tensors of one device to page-locked memory, on a stream of its own.
-
-    The host does not wait for the device. Kernels that the training queues after `end` wait for the copies, so that no
-    step changes a weight before it is copied.
-
-    Args:
-        device: of the tensors.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._module: Any = torch.get_device_module(device)
-        self._stream = self._module.Stream(device)
-        self._device = device
-        self._done: Any = None
-
-    def copy(self, tensor: torch.Tensor, memory: torch.Tensor) -> None:
-        """Queue a copy to `memory`, after all that the training has queued so far."""
-        self._stream.wait_stream(self._module.current_stream(self._device))
-        with self._module.stream(self._stream):
-            memory.copy_(tensor, non_blocking=True)
-        tensor.record_stream(self._stream)
-
-    def end(self) -> None:
-        """Let the training's later kernels wait for the copies."""
-        self._done = self._stream.record_event()
-        self._module.current_stream(self._device).wait_event(self._done)
-
-    def wait(self) -> None:
-        """Wait until the copies are there; called by the thread that writes them."""
-        if self._done is not None:
-            self._done.synchronize()
-
-
 _UNCHANGING = (bool, int, float, str, bytes, type(None))
 """Types of values that need no copy."""
 
@@ -277,67 +204,83 @@ _UNCHANGING = (bool, int, float, str, bytes, type(None))
 class Snapshot:
     """Copies of tensors in main memory, in the same structure; shared memory stays shared.
 
-    Those of a GPU are only there after `wait`: the device copies them while the training goes on. Repeated snapshots
-    reuse the memory of the last one, since allocating takes longer than copying. So the copies are valid only until the
-    next `begin`.
+    Those of a GPU are complete only after `wait`: the device copies them to page-locked memory, on the stream of the
+    training, so that kernels queued later change no weight before it is copied, and the host does not wait. Repeated
+    snapshots reuse the memory of the last one, since allocating takes longer than copying. So the copies are valid
+    only until the next `begin`.
     """
 
     def __init__(self) -> None:
         self._memory: list[torch.Tensor] = []
         self._used = 0
         self._copies: dict[Any, torch.Tensor] = {}
-        self._devices: dict[torch.device, DeviceCopies] = {}
+        self._devices: set[torch.device] = set()
+        self._events: list[Any] = []
 
     def begin(self) -> None:
         """Invalidate the copies made so far."""
         self._used = 0
+        self._events.clear()
 
     def of(self, values: Any) -> Any:
         """Return nested dicts, lists and tuples with copies of their tensors and of other values that may change."""
-        self._copies = {}  # by address: good only while the values of one call are there
+        # By address, so only while the values of one call are alive.
+        self._copies = {}
+        self._devices = set()
         copied = map_nested(self._copy_leaf, values)
-        for device in self._devices.values():
-            device.end()
+        for device in self._devices:
+            event = torch.get_device_module(device).Event()
+            event.record(torch.get_device_module(device).current_stream(device))
+            self._events.append(event)
         return copied
 
     def wait(self) -> None:
         """Wait for the copies of GPUs."""
-        for device in self._devices.values():
-            device.wait()
+        for event in self._events:
+            event.synchronize()
 
     def _copy_leaf(self, leaf: Any) -> Any:
         if isinstance(leaf, torch.Tensor):
-            return self._copy(leaf.detach())
-        return leaf if type(leaf) in _UNCHANGING else copy.deepcopy(leaf)
+            tensor = leaf.detach()
+            key = identity(tensor) or len(self._copies)
+            if key not in self._copies:
+                self._copies[key] = self._copy(tensor)
+            return self._copies[key]
+        if type(leaf) in _UNCHANGING:
+            return leaf
+        return copy.deepcopy(leaf)
 
     def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
-        key = identity(tensor) or len(self._copies)
-        if key not in self._copies:
-            self._copies[key] = self._into_memory(tensor)
-        return self._copies[key]
+        place = self._used
+        self._used += 1
 
-    def _into_memory(self, tensor: torch.Tensor) -> torch.Tensor:
-        index, self._used = self._used, self._used + 1
-        if index < len(self._memory):
-            held = self._memory[index]
-            if (held.shape, held.dtype, held.stride()) != (tensor.shape, tensor.dtype, tensor.stride()):
-                del self._memory[index:]
-        is_new = index == len(self._memory)
-        if is_copied_by_stream(tensor):
-            if is_new:
-                self._memory.append(torch.empty_like(tensor, device="cpu", pin_memory=True))
-            if tensor.device not in self._devices:
-                self._devices[tensor.device] = DeviceCopies(tensor.device)
-            self._devices[tensor.device].copy(tensor, self._memory[index])
-        elif is_new:
-            self._memory.append(tensor.to("cpu", copy=True))
+        # The memory of an earlier snapshot, if it has the same form.
+        if place < len(self._memory):
+            held = self._memory[place]
+            if (held.shape, held.dtype, held.stride()) == (tensor.shape, tensor.dtype, tensor.stride()):
+                self._copy_into(held, tensor)
+                return held
+            del self._memory[place:]
+
+        # A subclass of tensors may hold several, and is copied by its own method.
+        if is_copied_by_device(tensor):
+            memory = torch.empty_like(tensor, device="cpu", pin_memory=True)
+            self._copy_into(memory, tensor)
         else:
-            self._memory[index].copy_(tensor)
-        return self._memory[index]
+            memory = tensor.to("cpu", copy=True)
+        self._memory.append(memory)
+        return memory
+
+    def _copy_into(self, memory: torch.Tensor, tensor: torch.Tensor) -> None:
+        if is_copied_by_device(tensor):
+            self._devices.add(tensor.device)
+            memory.copy_(tensor, non_blocking=True)
+        else:
+            memory.copy_(tensor)
 
 
-def is_copied_by_stream(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor can be copied by a stream of its own; subclasses may hold several tensors."""
+def is_copied_by_device(tensor: torch.Tensor) -> bool:
+    """Return whether a device can copy a tensor to page-locked memory while the host continues."""
     return tensor.device.type in WITH_PAGE_LOCKS and type(tensor) is torch.Tensor
 
 
@@ -359,19 +302,3 @@ def _takes_copies(model: Any) -> bool:
         return False
     # So does that of transformers for quantized weights and for adapters.
     return getattr(model, "hf_quantizer", None) is None and not adapters_of(model)
-
-
-def warn_if_disk_full(error: BaseException, folder: StrPath) -> None:
-    """Warn about a full disk instead of ending the training.
-
-    Raises:
-        BaseException: the error itself, if it has another cause.
-    """
-    if not is_disk_full(error, folder):
-        raise error
-    _log.warning(
-        "No checkpoint was written to %s, for the disk is full (%s). Training goes on, and the older checkpoints are "
-        "untouched. Free some space, or set save_total_limit or save_only_model.",
-        Path(folder),
-        error,
-    )

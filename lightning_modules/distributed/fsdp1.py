@@ -140,7 +140,7 @@ def whole_optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer, *,
         return {}
     names = _parameter_names(model, optimizer) or _names_in(found)
     state = {
-        index: map_nested(lambda leaf: leaf.cpu() if isinstance(leaf, torch.Tensor) else leaf, found["state"][name])
+        index: map_nested(lambda leaf: leaf.to("cpu", copy=True) if isinstance(leaf, torch.Tensor) else leaf, found["state"][name])
         for index, name in enumerate(names)
         if name in found["state"]
     }

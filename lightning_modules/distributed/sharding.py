@@ -274,7 +274,8 @@ def whole_optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer, *,
         if not _is_part(leaf):
             return leaf
         found = whole(leaf)
-        return found.cpu() if keep else None
+        # A copy, as `torch.save` would write all of the padded memory in which the parts were gathered.
+        return found.to("cpu", copy=True) if keep else None
 
     return map_nested(gather, optimizer.state_dict())
 

@@ -239,7 +239,7 @@ def test_a_spike_takes_the_weights_back_to_the_checkpoint(tmp_path, caplog):
     _, left_out = watched(tmp_path / "left out", samples(bad=(), count=24), LeaveOut([4, 5]), **options)
     assert guard.skipped == [5]
     assert trainer.state.global_step == 12
-    assert "Step 5 goes back to the weights and the optimizer of" in caplog.text
+    assert "Step 5 rolls back to the weights and the optimizer of" in caplog.text
     assert not same(after[4], after[3])
     assert same(after[5], left_out[5])
     assert same(after[12], left_out[12])
@@ -249,7 +249,7 @@ def test_going_back_needs_a_checkpoint(tmp_path, caplog):
     options = {"save_strategy": "steps", "save_steps": 6}
     _, after = watched(tmp_path, samples(**SPIKE), NaNGuardCallback("go_back", spikes=detector()), **options)
     assert same(after[5], after[4])
-    assert "Step 5 goes back to no checkpoint, as there is none yet" in caplog.text
+    assert "Cannot roll back at step 5 (no checkpoint yet)" in caplog.text
     for changes in ({"save_strategy": "no"}, {**options, "save_only_model": True}):
         with pytest.raises(ValueError, match="action='go_back' needs checkpoints"):
             make(tmp_path / "none", samples(), NaNGuardCallback("go_back"), **changes).train()

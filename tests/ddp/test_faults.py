@@ -239,7 +239,7 @@ def test_torchrun_starts_it_again_until_it_is_done(tmp_path):
         assert found["attempt"] == 5
         assert found["restarted"] == found["whole"]
         assert (tmp_path / f"began-rank{rank}.txt").read_text().split() == ["0", "0", "2", "4", "6", "8"]
-    assert "The job was started again before it had written a checkpoint, so the training begins anew." in said
-    assert "The job was started again, and goes on from" in said
+    assert "The job was restarted before it had written a checkpoint; the training begins from scratch." in said
+    assert "The job was restarted; resuming from" in said
     assert re.search(BY_PROCESS_1, said)
     assert "terminate called" not in said

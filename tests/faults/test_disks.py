@@ -26,7 +26,7 @@ def goes_on(found, case):
         assert found["weights"]
         assert 12 - len(found["left"]) <= found["warnings"] <= (12 - len(found["left"])) * case.processes
     elif found["left"]:
-        assert found["best"][2] in found["left"] or "is not there, or damaged" in found["said"]
+        assert found["best"][2] in found["left"] or "is missing or damaged" in found["said"]
 
 
 @pytest.mark.parametrize("name", CASES)

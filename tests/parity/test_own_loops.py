@@ -148,7 +148,7 @@ def test_an_own_loop_logs_saves_and_makes_its_optimizer(reference, ours, tmp_pat
 def test_its_arguments_are_heeded(reference, ours, tmp_path, arguments):
     trained(reference, tmp_path / "reference", **arguments)
     made = trained(ours, tmp_path / "ours", **arguments)
-    made._checkpoints.background.wait_until_flushed()  # older checkpoints are removed then
+    made._checkpoints.wait_until_flushed()  # older checkpoints are removed then
     checkpoints, found = (
         {path.parent.name for path in (tmp_path / name).glob("checkpoint-*/model.safetensors")}
         for name in ("reference", "ours")

@@ -675,7 +675,7 @@ def _of_others() -> list[tuple[Any, str, Any]]:
         (torch.utils, "swap_tensors", swap_with_hooks),
         (threading.Thread, "run", run_on_device),
         (safe_serialization, "to_plain", to_plain),
-        (writing, "is_copied_by_stream", lambda tensor: isinstance(tensor, CudaTensor)),
+        (writing, "is_copied_by_device", lambda tensor: isinstance(tensor, CudaTensor)),
         (torch._C, "_group_tensors_by_device_and_dtype", grouped),
         (torch.version, "cuda", "12.8"),
         (torch.cuda.memory, "memory_allocated", _always(0)),

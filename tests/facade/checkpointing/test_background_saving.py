@@ -2,6 +2,7 @@
 
 import os
 import threading
+from concurrent.futures import Future
 from pathlib import Path
 from typing import NamedTuple
 
@@ -200,7 +201,7 @@ def test_an_older_one_makes_room_but_never_the_best(tmp_path, monkeypatch):
     def shrink(host, state, control):
         host._checkpoints.background.wait()
         state.best_model_checkpoint = str(tmp_path / "out" / "checkpoint-1")
-        free[0] = (1 << 20) + host._checkpoints.bytes_to_save() - 10
+        free[0] = (1 << 20) + host._checkpoints.bytes_to_save(host._strategy) - 10
 
     made = trainer(tmp_path / "out", save_total_limit=3, callbacks=[], **EVERY_STEP)
     shrinking = At("on_step_begin", shrink, step=3)
@@ -248,8 +249,23 @@ def test_the_end_waits_for_the_disk_only_where_a_checkpoint_is_to_be_deleted_the
     assert (tmp_path / "out" / "checkpoint-1").exists() == waits
     held.set()
     ended.join()
-    made._checkpoints.background.wait_until_flushed()
+    made._checkpoints.wait_until_flushed()
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["checkpoint-2", "checkpoint-4"]
+
+
+@pytest.mark.parametrize(("seconds", "flushed"), [(-1.0, [1, 2, 3, 4]), (60.0, [4])])
+def test_flushes_in_quick_succession_are_skipped_except_the_last(tmp_path, monkeypatch, seconds, flushed):
+    def submit_and_wait(self, job):
+        done: Future[None] = Future()
+        done.set_result(job())
+        return done
+
+    names = []
+    monkeypatch.setattr(saving, "_BETWEEN_FLUSHES", seconds)
+    monkeypatch.setattr(saving.checkpoints, "try_to_flush", lambda folder: names.append(folder.name) is None)
+    monkeypatch.setattr(BackgroundWriter, "submit", submit_and_wait)
+    trainer(tmp_path / "out", **EVERY_STEP).train()
+    assert names == [f"checkpoint-{step}" for step in flushed]
 
 
 @pytest.mark.parametrize("left", ["nothing", "a part"])
@@ -273,7 +289,7 @@ def test_a_flush_that_ends_while_a_checkpoint_gets_its_name_deletes_the_oldest(t
 
     def commit(*args, **kwargs):
         inner(*args, **kwargs)
-        rotations.append(threading.Thread(target=made._checkpoints._rotate))
+        rotations.append(threading.Thread(target=made._checkpoints.rotate, args=(2,)))
         rotations[-1].start()
         rotations[-1].join(0.1)  # waits for the note; without the lock it deletes the new checkpoint now
 

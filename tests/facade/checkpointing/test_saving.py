@@ -49,7 +49,7 @@ def test_no_checkpoint_at_the_place(tmp_path, kind):
 @pytest.mark.parametrize("kind", [FileNotFoundError, ValueError])
 def test_the_newest_of_no_checkpoints(tmp_path, kind):
     made = trainer(tmp_path / "out")
-    with pytest.raises(kind, match=r"No valid checkpoint found in output_dir.*out.*to start anew"):
+    with pytest.raises(kind, match=r"No valid checkpoint found in output_dir.*out.*to start from scratch"):
         made.train(resume_from_checkpoint=True)
     assert files(tmp_path) == []
 
@@ -245,20 +245,18 @@ def test_a_folder_in_which_another_process_trains_is_left_alone(tmp_path, monkey
     assert not (tmp_path / owners.LOCK_NAME).exists()
 
 
-def test_parts_are_written_before_what_one_process_alone_writes(tmp_path, monkeypatch):
+def test_parts_are_written_before_what_one_process_alone_writes(tmp_path):
     """A disk that is full for the arguments must not keep one process from the exchange in which parts are written."""
     made, written = trainer(tmp_path / "out"), []
     parts = SimpleNamespace(
         saves_parts=lambda *, checkpoint: True, save_weights=lambda folder, **options: written.append(folder)
     )
-    monkeypatch.setattr(type(made), "_strategy", parts)
 
     def refuse(folder, state_dict=None):
         raise OSError(errno.ENOSPC, "full", folder)
 
-    monkeypatch.setattr(made, "_save", refuse)
     with pytest.raises(OSError, match="full"):
-        made._checkpoints.save_model("folder", internal=True, run=None)
+        made._checkpoints.save_model("folder", refuse, internal=True, strategy=parts, run=None)
     assert written == ["folder"]
 
 

@@ -146,6 +146,6 @@ COMBINATIONS = [
     Bad({}, "pass train_dataset=", parts=lambda: {"train_dataset": None}, **_RUN),
     Bad({}, "nothing to train on", parts=lambda: {"train_dataset": []}, **_RUN),
     Bad({}, "remove_unused_columns=False", parts=lambda: {"train_dataset": [{"a": 1}] * 4}, **_RUN),
-    Bad({"resume_from_checkpoint": True}, "to start anew", until="resume"),
+    Bad({"resume_from_checkpoint": True}, "to start from scratch", until="resume"),
     Bad({"resume_from_checkpoint": "no/such/folder"}, "Set resume_from_checkpoint to another", until="resume"),
 ]

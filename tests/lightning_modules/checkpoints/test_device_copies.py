@@ -1,73 +1,55 @@
 """The order in which a device, which notes what it is asked, copies and computes."""
 
-import contextlib
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from lightrainer.lightning_modules.checkpoints import writing
-from lightrainer.lightning_modules.checkpoints.writing import CheckpointFiles, DeviceCopies, Snapshot
-
-
-class Stream:
-    def __init__(self, name, notes):
-        self.name, self.notes = name, notes
-
-    def wait_stream(self, other):
-        self.notes.append(f"{self.name} waits for {other.name}")
-
-    def wait_event(self, event):
-        self.notes.append(f"{self.name} waits for the copies")
-
-    def record_event(self):
-        self.notes.append(f"event on {self.name}")
-        return SimpleNamespace(synchronize=lambda: self.notes.append("host waits for the copies"))
-
-
-class OnDevice(torch.Tensor):
-    """Says that it is on a GPU."""
-
-    def record_stream(self, stream):
-        stream.notes.append(f"memory is kept for {stream.name}")
+from lightrainer.lightning_modules.checkpoints.writing import CheckpointFiles, Snapshot
 
 
 @pytest.fixture
 def notes(monkeypatch):
-    noted = []
-    training, copies = Stream("training", noted), Stream("copies", noted)
+    """Notes of a device that copies every tensor."""
+    noted: list[str] = []
 
-    @contextlib.contextmanager
-    def on(stream):
-        noted.append(f"on {stream.name}")
-        yield
+    class Event:
+        def record(self, stream):
+            noted.append(f"event on {stream}")
 
-    module = SimpleNamespace(Stream=lambda device: copies, current_stream=lambda device: training, stream=on)
+        def synchronize(self):
+            noted.append("host waits for the copies")
+
+    module = SimpleNamespace(Event=Event, current_stream=lambda device: "the stream of the training")
     monkeypatch.setattr(torch, "get_device_module", lambda device: module)
+    monkeypatch.setattr(writing, "is_copied_by_device", lambda tensor: True)
+    empty_like = torch.empty_like
+    monkeypatch.setattr(torch, "empty_like", lambda tensor, **options: empty_like(tensor))
     return noted
 
 
-def test_training_waits_on_the_device_and_the_writer_on_the_host(notes):
-    device, weight, memory = DeviceCopies(torch.device("cpu")), torch.ones(3).as_subclass(OnDevice), torch.zeros(3)
-    device.copy(weight, memory)
-    device.end()
-    assert notes == [
-        "copies waits for training",
-        "on copies",
-        "memory is kept for copies",
-        "event on copies",
-        "training waits for the copies",
-    ]
-    assert memory.tolist() == [1, 1, 1]
-    device.wait()
-    assert notes[5:] == ["host waits for the copies"]
+def test_snapshot_copies_on_the_stream_of_the_training(notes):
+    """So no kernel that is queued later changes a weight before it is copied, and the host need not wait."""
+    copies = Snapshot()
+    copied = copies.of({"weight": torch.ones(3), "bias": torch.ones(2)})
+    assert notes == ["event on the stream of the training"]
+    copies.wait()
+    assert notes[1:] == ["host waits for the copies"]
+    assert copied["weight"].tolist() == [1, 1, 1]
+
+
+def test_snapshot_waits_for_no_copies_of_an_earlier_checkpoint(notes):
+    copies = Snapshot()
+    copies.of(torch.ones(3))
+    copies.begin()
+    copies.wait()
+    assert "host waits for the copies" not in notes
 
 
 def test_files_are_written_after_the_copies_are_there(notes, tmp_path, monkeypatch):
-    copies = Snapshot()
-    copies._devices[torch.device("cpu")] = DeviceCopies(torch.device("cpu"))
     monkeypatch.setattr(writing, "save_torch", lambda *_: notes.append("written"))
-    files = CheckpointFiles(copies)
+    files = CheckpointFiles(Snapshot())
     files.tensors({"a": torch.ones(2)}, tmp_path / "a.pt")
     assert "host waits for the copies" not in notes
     files.run()

@@ -64,7 +64,7 @@ def write_both(model: nn.Module, folder: Path) -> tuple[dict[str, bytes], dict[s
     optimizer = torch.optim.AdamW(model.parameters())
     model.head(model.embedding(torch.tensor([1]))).sum().backward()
     optimizer.step()
-    background = BackgroundWriter(nothing)
+    background = BackgroundWriter()
     later = CheckpointFiles(background.copies())
     for name, files in {"now": CheckpointFiles(), "later": later}.items():
         (folder / name).mkdir()
@@ -86,7 +86,7 @@ def test_the_same_files_come_later(tmp_path):
 
 
 def test_equal_states_give_equal_files(tmp_path):
-    """Tied weights have names in the header, and a part of a memory is no larger than it is."""
+    """Tied weights have names in the header, which the library writes in any order."""
     model = Tied()
     found = []
     for number in range(8):
@@ -94,11 +94,10 @@ def test_equal_states_give_equal_files(tmp_path):
         folder = tmp_path / str(number)
         folder.mkdir()
         files.weights(model, folder)
-        files.tensors({"part": torch.arange(1000.0)[:5]}, folder / "optimizer.pt")
+        files.tensors({"step": torch.arange(5.0)}, folder / "optimizer.pt")
         found.append(contents(folder))
     assert all(other == found[0] for other in found)
     assert load_file(tmp_path / "0" / "model.safetensors").keys() == {"embedding.weight", "flags"}
-    assert len(found[0]["optimizer.pt"]) < 4000
 
 
 def test_a_model_that_takes_no_copies_is_saved_at_once(tmp_path):
@@ -144,7 +143,7 @@ def test_snapshot_copies_all_that_may_change():
 
 @pytest.mark.parametrize(("limit", "waited"), [(250, False), (150, True)])
 def test_room_in_memory_is_waited_for(limit, waited):
-    background, gate, order = BackgroundWriter(nothing), threading.Event(), []
+    background, gate, order = BackgroundWriter(), threading.Event(), []
     begin(background, gate.wait, lambda: order.append("first"), limit=limit)
     opener = threading.Timer(0.1, gate.set)
     opener.start()
@@ -152,18 +151,6 @@ def test_room_in_memory_is_waited_for(limit, waited):
     assert (order[:1] == ["first"]) is waited
     background.wait()
     assert order == ["first", "second"]
-
-
-@pytest.mark.parametrize(("seconds", "flushed"), [(-1.0, [1, 2, 2]), (60.0, [2])])
-def test_flushes_in_quick_succession_are_skipped_but_for_the_last(monkeypatch, seconds, flushed):
-    monkeypatch.setattr(writing, "_BETWEEN_FLUSHES", seconds)
-    named, seen = [], []
-    background = BackgroundWriter(lambda: seen.append(len(named)))
-    for name in ("a", "b"):
-        begin(background, lambda name=name: named.append(name))
-    background.wait()
-    background.wait_until_flushed()
-    assert seen == flushed
 
 
 @pytest.mark.parametrize(("error", "lines"), [(OSError(5, "bad disk"), 1), (FileNotFoundError(), 0)])
