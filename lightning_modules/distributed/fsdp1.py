@@ -139,11 +139,15 @@ def whole_optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer, *,
     if not keep:
         return {}
     names = _parameter_names(model, optimizer) or _names_in(found)
-    state = {
-        index: map_nested(lambda leaf: leaf.to("cpu", copy=True) if isinstance(leaf, torch.Tensor) else leaf, found["state"][name])
-        for index, name in enumerate(names)
-        if name in found["state"]
-    }
+
+    def copied(leaf: Any) -> Any:
+        # `torch.save` would write all of the memory in which the parts were gathered.
+        return leaf.to("cpu", copy=True) if isinstance(leaf, torch.Tensor) else leaf
+
+    state = {}
+    for index, name in enumerate(names):
+        if name in found["state"]:
+            state[index] = map_nested(copied, found["state"][name])
     sizes = [len(group["params"]) for group in found["param_groups"]]
     own, last = optimizer.state_dict()["param_groups"], list(itertools.accumulate(sizes))
     numbers = [list(range(end - size, end)) for size, end in zip(sizes, last, strict=True)]
