@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from lightrainer import Seq2SeqTrainingArguments
-from lightrainer.facade.arguments.fields import BECOMES
-from lightrainer.facade.arguments.support import PARTLY
+from lightrainer.facade.arguments.fields import ARGUMENTS
 from lightrainer.facade.parser.help_formatter import concern
 
 PAGE = Path(__file__).resolve().parents[1] / "reference" / "arguments.md"
@@ -45,7 +43,7 @@ def sections(kind: type[Seq2SeqTrainingArguments]) -> Iterator[str]:
 
 def row(item: dataclasses.Field[Any]) -> str:
     """Return one line of a table."""
-    becomes = BECOMES[item.name] + remark(item.name)
+    becomes = ARGUMENTS[item.name].becomes
     cells = (f"`{item.name}`", default(item), item.metadata["help"], becomes)
     escaped = [cell.replace("|", "\\|") for cell in cells]
     return f"| {' | '.join(escaped)} |\n"
@@ -55,13 +53,6 @@ def default(item: dataclasses.Field[Any]) -> str:
     """Return the default, as a user would write it."""
     value = item.default_factory() if callable(item.default_factory) else item.default
     return f"`{getattr(value, 'value', value)!r}`"
-
-
-def remark(name: str) -> str:
-    """Name the values that are not honoured, if any."""
-    said = (inspect.getdoc(PARTLY[name]) or "") if name in PARTLY else ""
-    first = said.partition("\n")[0].rstrip(".")
-    return f". {first}" if first else ""
 
 
 if __name__ == "__main__":

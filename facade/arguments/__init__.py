@@ -5,8 +5,7 @@ into a run (`facade/strategies`). Imports `facade/distributed` and `lightning_mo
 """
 
 from .accelerator import AcceleratorConfig
-from .support import unsupported
+from .rules import problems
 from .training_arguments import Seq2SeqTrainingArguments, TrainingArguments
-from .validation import problems
 
-__all__ = ["AcceleratorConfig", "Seq2SeqTrainingArguments", "TrainingArguments", "problems", "unsupported"]
+__all__ = ["AcceleratorConfig", "Seq2SeqTrainingArguments", "TrainingArguments", "problems"]

@@ -1,10 +1,16 @@
 """Settings for splitting batches between ranks."""
 
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from ...lightning_modules.common.json_files import read_object
 from ...lightning_modules.common.suggestions import did_you_mean
+from ..distributed.process import state_is_configured
+from .argument import existing_file, wrong_type
+
+ACCUMULATION_KEYS = ("num_steps", "adjust_scheduler", "sync_with_dataloader", "sync_each_batch")
+"""Keys of `gradient_accumulation_kwargs`."""
 
 
 def _setting(default: Any, help: str) -> Any:
@@ -54,3 +60,58 @@ class AcceleratorConfig:
     def pop(self, key: str, default: Any = None) -> Any:
         """As the method of that name in the reference: take a setting out, so that its default holds again."""
         return vars(self).pop(key, default)
+
+
+def read_accelerator_config(name: str, value: Any) -> AcceleratorConfig:
+    """Read the argument `accelerator_config`: an object, a dict, the path of a JSON file, or None; see `Reader`."""
+    if isinstance(value, type):
+        raise NotImplementedError(f"{name}={value.__name__}, a class: pass an object, such as {value.__name__}()")
+    if value is None:
+        value = {}
+    elif isinstance(value, str):
+        value = AcceleratorConfig.from_json_file(existing_file(name, value))
+    elif not isinstance(value, AcceleratorConfig) and hasattr(value, "even_batches"):
+        value = vars(value)  # an object of the reference's own class
+
+    if isinstance(value, Mapping):
+        unknown = AcceleratorConfig.unknown_keys(dict(value))
+        if unknown:
+            raise TypeError(f"{name}={value}: {' '.join(unknown)}")
+        value = AcceleratorConfig(**value)
+    if not isinstance(value, AcceleratorConfig):
+        keys = ", ".join(item.name for item in fields(AcceleratorConfig))
+        expected = f"an AcceleratorConfig, or the path of a JSON file, or a dict with keys of {keys}"
+        raise wrong_type(name, value, expected)
+
+    faults = [f"{name}: {fault}" for fault in _faults(value)]
+    if faults:
+        raise ValueError(*faults)
+    return value
+
+
+def _faults(config: AcceleratorConfig) -> Iterator[str]:
+    """Yield a sentence for each value that cannot be."""
+    for item in fields(config):
+        value = getattr(config, item.name)
+        if item.type in (bool, bool | None) and not isinstance(value, (bool, type(None))):
+            yield f"{item.name}={value!r} must be True or False."
+    if config.use_configured_state and not state_is_configured():
+        yield (
+            "use_configured_state=True, but no state is configured yet. Make an accelerate.PartialState() or a "
+            "process group before the arguments, or leave it out."
+        )
+
+    accumulation = config.gradient_accumulation_kwargs
+    known = ", ".join(ACCUMULATION_KEYS)
+    if accumulation is not None and not isinstance(accumulation, Mapping):
+        yield f"gradient_accumulation_kwargs={accumulation!r} must be a dict with keys of {known}."
+        return
+    for key, value in (accumulation or {}).items():
+        if key not in ACCUMULATION_KEYS:
+            near = did_you_mean(key, ACCUMULATION_KEYS)
+            yield f"gradient_accumulation_kwargs: {key!r} is not a known key.{near} Known: {known}."
+        elif key == "num_steps":
+            if value is not None and (type(value) is not int or value < 1):
+                yield f"gradient_accumulation_kwargs: num_steps={value!r} must be a whole number of at least 1."
+        elif not isinstance(value, bool):
+            yield f"gradient_accumulation_kwargs: {key}={value!r} must be True or False."

@@ -6,11 +6,12 @@ import base64
 import copy
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ...lightning_modules.common.json_files import read_object
 from ...lightning_modules.common.suggestions import did_you_mean
+from .argument import wrong_type
 
 HIDDEN_SIZE_KEYS: dict[str, float] = {
     "zero_optimization.reduce_bucket_size": 1.0,
@@ -25,6 +26,21 @@ GATHER = "zero_optimization.stage3_gather_16bit_weights_on_model_save"
 BATCHES = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 
 _MISSING = object()
+
+
+def read_deepspeed(name: str, value: Any) -> Any:
+    """Check the argument `deepspeed`, see `argument.Reader`; the value stays what it is."""
+    if not isinstance(value, (str, os.PathLike, Mapping)):
+        raise wrong_type(name, value, "a dict, or the path of a JSON file")
+    if not value:
+        return value
+    config = load_deepspeed(value)
+    faults = [*key_faults(config), *_zero_faults(config)]
+    if value_at(config, "fp16.enabled") is True and value_at(config, "bf16.enabled") is True:
+        faults.append("deepspeed: fp16.enabled and bf16.enabled exclude each other. Keep one.")
+    if faults:
+        raise ValueError(*faults)
+    return value
 
 
 def load_deepspeed(source: Any) -> dict[str, Any]:
@@ -247,3 +263,31 @@ def key_faults(config: Mapping[str, Any]) -> list[str]:
         if value is not None and asks(value):
             said.append(f"deepspeed: {key} cannot be had here: {why}. Leave it out.")
     return said
+
+
+def _zero_faults(config: Mapping[str, Any]) -> Iterator[str]:
+    """Check the required section, the stage, and the devices of offloading."""
+    zero = config.get("zero_optimization")
+    if not isinstance(zero, dict):
+        yield "deepspeed: the configuration has no section zero_optimization. Add one, such as {'stage': 2}."
+        return
+    stage = zero.get("stage", 0)
+    if stage not in (0, 1, 2, 3):
+        yield f"deepspeed: zero_optimization.stage={stage!r} must be 0, 1, 2 or 3."
+    for part in ("offload_optimizer", "offload_param"):
+        yield from _offload_faults(part, zero.get(part), stage)
+    autotp = value_at(config, "tensor_parallel.autotp_size", 1)
+    if autotp not in (0, 1):
+        instead = "split layers with parallelism_config={'tp_size': ...} in place of deepspeed"
+        yield f"deepspeed: tensor_parallel.autotp_size={autotp!r} is not there: leave it out, or {instead}."
+
+
+def _offload_faults(part: str, section: Any, stage: Any) -> Iterator[str]:
+    device = section.get("device", "none") if isinstance(section, dict) else "none"
+    name = f"zero_optimization.{part}.device={device!r}"
+    if device not in ("none", None, "cpu", "nvme"):
+        yield f"deepspeed: {name} is not known. Choose from: none, cpu, nvme."
+    elif device in ("cpu", "nvme") and part == "offload_param" and stage != 3:
+        yield f"deepspeed: {name} needs zero_optimization.stage 3, which is {stage!r}."
+    if device == "nvme" and not section.get("nvme_path"):
+        yield f"deepspeed: {name} needs zero_optimization.{part}.nvme_path, the folder to keep it in."

@@ -4,7 +4,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from .argument import COUNTERPARTS, argument
+from .argument import Argument, argument, declared, whole_number
+from .readers import read_generation_config
 from .result_fields import (
     CheckpointUseArguments,
     EvaluationArguments,
@@ -72,18 +73,29 @@ class GenerationArguments:
     )
     predict_with_generate: bool = argument(False, "Let evaluation generate tokens.", "the model's `generate`")
     generation_max_length: int | None = argument(
-        None, "Longest generated sequence, in tokens; unset is the model's.", "`generate(max_length=)`"
+        None,
+        "Longest generated sequence, in tokens; unset is the model's.",
+        "`generate(max_length=)`",
+        read=whole_number(low=1, remedy=" Leave it out for what the model's generation config says."),
     )
     generation_num_beams: int | None = argument(
-        None, "Beams to search with; unset is the model's.", "`generate(num_beams=)`"
+        None,
+        "Beams to search with; unset is the model's.",
+        "`generate(num_beams=)`",
+        read=whole_number(low=1, remedy=" 1 means no beam search."),
     )
     generation_config: str | Path | dict[str, Any] | Any | None = argument(
-        None, "Settings of generation: JSON, its file, or the folder of one.", "`model.generation_config`"
+        None,
+        "Settings of generation: JSON, its file, or the folder of one.",
+        "`model.generation_config`",
+        read=read_generation_config,
     )
 
 
-BECOMES = {item.name: COUNTERPARTS[item] for kind in (ArgumentFields, GenerationArguments) for item in fields(kind)}
-"""Counterpart of each argument in Lightning or lightrainer."""
+ARGUMENTS: dict[str, Argument] = {
+    item.name: declared(item) for item in (*fields(ArgumentFields), *fields(GenerationArguments))
+}
+"""What each argument holds, and what becomes of it, by name."""
 
 CONCERNS: dict[str, tuple[str, tuple[type, ...]]] = {
     "run": ("Length of the training, batch size, output folder.", (RunArguments,)),

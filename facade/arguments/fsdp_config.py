@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ...lightning_modules.common.followed import followed
+from ...lightning_modules.common.json_files import read_object
 from ...lightning_modules.common.suggestions import did_you_mean
+from .argument import existing_file, read_members, wrong_type
 from .enums import FSDPOption
+
+logger = logging.getLogger(__name__)
+
+DEFAULTS: dict[str, Any] = {
+    "min_num_params": 0,
+    "xla": False,
+    "xla_fsdp_v2": False,
+    "xla_fsdp_grad_ckpt": False,
+}
+"""Keys that `fsdp_config` always has."""
 
 SHARDING = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2")
 """Sharding strategies among the words of `fsdp`; torch numbers them from 1 in this order."""
@@ -85,6 +98,42 @@ class FSDPSettings:
         return self.sharding.startswith("hybrid")
 
 
+def read_fsdp_words(name: str, value: Any) -> Any:
+    """Read the argument `fsdp`: a list of words, a text of them, True or nothing; see `argument.Reader`."""
+    # TRL's command line, which takes the type of this field apart, cannot pass a bool.
+    if value is True or (isinstance(value, str) and value.strip().lower() == "true"):
+        return True
+    if not value or (isinstance(value, str) and value.strip().lower() == "false"):
+        return []
+    words = value.split() if isinstance(value, str) else value
+    if not isinstance(words, (list, tuple)):
+        raise wrong_type(name, value, "True, or words such as 'full_shard auto_wrap'")
+    return read_members(name, words, FSDPOption)
+
+
+def read_fsdp_config(name: str, value: Any) -> dict[str, Any]:
+    """Read the argument `fsdp_config`: a dict, the path of a JSON file, or None; see `argument.Reader`.
+
+    Returns:
+        A new dict with the keys of `DEFAULTS`, without the prefix "fsdp_"; old names are replaced, with a warning.
+    """
+    config = {} if value is None else value
+    if isinstance(config, str):
+        config = read_object(existing_file(name, config), name, "settings of FSDP")
+    if not isinstance(config, Mapping):
+        raise wrong_type(name, value, "a dict, or the path of a JSON file")
+
+    settings = DEFAULTS | {key.removeprefix("fsdp_"): setting for key, setting in config.items()}
+    for old, new in OLD_NAMES.items():
+        if old in settings:
+            logger.warning(f"fsdp_config[{old!r}] is deprecated: it is called {new!r} now.")
+            settings[new] = settings.pop(old)
+    layer = settings.get("transformer_layer_cls_to_wrap")
+    if isinstance(layer, str):
+        settings["transformer_layer_cls_to_wrap"] = [layer]
+    return settings
+
+
 def fsdp_words(fsdp: Any) -> list[str]:
     """Return the words of the argument `fsdp` in any form of it: a list, text, True or nothing."""
     if fsdp is True:
@@ -108,7 +157,7 @@ def read_fsdp(fsdp: Any, fsdp_config: Mapping[str, Any] | None) -> tuple[FSDPSet
 
     Args:
         fsdp: see `fsdp_words`.
-        fsdp_config: after `coerce`, so without the prefix "fsdp_".
+        fsdp_config: see `read_fsdp_config`.
 
     Returns:
         The settings, and one sentence for each error. Wrong keys keep their default.

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping
 from typing import Any
 
 from ..distributed.process import launched_world_size
-from .coercion import FSDP_CONFIG_DEFAULTS, typed
 from .deepspeed_config import BATCHES, GATHER, load_deepspeed, value_at
 from .exports import is_ours
-from .fsdp_config import fsdp_words, read_fsdp
+from .fsdp_config import DEFAULTS, fsdp_words, read_fsdp
 from .launch_variables import VARIABLES, asked, is_on, said
 from .parallelism import ParallelismConfig, read_parallelism
+from .reading import typed
 
 logger = logging.getLogger(__name__)
 
@@ -25,11 +26,13 @@ def apply_launcher(args: Any) -> None:
     """Set arguments that the script leaves unset; its own take precedence, as in the reference.
 
     Args:
-        args: the training arguments after `coerce`, changed in place; `_from_launcher` names those that were set.
+        args: the training arguments after `read_fields`, changed in place; `_from_launcher` names those that were set.
 
     Raises:
         ValueError: a configuration file of DeepSpeed conflicts with the launcher's options, or cannot be read.
     """
+    if os.environ.keys().isdisjoint(VARIABLES):
+        return
     before = {name: getattr(args, name) for name in FIELDS}
     args._launcher_precision = (asked("ACCELERATE_MIXED_PRECISION") or "no").lower()
     _compilation(args)
@@ -49,10 +52,13 @@ FIELDS += ("fsdp", "fsdp_config")
 
 
 def _compilation(args: Any) -> None:
-    backend, mode = asked("ACCELERATE_DYNAMO_BACKEND"), asked("ACCELERATE_DYNAMO_MODE")
-    if not args.torch_compile and backend is not None and backend.lower() != "no":
-        args.torch_compile, args.torch_compile_backend = True, backend.lower()
-    if args.torch_compile and args.torch_compile_mode is None and mode not in (None, "default"):
+    backend = asked("ACCELERATE_DYNAMO_BACKEND")
+    is_compiled = args.torch_compile or args.torch_compile_backend is not None or args.torch_compile_mode is not None
+    if not is_compiled and backend is not None and backend.lower() != "no":
+        is_compiled = args.torch_compile = True
+        args.torch_compile_backend = backend.lower()
+    mode = asked("ACCELERATE_DYNAMO_MODE")
+    if is_compiled and args.torch_compile_mode is None and mode not in (None, "default"):
         args.torch_compile_mode = mode
     names = {"fullgraph": "ACCELERATE_DYNAMO_USE_FULLGRAPH", "dynamic": "ACCELERATE_DYNAMO_USE_DYNAMIC"}
     args.compile_options = {option: is_on(name) for option, name in names.items() if asked(name) is not None}
@@ -97,8 +103,6 @@ def _fsdp(args: Any) -> None:
     if launched_world_size() == 1 or (unsplit and groups.total_size > 1):
         logger.warning("ACCELERATE_USE_FSDP has no effect: there is nothing to shard the model over.")
         return
-    if not isinstance(args.fsdp_config, Mapping):
-        return  # `validation` reports it
     version = read_fsdp(args.fsdp, args.fsdp_config)[0].version if args.fsdp else int(asked("FSDP_VERSION") or 1)
     given = {key: typed(value) for key, value in said("fsdp_config", version).items()}
     named = typed(asked("FSDP_RESHARD_AFTER_FORWARD"))
@@ -109,7 +113,7 @@ def _fsdp(args: Any) -> None:
     for key, needs in (("transformer_layer_cls_to_wrap", "TRANSFORMER"), ("min_num_params", "SIZE")):
         if not policy.startswith(needs):
             given.pop(key, None)
-    own = {key: value for key, value in args.fsdp_config.items() if FSDP_CONFIG_DEFAULTS.get(key) != value}
+    own = {key: value for key, value in args.fsdp_config.items() if DEFAULTS.get(key) != value}
     if args.fsdp:
         given = {key: value for key, value in given.items() if key in _BESIDE_FSDP}
     else:
@@ -117,7 +121,8 @@ def _fsdp(args: Any) -> None:
         given.setdefault("state_dict_type", "FULL_STATE_DICT" if version == 1 else "SHARDED_STATE_DICT")
     if args.fsdp is True or "auto_wrap" in fsdp_words(args.fsdp) or own.keys() & set(_WRAPPING):
         given = {key: value for key, value in given.items() if key not in _WRAPPING}
-    args.fsdp, args.fsdp_config = args.fsdp or True, {**FSDP_CONFIG_DEFAULTS, **given, **own}
+    args.fsdp = args.fsdp or True
+    args.fsdp_config = {**DEFAULTS, **given, **own}
 
 
 def _nested(given: Mapping[str, Any]) -> dict[str, Any]:

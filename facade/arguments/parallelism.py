@@ -9,7 +9,8 @@ from types import NoneType
 from typing import Any
 
 from ...lightning_modules.common.suggestions import did_you_mean
-from .rules import with_article
+from ..distributed.process import launched_world_size
+from .argument import with_article
 
 BACKENDS = {"cp_backend": ("torch",), "sp_backend": ("deepspeed",)}
 """Supported backends of context and sequence parallelism."""
@@ -141,6 +142,20 @@ def _read_handler(value: Any, cls: Any) -> Any:
     if not isinstance(value, type) and all(hasattr(value, name) for name in names):
         return cls(**{name: getattr(value, name) for name in names})
     return value
+
+
+def read_parallelism_config(name: str, value: Any) -> ParallelismConfig:
+    """Read the argument `parallelism_config`, see `argument.Reader`."""
+    config = read_parallelism(value)
+    faults = parallelism_faults(config, launched_world_size())
+    if faults:
+        raise ValueError(*faults)
+    if config.tp_enabled and config.dp_replicate_enabled:
+        raise NotImplementedError(
+            f"{name}: dp_replicate_size={config.dp_replicate_size} with tp_size={config.tp_size}: "
+            "Lightning's mesh has two dimensions; raise dp_shard_size instead"
+        )
+    return config
 
 
 def parallelism_faults(config: Any, processes: int) -> list[str]:

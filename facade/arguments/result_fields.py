@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from .argument import argument
+from .argument import anything, argument, whole_number
 from .enums import HubStrategy, IntervalStrategy, SaveStrategy
+from .readers import read_metric_inputs, read_static_space, read_token_counting, read_trackers
 
 LOG_LEVELS = {"detail": 10, "debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50, "passive": -1}
 """Log levels by name, as numbers of the standard library; "passive" leaves the level as the program has it."""
@@ -19,7 +20,9 @@ class ReportingArguments:
     logging_strategy: IntervalStrategy | str = argument(
         "steps", "When to log: 'no', 'steps' (see logging_steps) or 'epoch'.", "`control.should_log`"
     )
-    logging_steps: float = argument(500, "Steps between logs; below 1, a share of all.", "`state.logging_steps`")
+    logging_steps: float = argument(
+        500, "Steps between logs; below 1, a share of all.", "`state.logging_steps`", optional=True
+    )
     logging_first_step: bool = argument(False, "Log after the very first step, too.", "`control.should_log` at step 1")
     log_on_each_node: bool = argument(True, "Log on the first process of every machine.", "`args.should_log`")
     logging_nan_inf_filter: bool = argument(
@@ -30,6 +33,8 @@ class ReportingArguments:
         "Count input tokens: 'all', 'non_padding' (by attention mask) or 'no'; True means 'all'.",
         "`state.num_input_tokens_seen`",
         metavar="WHICH",
+        read=read_token_counting,
+        optional=False,
     )
     log_level: str = argument(
         "passive",
@@ -47,9 +52,14 @@ class ReportingArguments:
     report_to: None | str | list[str] = argument(  # noqa: RUF036 - TRL takes the last but one
         "none",
         "Trackers that receive the logs, such as 'tensorboard'; 'all' installed ones, or 'none'.",
-        "one callback each, such as `WandbCallback`; see [its page](../user/experiment-tracking.md)",
+        "one callback each, such as `WandbCallback`; see [its page](../user/experiment-tracking.md). "
+        "Not there: 'neptune'",
+        read=read_trackers,
+        optional=False,
     )
-    run_name: str | None = argument(None, "Name of this run in trackers.", "wandb, MLflow, Comet, SwanLab and Trackio")
+    run_name: str | None = argument(
+        None, "Name of this run in trackers.", "wandb, MLflow, Comet, SwanLab and Trackio", read=anything
+    )
     project: str = argument("huggingface", "Project name, read by Trackio only.", "`project` of `trackio.init`")
     trackio_space_id: str | None = argument(
         None, "Hub Space that Trackio writes to; unset keeps its data here.", "`space_id` of `trackio.init`"
@@ -64,7 +74,10 @@ class LaterReportingArguments:
         None, "Hub Bucket that Trackio keeps its data in; unset lets Trackio choose.", "`bucket_id` of `trackio.init`"
     )
     trackio_static_space_id: str | None | Literal[False] = argument(  # noqa: RUF036 - a command line reads the first
-        None, "Hub Space for the pages of Trackio; False makes none.", "`new_space_id` of `trackio.freeze`"
+        None,
+        "Hub Space for the pages of Trackio; False makes none.",
+        "`new_space_id` of `trackio.freeze`",
+        read=read_static_space,
     )
 
 
@@ -93,7 +106,10 @@ class EvaluationArguments:
     eval_steps: float | None = argument(None, "Steps between evaluations; unset: logging_steps.", "`state.eval_steps`")
     eval_delay: float = argument(0, "Steps or epochs before which nothing is evaluated.", "`control.should_evaluate`")
     per_device_eval_batch_size: int = argument(
-        8, "Samples in one evaluation batch of one process.", "`build_loader(batch_size=)` of evaluation and prediction"
+        8,
+        "Samples in one evaluation batch of one process.",
+        "`build_loader(batch_size=)` of evaluation and prediction",
+        read=whole_number(low=1),
     )
     prediction_loss_only: bool = argument(
         False, "Keep nothing but the loss.", "`prediction_step(prediction_loss_only=)`"
@@ -108,10 +124,17 @@ class EvaluationArguments:
         False, "Collect predictions that are not tensors by pickling.", "`all_gather_object` in place of a gather"
     )
     eval_accumulation_steps: int | None = argument(
-        None, "Batches after which predictions go to main memory; unset is at the end.", "`evaluation_loop`"
+        None,
+        "Batches after which predictions go to main memory; unset is at the end.",
+        "`evaluation_loop`",
+        read=whole_number(low=1, remedy=" Leave it out to move predictions once, at the end."),
     )
     include_for_metrics: list[str] = argument(
-        list, "What metrics get beside predictions: 'inputs', 'loss'.", "`EvalPrediction.inputs` and `.losses`"
+        list,
+        "What metrics get beside predictions: 'inputs', 'loss'.",
+        "`EvalPrediction.inputs` and `.losses`",
+        read=read_metric_inputs,
+        optional=True,
     )
     batch_eval_metrics: bool = argument(
         False, "Call compute_metrics on each batch, keeping no predictions.", "`compute_metrics(..., compute_result=)`"
@@ -128,7 +151,9 @@ class SavingArguments:
     save_strategy: SaveStrategy | str = argument(
         "steps", "When to write a checkpoint: 'no', 'steps', 'epoch' or 'best'.", "`control.should_save`"
     )
-    save_steps: float = argument(500, "Steps between checkpoints; below 1, a share of all.", "`state.save_steps`")
+    save_steps: float = argument(
+        500, "Steps between checkpoints; below 1, a share of all.", "`state.save_steps`", optional=True
+    )
     save_on_each_node: bool = argument(False, "Write on every machine, not to a shared disk.", "`args.should_save`")
     save_total_limit: int | None = argument(
         None, "Checkpoints to keep, newest and best first; 0 keeps all.", "`rotate_checkpoints(save_total_limit=)`"

@@ -4,11 +4,10 @@ import copy
 from typing import Any, TypeVar
 
 from ...lightning_modules.common.redaction import secret
-from .coercion import report_to_list
 from .enums import HubStrategy, IntervalStrategy, OptimizerNames, SaveStrategy, SchedulerType
 from .fields import ArgumentFields
-from .support import raise_for_unsupported
-from .validation import raise_for_problems
+from .readers import read_trackers
+from .rules import raise_for_problems
 
 Self = TypeVar("Self", bound="Setters")
 
@@ -87,7 +86,7 @@ class Setters(ArgumentFields):
         replica_level: str = "passive",
     ) -> Self:
         """As the method of that name in the reference, but `report_to` becomes a list as in the constructor."""
-        strategy, report_to = IntervalStrategy(strategy), report_to_list(report_to)
+        strategy, report_to = IntervalStrategy(strategy), read_trackers("report_to", report_to)
         renamed = {"level": "log_level", "on_each_node": "log_on_each_node", "replica_level": "log_level_replica"}
         return _assign(self, locals(), "logging_", **renamed)
 
@@ -171,5 +170,4 @@ def _assign(args: Self, given: dict[str, Any], prefix: str = "", /, **renamed: s
             setattr(target, name, value)
         if check:
             raise_for_problems(trial, values)
-            raise_for_unsupported(trial, values)
     return args

@@ -3,8 +3,13 @@
 from dataclasses import dataclass
 from typing import Any
 
-from .argument import argument
+from .accelerator import read_accelerator_config
+from .argument import anything, argument, number, whole_number
+from .deepspeed_config import read_deepspeed
 from .enums import DebugOption, FSDPOption
+from .fsdp_config import read_fsdp_config, read_fsdp_words
+from .parallelism import read_parallelism_config
+from .readers import read_debug, read_label_names
 
 
 @dataclass(init=False, repr=False, eq=False)
@@ -12,17 +17,27 @@ class PlatformArguments:
     """The fields of `transformers.TrainingArguments` about seeds, devices, and how processes share data."""
 
     full_determinism: bool = argument(False, "Use deterministic operations only.", "`enable_full_determinism(seed)`")
-    seed: int = argument(42, "Seed of all random numbers, set when training starts.", "`set_seed(seed)`")
+    seed: int = argument(
+        42,
+        "Seed of all random numbers, set when training starts.",
+        "`set_seed(seed)`",
+        read=whole_number(low=0, high=2**32 - 1, remedy=" NumPy takes no other seed."),
+    )
     data_seed: int | None = argument(None, "Seed of the order of the data; unset is seed.", "`build_loader(seed=)`")
     use_cpu: bool = argument(False, "Compute on the CPU even beside an accelerator.", "`Trainer(accelerator='cpu')`")
     accelerator_config: dict | str | None = argument(
         None,
         "How batches are distributed over processes: a dict, or the path of a JSON file.",
-        "how samplers and loaders distribute batches",
+        "how samplers and loaders distribute batches. Not possible: a class in place of an object",
         metavar="JSON|FILE",
+        read=read_accelerator_config,
+        optional=False,
     )
     parallelism_config: Any | None = argument(
-        None, "Sizes of the tensor, context and data parallel groups.", "`Trainer(strategy=)`: `ModelParallelStrategy`"
+        None,
+        "Sizes of the tensor, context and data parallel groups.",
+        "`Trainer(strategy=)`: `ModelParallelStrategy`. Not there: tp_size together with dp_replicate_size",
+        read=read_parallelism_config,
     )
 
 
@@ -41,18 +56,27 @@ class DataArguments:
         False, "Leave out the last batch of a pass where it would be a smaller one.", "`build_loader(drop_last=)`"
     )
     dataloader_num_workers: int = argument(
-        0, "Processes that read data ahead; with 0 the training process reads it itself.", "`DataLoader(num_workers=)`"
+        0,
+        "Processes that read data ahead; with 0 the training process reads it itself.",
+        "`DataLoader(num_workers=)`",
+        read=whole_number(low=0, remedy=" 0 loads data in the training process."),
     )
     dataloader_pin_memory: bool = argument(True, "Put batches into page-locked memory.", "`DataLoader(pin_memory=)`")
     dataloader_persistent_workers: bool = argument(
         False, "Keep the reading processes alive from one pass to the next.", "`DataLoader(persistent_workers=)`"
     )
     dataloader_prefetch_factor: int | None = argument(
-        None, "Batches that each reading process holds ready; unset is torch's.", "`DataLoader(prefetch_factor=)`"
+        None,
+        "Batches that each reading process holds ready; unset is torch's.",
+        "`DataLoader(prefetch_factor=)`",
+        read=whole_number(low=1),
     )
     remove_unused_columns: bool = argument(True, "Drop columns that forward does not take.", "`RemoveColumnsCollator`")
     label_names: list[str] | None = argument(
-        None, "Keys of a batch that hold labels; unset is found out from the model.", "labels in `prediction_step`"
+        None,
+        "Keys of a batch that hold labels; unset is found out from the model.",
+        "labels in `prediction_step`",
+        read=read_label_names,
     )
     train_sampling_strategy: str = argument(
         "random",
@@ -89,6 +113,7 @@ class OwnDataArguments:
         "Most tokens of a training batch of one process, padding counted, with train_sampling_strategy="
         "'token_budget'. per_device_train_batch_size, unless it is the default, is then its most samples.",
         "`TokenBudgetSampler(max_tokens=)`",
+        read=whole_number(low=1),
     )
 
 
@@ -104,7 +129,10 @@ class DistributedArguments:
         None, "Let DDP look for parameters without a gradient.", "`DDPStrategy(find_unused_parameters=)`"
     )
     ddp_bucket_cap_mb: int | None = argument(
-        None, "Size of DDP's buckets of gradients in MiB; unset is torch's default.", "`DDPStrategy(bucket_cap_mb=)`"
+        None,
+        "Size of DDP's buckets of gradients in MiB; unset is torch's default.",
+        "`DDPStrategy(bucket_cap_mb=)`",
+        read=whole_number(low=1),
     )
     ddp_broadcast_buffers: bool | None = argument(
         None, "Copy buffers from the first process before each forward pass.", "`DDPStrategy(broadcast_buffers=)`"
@@ -116,7 +144,10 @@ class DistributedArguments:
         choices=DDP_BACKENDS,
     )
     ddp_timeout: int = argument(
-        1800, "Seconds after which processes stop waiting for one that does not answer.", "`DDPStrategy(timeout=)`"
+        1800,
+        "Seconds after which processes stop waiting for one that does not answer.",
+        "`DDPStrategy(timeout=)`",
+        read=whole_number(low=1, remedy=" It is a number of seconds."),
     )
     fsdp: list[FSDPOption] | str | None = argument(
         None,
@@ -124,15 +155,23 @@ class DistributedArguments:
         "`Trainer(strategy=)`: `ModelParallelStrategy`, or `FSDPStrategy` with version 1",
         nargs="?",
         const=True,
+        read=read_fsdp_words,
+        optional=False,
     )
     fsdp_config: dict[str, Any] | str | None = argument(
-        None, "Settings of FSDP: a dict, or the path of a JSON file.", "options of that strategy", metavar="JSON|FILE"
+        None,
+        "Settings of FSDP: a dict, or the path of a JSON file.",
+        "options of that strategy",
+        metavar="JSON|FILE",
+        read=read_fsdp_config,
+        optional=False,
     )
     deepspeed: dict | str | None = argument(
         None,
         "Settings of DeepSpeed: a dict, or the path of a JSON file.",
         "`Trainer(strategy=)`: `DeepSpeedStrategy`",
         metavar="JSON|FILE",
+        read=read_deepspeed,
     )
 
 
@@ -150,7 +189,10 @@ class ScriptArguments:
     """The fields of `transformers.TrainingArguments` for diagnostics, for scripts to read, and for older scripts."""
 
     debug: str | list[DebugOption] = argument(
-        "", "Watch for faults: 'underflow_overflow', 'tpu_metrics_debug', or both.", "a watch over all layers"
+        "",
+        "Watch for faults: 'underflow_overflow', 'tpu_metrics_debug', or both.",
+        "a watch over all layers. Not there: 'tpu_metrics_debug' without torch_xla",
+        read=read_debug,
     )
     skip_memory_metrics: bool = argument(True, "Do not measure memory for the metrics.", "`MemoryTracker`")
     do_train: bool = argument(False, "For the script: whether to train.", "nothing: scripts read it")
@@ -159,8 +201,16 @@ class ScriptArguments:
     )
     do_predict: bool = argument(False, "For the script: whether to predict on test data.", "nothing: scripts read it")
     resume_from_checkpoint: str | None = argument(
-        None, "For the script: the checkpoint for Trainer.train().", "nothing: scripts hand it to `train`"
+        None,
+        "For the script: the checkpoint for Trainer.train().",
+        "nothing: scripts hand it to `train`",
+        read=anything,
     )
-    warmup_ratio: float | None = argument(None, "Deprecated: use warmup_steps, below 1 a share.", "`warmup_steps`")
+    warmup_ratio: float | None = argument(
+        None,
+        "Deprecated: use warmup_steps, below 1 a share.",
+        "`warmup_steps`",
+        read=number(low=0, remedy=" Pass a number of steps, or a share of all steps below 1."),
+    )
     logging_dir: str | None = argument(None, "Deprecated: set TENSORBOARD_LOGGING_DIR.", "`SummaryWriter(log_dir=)`")
     local_rank: int = argument(-1, "Deprecated and not read: older launchers pass it.", "nothing")

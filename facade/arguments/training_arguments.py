@@ -1,28 +1,32 @@
 """`TrainingArguments` and `Seq2SeqTrainingArguments`: fields, validation and export joined in one class."""
 
 import json
+import logging
 import math
 import os
 import sys
+from collections.abc import Collection
 from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any
 
 from ...lightning_modules.common.local_paths import address_of
 from ..distributed.process import join_others, launched_world_size
-from .coercion import coerce
+from .derived import derive
 from .exports import export_loaders, export_process
 from .fields import ArgumentFields, GenerationArguments
+from .fsdp_config import settings_of
 from .hardware import chosen_tf32, set_tf32, supports_tf32
 from .launched import apply_launcher
 from .packages import require_packages
 from .process_view import ProcessView
+from .reading import read_fields
+from .rules import report
 from .setters import Setters
-from .sharding_rules import loads_weights_once, warn_of_sharding
-from .support import raise_for_unsupported
 from .sweep_trial import apply_trial, note_applied
 from .unknown import NamesItsArguments, understand_old_names
-from .validation import raise_for_problems, warn_of_data_settings
+
+logger = logging.getLogger(__name__)
 
 
 class Serialization(ArgumentFields):
@@ -92,7 +96,7 @@ class TrainingArguments(Setters, Serialization, ProcessView, NamesItsArguments):
 
     Each field is described beside itself, in the modules of this folder and in `dataclasses.fields(...)[i].metadata`.
     Arguments are converted and checked, all at once, before anything is written. Fields may be changed later; their
-    readers then check again (`validation.problems`, `support.unsupported`). A subclass that is a dataclass may add
+    readers then check again (`rules.raise_for_problems`). A subclass that is a dataclass may add
     fields and change defaults; one with a `__post_init__` of its own must call this one.
 
     If a launcher such as torchrun started several processes, this one joins their process group here, so that scripts
@@ -110,7 +114,7 @@ class TrainingArguments(Setters, Serialization, ProcessView, NamesItsArguments):
         *("accelerator_config", "fsdp_config", "deepspeed"),
         *("gradient_checkpointing_kwargs", "activation_checkpointing_kwargs", "lr_scheduler_kwargs", "parameter_rules"),
     ]
-    # The result of `checkpointing.agree`.
+    # Set by `derive`.
     _checkpointing = None
     # Read by scripts of the reference. There is no such plugin here.
     deepspeed_plugin = None
@@ -118,23 +122,35 @@ class TrainingArguments(Setters, Serialization, ProcessView, NamesItsArguments):
     fsdp_plugin_args = None
 
     def __post_init__(self) -> None:
+        # Values: those of a trial, then those of the script, and those of the launcher where the script has none.
         apply_trial(self)
-        coerce(self, self._VALID_DICT_FIELDS)
+        errors = self._read()
         apply_launcher(self)
-        raise_for_problems(self)
-        raise_for_unsupported(self)
-        warn_of_sharding(self)
-        warn_of_data_settings(self)
+        if self._from_launcher:
+            errors |= self._read(self._from_launcher)
+        derive(self)
+        for warning in report(self, {item.name: getattr(self, item.name) for item in fields(self)}, errors):
+            logger.warning(warning)
+
+        # Effects on the process.
         if launched_world_size() > 1:
             require_packages(self)
         join_others(*self._asked_of_process)
         export_process(self)
-        export_loaders(loads_weights_once(self))
+        settings = settings_of(self)
+        export_loaders(None if settings is None else settings.cpu_ram_efficient_loading)
         self._export_deepspeed()
         tf32 = chosen_tf32(self)
         if tf32 is not None and supports_tf32():
             set_tf32(tf32)
         note_applied(self)
+
+    def _read(self, names: Collection[str] | None = None) -> dict[str, Exception]:
+        """Convert the values of fields, see `read_fields`; return the errors by name."""
+        values, errors = read_fields(self, names)
+        for name, value in values.items():
+            setattr(self, name, value)
+        return errors
 
     def _export_deepspeed(self) -> None:
         """Activate the DeepSpeed configuration for models of `transformers` loaded from now on."""
@@ -183,12 +199,6 @@ class Seq2SeqTrainingArguments(GenerationArguments, TrainingArguments):
     """
 
     _VALID_DICT_FIELDS = [*TrainingArguments._VALID_DICT_FIELDS, "generation_config"]
-
-    def __post_init__(self) -> None:
-        # A command line makes a Path of all text, and so of JSON too.
-        if isinstance(self.generation_config, os.PathLike) and os.fspath(self.generation_config).startswith("{"):
-            self.generation_config = os.fspath(self.generation_config)
-        super().__post_init__()
 
     def to_dict(self) -> dict[str, Any]:
         """As `transformers.Seq2SeqTrainingArguments.to_dict`, but a path is text, and so always fit for JSON.

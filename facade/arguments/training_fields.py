@@ -1,10 +1,18 @@
 """Fields of the training arguments about steps, optimizer, precision and execution."""
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from .argument import argument
+from .argument import anything, argument, number, whole_number
 from .enums import OptimizerNames, SchedulerType
+from .readers import (
+    read_cache_steps,
+    read_layer_settings,
+    read_optimizer,
+    read_parameter_rules,
+    read_schedule_settings,
+)
 
 
 @dataclass(init=False, repr=False, eq=False)
@@ -13,7 +21,10 @@ class RunArguments:
 
     output_dir: str | None = argument(None, "Folder or address; unset is 'trainer_output'.", "`default_root_dir`")
     per_device_train_batch_size: int = argument(
-        8, "Samples in a training batch of one process, before accumulation.", "`build_loader(batch_size=)`"
+        8,
+        "Samples in a training batch of one process, before accumulation.",
+        "`build_loader(batch_size=)`",
+        read=whole_number(low=1),
     )
     num_train_epochs: float = argument(3.0, "Passes over the training data, or a fraction.", "`Trainer(max_epochs=)`")
     max_steps: int = argument(-1, "Optimizer steps; above 0, num_train_epochs is not read.", "`Trainer.should_stop`")
@@ -23,7 +34,12 @@ class RunArguments:
 class OptimizationArguments:
     """The fields of `transformers.TrainingArguments` that say how weights are updated."""
 
-    learning_rate: float = argument(5e-5, "Highest learning rate, after warm-up.", "`configure_optimizers()`: `lr`")
+    learning_rate: float = argument(
+        5e-5,
+        "Highest learning rate, after warm-up.",
+        "`configure_optimizers()`: `lr`",
+        read=number(low=0, below=math.inf),
+    )
     lr_scheduler_type: SchedulerType | str = argument(
         "linear", "Shape of the learning rate over time, a value of SchedulerType.", "`get_scheduler(name)`"
     )
@@ -32,33 +48,57 @@ class OptimizationArguments:
         "Further settings of the schedule, such as {'num_cycles': 2}; as a dict or as JSON.",
         "`get_scheduler(scheduler_specific_kwargs=)`",
         metavar="JSON",
+        read=read_schedule_settings,
     )
-    warmup_steps: float = argument(0, "Steps of warm-up; below 1, a share.", "`get_scheduler(num_warmup_steps=)`")
+    warmup_steps: float = argument(
+        0,
+        "Steps of warm-up; below 1, a share.",
+        "`get_scheduler(num_warmup_steps=)`",
+        read=number(low=0, remedy=" Pass a number of steps, or a share of all steps below 1."),
+    )
     default_optim: ClassVar[str] = "adamw_torch_fused"
     optim: OptimizerNames | str = argument(
         default_optim,
         "The optimizer: of OptimizerNames, or the path of a class.",
         "`configure_optimizers()`: its class",
+        read=read_optimizer,
     )
     optim_args: str | None = argument(
         None, "Further settings of the optimizer: 'key=value,key=value'.", "`configure_optimizers()`: further arguments"
     )
-    weight_decay: float = argument(0.0, "Weight decay, except of biases and norms.", "the first parameter group")
-    adam_beta1: float = argument(0.9, "Share of Adam's mean gradient that a step keeps.", "first of Adam's `betas`")
-    adam_beta2: float = argument(0.999, "Share of Adam's mean square that a step keeps.", "second of Adam's `betas`")
-    adam_epsilon: float = argument(1e-8, "Added to Adam's denominator against division by zero.", "`eps` of Adam")
+    weight_decay: float = argument(
+        0.0,
+        "Weight decay, except of biases and norms.",
+        "the first parameter group",
+        read=number(low=0, below=math.inf),
+    )
+    adam_beta1: float = argument(
+        0.9, "Share of Adam's mean gradient that a step keeps.", "first of Adam's `betas`", read=number(low=0, below=1)
+    )
+    adam_beta2: float = argument(
+        0.999, "Share of Adam's mean square that a step keeps.", "second of Adam's `betas`", read=number(low=0, below=1)
+    )
+    adam_epsilon: float = argument(
+        1e-8, "Added to Adam's denominator against division by zero.", "`eps` of Adam", read=number(low=0)
+    )
     optim_target_modules: None | str | list[str] = argument(  # noqa: RUF036 - TRL takes the last but one
-        None, "Modules that optimizers such as GaLore and APOLLO work on.", "their parameter groups"
+        None, "Modules that optimizers such as GaLore and APOLLO work on.", "their parameter groups", read=anything
     )
     gradient_accumulation_steps: int = argument(
-        1, "Batches whose gradients are summed into one optimizer step.", "micro-batches in a Lightning batch"
+        1,
+        "Batches whose gradients are summed into one optimizer step.",
+        "micro-batches in a Lightning batch",
+        read=whole_number(low=1, remedy=" 1 means no accumulation."),
     )
     average_tokens_across_devices: bool = argument(
         True, "Divide the loss by the labels in all processes, not in this one.", "`num_items_in_batch`, summed"
     )
     max_grad_norm: float = argument(1.0, "Largest norm of gradients; 0 turns it off.", "clipping in `training_step`")
     label_smoothing_factor: float = argument(
-        0.0, "Share of each target spread evenly over all classes, from 0 (none) to 1.", "`LabelSmoother(epsilon=)`"
+        0.0,
+        "Share of each target spread evenly over all classes, from 0 (none) to 1.",
+        "`LabelSmoother(epsilon=)`",
+        read=number(low=0, high=1),
     )
 
 
@@ -100,6 +140,7 @@ class ExecutionArguments:
         "Settings of torch.utils.checkpoint, handed to the model's gradient_checkpointing_enable() if any.",
         "`enable_activation_checkpointing(model, ...)`",
         metavar="JSON",
+        read=read_layer_settings,
     )
     torch_compile: bool = argument(False, "Compile the model with torch.compile.", "`model.compile()`")
     torch_compile_backend: str | None = argument(
@@ -117,7 +158,10 @@ class ExecutionArguments:
         None, "Strength of NEFTune noise on embeddings, often 5 to 15.", "`neftune_hook(noise_alpha=)`"
     )
     torch_empty_cache_steps: int | None = argument(
-        None, "Empty the accelerator's cache every so many steps; unset never.", "`torch.cuda.empty_cache()`"
+        None,
+        "Empty the accelerator's cache every so many steps; unset never.",
+        "`torch.cuda.empty_cache()`",
+        read=read_cache_steps,
     )
     auto_find_batch_size: bool = argument(
         False,
@@ -144,6 +188,7 @@ class LaterExecutionArguments:
         "'offload' keeps in main memory what the others still have to keep.",
         "`enable_activation_checkpointing(model, every_n_layers=, offload=, ...)`",
         metavar="JSON",
+        read=read_layer_settings,
     )
 
 
@@ -152,5 +197,9 @@ class RuleArguments:
     """The fields about the optimizer that the reference does not have."""
 
     parameter_rules: dict[str, Any] | str | None = argument(
-        None, "Learning rate, decay, frozen by patterns of names, as JSON.", "parameter groups", metavar="JSON"
+        None,
+        "Learning rate, decay, frozen by patterns of names, as JSON.",
+        "parameter groups",
+        metavar="JSON",
+        read=read_parameter_rules,
     )

@@ -11,11 +11,20 @@ from enum import Enum
 from typing import Any, get_args
 
 from ...lightning_modules.common.suggestions import did_you_mean
-from .coercion import ENUM_FIELDS, coerce
+from .enums import HubStrategy, IntervalStrategy, OptimizerNames, SaveStrategy, SchedulerType
 from .fields import ArgumentFields
+from .reading import read_fields
 
 logger = logging.getLogger(__name__)
 
+ENUM_FIELDS: dict[str, type[Enum]] = {
+    "eval_strategy": IntervalStrategy,
+    "logging_strategy": IntervalStrategy,
+    "save_strategy": SaveStrategy,
+    "hub_strategy": HubStrategy,
+    "lr_scheduler_type": SchedulerType,
+    "optim": OptimizerNames,
+}
 _IN_OTHER_FORMS = {"debug", "fsdp", "fsdp_config", "accelerator_config", "parallelism_config", "report_to"}
 """Arguments that may be written in ways that only their construction understands."""
 _TRUE, _FALSE = {"true", "yes", "on", "1"}, {"false", "no", "off", "0"}
@@ -46,7 +55,9 @@ def apply(args: Any, values: Any) -> list[str]:
     for name, value in cast_values.items():
         setattr(args, name, value)
     if _IN_OTHER_FORMS & set(cast_values) and isinstance(args, ArgumentFields):
-        coerce(args, getattr(args, "_VALID_DICT_FIELDS", []))
+        read, errors = read_fields(args, cast_values)
+        for name in read.keys() - errors.keys():  # errors are reported when the training begins
+            setattr(args, name, read[name])
     return list(cast_values)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from ...lightning_modules.common.suggestions import did_you_mean
 from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ...lightning_modules.models.inspection import base_of_adapter
-from ..arguments.coercion import watched_metric
+from ..arguments.derived import watched_metric
 
 if TYPE_CHECKING:
     from .. import Trainer

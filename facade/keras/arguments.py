@@ -11,7 +11,7 @@ from typing import Any
 from ...lightning_modules.common.libraries import loaded
 from ...lightning_modules.common.suggestions import SchedulerType
 from ..arguments import TrainingArguments
-from ..arguments.support import raise_together
+from ..arguments.rules import raise_unsupported
 from ..arguments.unknown import understand_old_names
 
 _POLICIES = {"fp16": "mixed_float16", "bf16": "mixed_bfloat16"}
@@ -120,7 +120,7 @@ class TFTrainingArguments(TrainingArguments):
             ValueError: `poly_power` is no power, or has no schedule.
         """
         defaults = {name: kind.default for name, kind in self.__dataclass_fields__.items()}
-        raise_together(
+        raise_unsupported(
             [
                 f"{name}={getattr(self, name)!r}: {instead}"
                 for name, instead in UNSUPPORTED.items()

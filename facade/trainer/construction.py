@@ -30,10 +30,9 @@ from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ...lightning_modules.models import inspection
 from ...lightning_modules.training.label_smoothing import LabelSmoother
 from ..arguments import TrainingArguments
-from ..arguments.checkpointing import checkpointing
+from ..arguments.derived import checkpointing
 from ..arguments.parallelism import parts_of_sequences, set_groups_of_model, spreads_model
-from ..arguments.support import raise_for_unsupported
-from ..arguments.validation import raise_for_problems
+from ..arguments.rules import raise_for_problems
 from ..strategies.model_parallel import groups_of_spread
 from ..strategies.plan import RunPlan, stop_if_asked_to, translate
 from .lightning_callbacks import is_lightning_callback
@@ -78,7 +77,6 @@ class AppliedArguments:
         trainer, args = self.trainer, self.trainer.args
         if isinstance(args, TrainingArguments):
             raise_for_problems(args)
-            raise_for_unsupported(args)
             trainer.plan.strategy.check(args, trainer.model)
         trainer._last_strategy = None
         changed = {name for name, value in self._seen.items() if getattr(args, name) != value}

@@ -24,7 +24,7 @@ from ...lightning_modules.models.liger import apply_liger_kernels
 from ...lightning_modules.models.neftune import neftune_hook
 from ...lightning_modules.models.special_tokens import align_special_tokens
 from ...lightning_modules.models.underflow_overflow import DebugUnderflowOverflow
-from ..arguments.checkpointing import checkpointing
+from ..arguments.derived import checkpointing
 from ..arguments.enums import DebugOption
 from ..arguments.parallelism import samples_of_rank
 from ..distributed.consistency import require_same_training

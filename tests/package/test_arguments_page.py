@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import lightrainer
-from lightrainer.facade.arguments.fields import BECOMES
+from lightrainer.facade.arguments.fields import ARGUMENTS
 
 ROOT = Path(__file__).resolve().parents[2]
 FIELDS = {item.name: item for item in dataclasses.fields(lightrainer.Seq2SeqTrainingArguments)}
@@ -27,4 +27,4 @@ def test_the_page_is_up_to_date(tool):
 
 
 def test_every_argument_says_what_it_becomes():
-    assert [name for name in FIELDS if len(BECOMES[name]) < 6 or BECOMES[name].endswith(".")] == []
+    assert [name for name in FIELDS if len(ARGUMENTS[name].becomes) < 6 or ARGUMENTS[name].becomes.endswith(".")] == []

@@ -6,7 +6,7 @@ import pickle
 import pytest
 
 from lightrainer.facade.arguments import TrainingArguments
-from lightrainer.facade.arguments.checkpointing import checkpointing
+from lightrainer.facade.arguments.derived import checkpointing
 
 
 def make(**kwargs):
@@ -48,9 +48,9 @@ def test_a_later_change_under_either_name_counts(name, before):
 
 
 def test_workers_on_an_apple_gpu_are_forked(monkeypatch):
-    from lightrainer.facade.arguments import coercion
+    from lightrainer.facade.arguments import derived
 
-    monkeypatch.setattr(coercion, "has_mps", lambda: True)
+    monkeypatch.setattr(derived, "has_mps", lambda: True)
     assert make(dataloader_num_workers=2).dataloader_multiprocessing_context == "fork"
     assert make(dataloader_num_workers=1).dataloader_multiprocessing_context is None
     chosen = make(dataloader_num_workers=2, dataloader_multiprocessing_context="spawn")

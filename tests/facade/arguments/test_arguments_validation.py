@@ -5,7 +5,7 @@ import torch
 
 import lightrainer
 from lightrainer.callbacks.loggers.availability import TRACKERS
-from lightrainer.facade.arguments import TrainingArguments, hardware, training_arguments, validation
+from lightrainer.facade.arguments import TrainingArguments, hardware, training_arguments
 from lightrainer.facade.arguments.enums import OptimizerNames, SchedulerType
 
 
@@ -36,7 +36,7 @@ def test_compiled_models_use_tf32_unless_told_otherwise(tmp_path, monkeypatch, g
     """In both libraries, on a machine whose GPU has it."""
     transformers = pytest.importorskip("transformers")
     found = []
-    for module in (validation, training_arguments):
+    for module in (hardware, training_arguments):
         monkeypatch.setattr(module, "supports_tf32", lambda: True)
     monkeypatch.setattr(training_arguments, "set_tf32", found.append)
     monkeypatch.setattr(transformers.training_args, "is_torch_tf32_available", lambda: True)

@@ -12,7 +12,7 @@ from tiny import Tiny, points, tiny
 from torch.nn import functional
 
 from lightrainer import Trainer, TrainingArguments
-from lightrainer.facade.arguments import training_arguments, validation
+from lightrainer.facade.arguments import hardware, training_arguments
 
 rates = trained(logged("learning_rate"))
 
@@ -99,7 +99,7 @@ def computed_in(trainer: Any) -> list[torch.dtype]:
 
 def _tf32(given: dict[str, Any], place: Place) -> tuple[bool, str]:
     """As on a machine whose GPU has TF32."""
-    for module in (training_arguments, validation):
+    for module in (training_arguments, hardware):
         place.patch.setattr(module, "supports_tf32", lambda: True)
     place.patch.setattr(torch.backends.cudnn, "allow_tf32", torch.backends.cudnn.allow_tf32)
     torch.set_float32_matmul_precision("highest")

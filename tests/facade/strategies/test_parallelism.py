@@ -8,7 +8,7 @@ import types
 import pytest
 from tiny import arguments
 
-from lightrainer.facade.arguments import sharding_rules
+from lightrainer.facade.arguments import parallelism
 from lightrainer.facade.arguments.parallelism import ParallelismConfig
 
 SIZES = {"dp_replicate_size": 1, "dp_shard_size": 2, "tp_size": 2}
@@ -53,7 +53,7 @@ def test_what_cannot_be_is_refused_with_what_to_do(tmp_path, config, message):
 def test_sizes_are_compared_with_what_the_launcher_started(tmp_path, monkeypatch, processes, fits):
     """One process alone says nothing: the plan of a training of four can be looked at in one."""
     args = arguments(tmp_path)
-    monkeypatch.setattr(sharding_rules, "launched_world_size", lambda: processes)
+    monkeypatch.setattr(parallelism, "launched_world_size", lambda: processes)
     args.parallelism_config = SIZES
     from lightrainer.facade.arguments import problems
 
