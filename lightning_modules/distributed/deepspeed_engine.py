@@ -23,7 +23,8 @@ from ..common.dtensor import without_values
 from ..common.local_paths import StrPath
 from ..optim.optimizer_fit import require_fitting_present_state
 from .zero_files import require_plain_states, saved_states, tag_of
-from .zero_states import Piece, ZeroPart, ZeroStates
+from .zero_part import ZeroPart
+from .zero_states import ZeroStates
 
 
 def is_engine(model: Any) -> bool:
@@ -165,7 +166,7 @@ def load_states(engine: Any, folder: StrPath, *, strict: bool = True) -> None:
 
 
 def load_whole_states(engine: Any, states: ZeroStates, *, strict: bool = True) -> None:
-    """Load this process's shard of states that any number of processes wrote in any stage of ZeRO.
+    """Load this process's part of states that any number of processes wrote in any stage of ZeRO.
 
     Args:
         engine: a new one, in stages 1 to 3.
@@ -175,77 +176,99 @@ def load_whole_states(engine: Any, states: ZeroStates, *, strict: bool = True) -
     Raises:
         ValueError: they are those of another model or optimizer. Nothing has been loaded.
     """
-    own = engine.optimizer.state_dict()
-    part = ZeroPart(own, engine._get_zero_param_shapes())
-    _require_same_model(engine, part, states, strict)
+    optimizer = engine.optimizer
+    rank = dist.get_rank(group=optimizer.dp_process_group)
+    ranks = dist.get_world_size(group=optimizer.dp_process_group)
+    groups = engine._get_zero_param_shapes()
+    content = optimizer.state_dict()
+    part = ZeroPart(content, groups, rank, ranks)
+    _require_same_model(engine, groups, part, states, strict)
+
+    # The state of the optimizer, as if as many processes as now had written it.
+    base: dict[str, Any] = {"state": {}, "param_groups": []}
+    for group, shapes in enumerate(groups):
+        state = _state_of_group(part, group, list(shapes), states)
+        if state:
+            base["state"][group] = state
+    for saved, present in zip(states.param_groups, part.param_groups, strict=True):
+        base["param_groups"].append({**saved, "params": present["params"]})
+    content[part.states_key] = base
+
     load_whole(engine, states.weights)
-    with _at_rest(engine):
-        _load_part(engine.optimizer, own, part, states)
+    with _at_rest(engine), torch.no_grad():
+        for name, piece in part.pieces.items():
+            part.values(piece, None).copy_(states.read(name, None, piece.offset, piece.length))
+        _restore_scaler(part.scaler, states)
+        optimizer.load_state_dict([content] * ranks, load_optimizer_states=True, load_from_fp32_weights=True)
+
     for name, value in states.counters.items():
         setattr(engine, name, value)
     require_fitting_present_state(engine.basic_optimizer, states.folder)
 
 
-def _require_same_model(engine: Any, part: ZeroPart, states: ZeroStates, strict: bool) -> None:
-    trained = {name: shape for group in part.shapes for name, shape in group.items()}
-    groups = {name: place for place, group in zip(part.param_group_of, part.shapes, strict=True) for name in group}
-    for name in sorted(trained.keys() ^ states.shapes.keys()):
-        has, lacks = ("model", "checkpoint") if name in trained else ("checkpoint", "model")
-        raise ValueError(f"{states.folder} does not fit: {name} is trained in the {has}, and not in the {lacks}.")
-    for name, shape in trained.items():
-        there = tuple(states.shapes[name]), states.param_group_of(name)
-        if (tuple(shape), groups[name]) != there:
-            here = f"{tuple(shape)} in group {groups[name]} here"
-            raise ValueError(f"{states.folder} does not fit: {name} is {there[0]} in group {there[1]} there, {here}.")
-    others = {name: tensor.shape for name, tensor in whole_shapes(engine).items() if name not in trained}
-    lacking = [name for name in others if name not in states.weights]
-    if strict and lacking:
-        raise ValueError(f"{states.folder} has no weights for {', '.join(lacking)}.")
-    for name, shape in others.items():
-        if name not in lacking and states.weights[name].shape != shape:
-            shapes = f"{tuple(states.weights[name].shape)} there, {tuple(shape)} here"
+def _state_of_group(part: ZeroPart, group: int, names: list[str], states: ZeroStates) -> dict[str, Any]:
+    """Return the state of a flat tensor in this process."""
+    state = states.numbers(names[0])
+    entries = states.entries(names[0])
+    for name in names:
+        if states.numbers(name) != state or states.entries(name) != entries:
+            raise ValueError(f"{states.folder}: the states of group {group} are those of different steps.")
+
+    for entry in entries:
+        flat = torch.zeros(part.sizes[group], dtype=part.flats[group].dtype, device="cpu")
+        for name in names:
+            piece = part.pieces.get(name)
+            if piece is not None:
+                values = states.read(name, entry, piece.offset, piece.length)
+                flat[piece.start : piece.start + piece.length] = values
+        state[entry] = flat
+    return state
+
+
+def _require_same_model(
+    engine: Any, groups: list[dict[str, torch.Size]], part: ZeroPart, states: ZeroStates, strict: bool
+) -> None:
+    """Check that model and optimizer have the parameters of the saved ones."""
+    # Trained parameters, with their group in the optimizer.
+    here = {
+        name: (shape, part.param_group_of[group])
+        for group, shapes in enumerate(groups)
+        for name, shape in shapes.items()
+    }
+    there = {name: (shape, states.param_group_of(name)) for name, shape in states.shapes.items()}
+    for name in sorted(here.keys() | there.keys()):
+        if name not in there:
+            raise ValueError(
+                f"{states.folder} does not fit: {name} is trained in the model, and not in the checkpoint."
+            )
+        if name not in here:
+            raise ValueError(
+                f"{states.folder} does not fit: {name} is trained in the checkpoint, and not in the model."
+            )
+        if here[name] != there[name]:
+            raise ValueError(
+                f"{states.folder} does not fit: {name} has shape and group {there[name]} there, {here[name]} here."
+            )
+
+    # Buffers and frozen parameters.
+    for name, tensor in whole_shapes(engine).items():
+        if name in here:
+            continue
+        if name not in states.weights:
+            if strict:
+                raise ValueError(f"{states.folder} has no weights for {name}.")
+        elif states.weights[name].shape != tensor.shape:
+            shapes = f"{tuple(states.weights[name].shape)} there, {tuple(tensor.shape)} here"
             raise ValueError(f"{states.folder} does not fit: {name} is {shapes}.")
 
 
-def _load_part(optimizer: Any, own: dict[str, Any], part: ZeroPart, states: ZeroStates) -> None:
-    """Load this process's shard into an optimizer, as if the same number of processes had written it."""
-    rank = dist.get_rank(group=optimizer.dp_process_group)
-    pieces = part.pieces(dist.get_world_size(group=optimizer.dp_process_group))
-    flats, entries = [], {}
-    for group, shapes in enumerate(part.shapes):
-        first, *others = shapes
-        numbers, names = states.numbers(first), states.entries(first)
-        if any((states.numbers(name), states.entries(name)) != (numbers, names) for name in others):
-            raise ValueError(f"{states.folder}: the states of group {group} are those of different steps.")
-        mine = [(name, piece) for name in shapes for piece in pieces[name] if piece.process == rank]
-        flats.append(_filled(part, group, mine, states, None))
-        state = numbers | {name: _filled(part, group, mine, states, name) for name in names}
-        if state:  # some optimizers keep nothing
-            entries[group] = state
-    own[part.flats_key] = flats
-    saved = zip(states.param_groups, part.param_groups, strict=True)
-    groups = [{**options, "params": group["params"]} for options, group in saved]
-    own[part.states_key] = {"state": entries, "param_groups": groups}
-    _restore_scaler(own.get("loss_scaler"), states)
-    optimizer.load_state_dict([own] * (rank + 1), load_optimizer_states=True, load_from_fp32_weights=True)
-
-
-def _filled(
-    part: ZeroPart, group: int, mine: list[tuple[str, Piece]], states: ZeroStates, entry: str | None
-) -> torch.Tensor:
-    flat = torch.zeros(part.sizes[group], dtype=part.flats[group].dtype, device="cpu")
-    for name, piece in mine:
-        flat[piece.start : piece.start + piece.length] = states.read(name, entry, piece.offset, piece.length)
-    return flat
-
-
 def _restore_scaler(scaler: Any, states: ZeroStates) -> None:
-    """Restore the loss scaler if it is of the same class; another one starts anew."""
-    kind, attributes = states.scaler or ("", {})
-    if type(scaler).__name__ == kind:
-        plain = (bool, int, float, type(None))
-        known = {name: value for name, value in attributes.items() if hasattr(scaler, name)}
-        vars(scaler).update({name: value for name, value in known.items() if isinstance(value, plain)})
+    """Restore the loss scaler if it is of the same class; another one starts from scratch."""
+    if states.scaler is None or states.scaler[0] != type(scaler).__name__:
+        return
+    for name, value in states.scaler[1].items():
+        if hasattr(scaler, name) and isinstance(value, (bool, int, float, type(None))):
+            setattr(scaler, name, value)
 
 
 def choose_accelerator(device: str) -> None:

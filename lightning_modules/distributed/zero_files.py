@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +12,6 @@ from ..common.torch_files import kind_of, load_torch, require_known_objects
 _STATES = "global_step"
 """Prefix of DeepSpeed's folder in a checkpoint, before the step."""
 
-OF_PROCESS = re.compile(r"(?:bf16_)?zero_pp_rank_([0-9]+)_mp_rank_00_(optim|model)_states\.pt")
 OF_ALL = "mp_rank_00_model_states.pt"
 
 

@@ -52,7 +52,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "stage1": {"deepspeed": zero(1)},
     "stage2": {"deepspeed": zero(2)},
     "stage3": {"deepspeed": zero(3)},
-    "offload2": {"deepspeed": zero(2, offload_optimizer=CPU)},
+    "offload2": {"deepspeed": zero(2, offload_optimizer=CPU, round_robin_gradients=True)},
     "offload3": {"deepspeed": zero(3, offload_optimizer=CPU, offload_param=CPU)},
     "silent": {"deepspeed": {"zero_optimization": {"stage": 1}}},
     "parts": {"deepspeed": zero(3, **{GATHER: False})},

@@ -30,8 +30,8 @@ COMPARED = ["sections", "its_schedule", "its_optimizer", "stage3"]
 RESUMED = ["stage2", "stage3", "offload3", "parts", "sections", "bf16", "fp16_low"]
 DEALT_OUT = ["stage2-2-numbers", "stage3-2-stage3", "parts-2-parts", "stage2-2-stage3", "stage3-2-offload2"]
 """From two processes to one, also in another stage; see `dealt_out` in the script."""
-TO_MORE = ["stage2-1-stage2", "stage3-1-stage3"]
-"""From one process to two."""
+TO_MORE = ["stage2-1-offload2", "stage3-1-stage3"]
+"""From one process to two; `offload2` stores parameters in another order (`round_robin_gradients`)."""
 STAGE3 = ["stage3", "offload3", "parts", "bf16_3", "fp16_low_3"]
 NUMBERS = ("loss", "grad_norm", "learning_rate", "eval_loss", "last_eval_loss")
 close = functools.partial(beside_one_process.close, names=NUMBERS)

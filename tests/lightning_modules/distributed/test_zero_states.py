@@ -10,7 +10,8 @@ from zero_files import BUFFER, FROZEN, SHAPES, number, of_process, written
 
 from lightrainer.lightning_modules.distributed import deepspeed_engine
 from lightrainer.lightning_modules.distributed.zero_files import saved_states
-from lightrainer.lightning_modules.distributed.zero_states import ZeroPart, ZeroStates
+from lightrainer.lightning_modules.distributed.zero_part import ZeroPart
+from lightrainer.lightning_modules.distributed.zero_states import ZeroStates
 
 
 @pytest.mark.parametrize("processes", [1, 2, 3, 8])
@@ -66,11 +67,12 @@ DAMAGED = {
     "lacks a model": (3, lack("*1_mp_rank_00_model*"), "lacks the model_states of process 1"),
     "cut": (2, cut, "damaged"),
     "other groups": (2, change("*1_mp*optim*", group_paddings=[0]), "cannot be read|is damaged"),
-    "few elements": (2, change("*0_mp*optim*", group_paddings=[-9, 0]), "parameters of 31 elements in|not have its"),
-    "longer parts": (3, change("*0_mp*optim*", fp32_flat_groups=[torch.ones(99)] * 2), "parts of 11 elements in 99"),
-    "short parts": (3, change("*1_mp*optim*", fp32_flat_groups=[torch.ones(1)] * 2), "does not have its part of"),
+    "few elements": (2, change("*0_mp*optim*", group_paddings=[-9, 0]), "cannot be read: it holds"),
+    "longer parts": (3, change("*0_mp*optim*", fp32_flat_groups=[torch.ones(99)] * 2), "cannot be read: it holds"),
+    "short parts": (3, change("*1_mp*optim*", fp32_flat_groups=[torch.ones(1)] * 2), "cannot be read: it holds"),
     "no tensors": (2, change("*0_mp*optim*", single_partition_of_fp32_groups=[1, 2]), "not what DeepSpeed writes"),
     "no shapes": (2, change("mp*model*", param_shapes=None), "not what DeepSpeed writes"),
+    "larger shapes": (2, change("mp*model*", param_shapes=[{"a": (99,)}, {"b": (2,)}]), "does not have its part of a"),
     "negative": (2, change("mp*model*", param_shapes=[{"a": (-4,)}, {"b": (2,)}]), "damaged"),
     "few frozen": (3, change("*1_mp*model*", frozen_param_fragments={"frozen": torch.ones(1)}), "elements of frozen"),
     "nvme": (3, lambda states: (states / "offloaded_tensors").mkdir(), "has states on nvme"),
@@ -95,7 +97,7 @@ def test_states_of_one_process_alone_cannot_be_put_together(tmp_path, stage):
 
 @pytest.mark.parametrize("stage", [2, 3])
 def test_processes_have_made_the_same_steps(tmp_path, stage):
-    with pytest.raises(ValueError, match="as step, which is of that process alone"):
+    with pytest.raises(ValueError, match="do not belong to those of process 0"):
         ZeroStates(written(tmp_path, stage, 2, step=torch.tensor(8.0)))
 
 
@@ -149,4 +151,4 @@ def test_the_scale_of_losses_goes_on_with_the_class_that_it_had():
 
 def test_shapes_and_parts_have_to_belong_together():
     with pytest.raises(ValueError, match="2 flat tensors, 2 states, 1 descriptions"):
-        ZeroPart(of_process(2, 2, 0, 0), SHAPES[:1])
+        ZeroPart(of_process(2, 2, 0, 0), SHAPES[:1], rank=0, ranks=2)
