@@ -106,7 +106,10 @@ class ModelParallel(Strategy):
         if args.optim == _NOT_OF_PARTS:
             raise ValueError(f"optim={args.optim!r} cannot step parts of parameters. Pass 'adafactor', which can.")
         if size := self.options.get("context_parallel_size"):
+            from ...lightning_modules.distributed.ring_attention import require_ring_attention
+
             check_sequences(model, "cp_size", size)
+            require_ring_attention(args.device.type)
         if size := self.options.get("sequence_parallel_size"):
             check_sequences(model, "sp_size", size, heads_over=size * self.options["tensor_parallel_size"])
 

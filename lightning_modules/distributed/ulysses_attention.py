@@ -16,9 +16,10 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from .ring_attention import AttentionCalls, ContextParallelStrategy, repeated_heads, replaced_attention
+from .sharded_attention import AttentionCalls, SharedSequencesStrategy, repeated_heads, replaced_attention
 
-_HEADS, _SEQUENCE = 1, 2
+_HEADS = 1
+_SEQUENCE = 2
 """Dimensions of the inputs of attention: (batch, heads, positions, features)."""
 
 
@@ -39,67 +40,80 @@ def ulysses_attention(
     """
     if not buffers:
         raise ValueError("Sequence parallel: there is no tensor to split. Pass buffers and buffer_seq_dims.")
+
     whole = [buffer.clone() for buffer in buffers]
     for buffer, dim in zip(buffers, dims, strict=True):
-        _become(buffer, buffer.chunk(mesh.size(), dim)[mesh.get_local_rank()].clone())
-    attend = functools.partial(_attend, group=mesh.get_group(), size=mesh.size())
+        shards = buffer.chunk(mesh.size(), dim)
+        _set(buffer, shards[mesh.get_local_rank()].clone())
     try:
-        with replaced_attention("sp_size", attend) as calls:
+        with replaced_attention("sp_size", functools.partial(_attend, group=mesh.get_group())) as calls:
             yield calls
     finally:
         for buffer, before in zip(buffers, whole, strict=True):
-            if buffer not in (kept or set()):
-                _become(buffer, before)
+            if kept is None or buffer not in kept:
+                _set(buffer, before)
 
 
-def _become(buffer: torch.Tensor, other: torch.Tensor) -> None:
+def _set(buffer: torch.Tensor, value: torch.Tensor) -> None:
     with torch.no_grad():
-        buffer.resize_(other.shape).copy_(other)
+        buffer.resize_(value.shape).copy_(value)
 
 
 def _attend(
-    attention: Callable[..., Any],
+    attention: Callable[..., torch.Tensor],
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
     *,
-    group: Any,
-    size: int,
+    group: dist.ProcessGroup,
     enable_gqa: bool,
     **options: Any,
 ) -> torch.Tensor:
     """Compute attention between two exchanges."""
-    if query.shape[_HEADS] % size:
-        raise ValueError(f"sp_size={size} does not divide the {query.shape[_HEADS]} heads of attention.")
-    if key.shape[_HEADS] % size:  # each process needs a copy of some heads
+    processes = group.size()
+    if query.shape[_HEADS] % processes:
+        raise ValueError(f"sp_size={processes} does not divide the {query.shape[_HEADS]} heads of attention.")
+
+    # Of fewer heads of keys and values each process needs a copy of some.
+    if key.shape[_HEADS] % processes:
         key, value = repeated_heads(query, key, value)
         enable_gqa = False
-    query, key, value = (_Exchange.apply(tensor, group, _HEADS, _SEQUENCE) for tensor in (query, key, value))
-    return _Exchange.apply(attention(query, key, value, enable_gqa=enable_gqa, **options), group, _SEQUENCE, _HEADS)
+
+    of_heads = attention(
+        _Exchange.apply(query, _HEADS, _SEQUENCE, group),
+        _Exchange.apply(key, _HEADS, _SEQUENCE, group),
+        _Exchange.apply(value, _HEADS, _SEQUENCE, group),
+        enable_gqa=enable_gqa,
+        **options,
+    )
+    return _Exchange.apply(of_heads, _SEQUENCE, _HEADS, group)
 
 
 class _Exchange(torch.autograd.Function):
-    """Shard one dimension and gather another by an all-to-all; the backward pass reverses it."""
+    """Shard one dimension and gather another; the backward pass is the reverse exchange.
+
+    torch's own functions for it are deprecated or private.
+    """
 
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, group: Any, given: int, got: int) -> torch.Tensor:
-        ctx.way = group, got, given
-        return _exchanged(tensor, group, given, got)
+    def forward(ctx: Any, tensor: torch.Tensor, sharded: int, gathered: int, group: dist.ProcessGroup) -> torch.Tensor:
+        ctx.reverse = (gathered, sharded, group)
+        return _exchanged(tensor, sharded, gathered, group)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        return _exchanged(gradients[0], *ctx.way), None, None, None
+        return _exchanged(gradients[0], *ctx.reverse), None, None, None
 
 
-def _exchanged(tensor: torch.Tensor, group: Any, given: int, got: int) -> torch.Tensor:
-    parts = torch.stack(tensor.chunk(dist.get_world_size(group), given))
+def _exchanged(tensor: torch.Tensor, sharded: int, gathered: int, group: dist.ProcessGroup) -> torch.Tensor:
+    parts = torch.stack(tensor.chunk(group.size(), sharded))
     received = torch.empty_like(parts)
     dist.all_to_all_single(received, parts, group=group)
-    return torch.cat(received.unbind(), got)
+    return torch.cat(received.unbind(), gathered)
 
 
-class SequenceParallelStrategy(ContextParallelStrategy):
-    """As `ContextParallelStrategy`, but each of the processes that share a sequence computes some of the heads.
+class SequenceParallelStrategy(SharedSequencesStrategy):
+    """As `SharedSequencesStrategy`, where each of the processes that share a sequence computes some of the heads.
 
     Args:
         sequence_parallel_size: processes that share a sequence; divides `data_parallel_size` and the number of heads.
@@ -114,6 +128,3 @@ class SequenceParallelStrategy(ContextParallelStrategy):
     ) -> contextlib.AbstractContextManager[AttentionCalls]:
         """Shard the tensors over the processes, in place, see `ulysses_attention`."""
         return ulysses_attention(self.context_mesh, buffers, dims, kept=kept)
-
-    def _choose_rotation(self) -> None:
-        """Do nothing: keys and values are not rotated."""

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from short_runs import NUMBERS_OF, StopAt, own_part, short_arguments, train_cases, write
+from cpu_rings import allow_rings_on_cpu
+from short_runs import NUMBERS_OF, ON_CPU, StopAt, own_part, short_arguments, train_cases, write
 from torch import nn
 from torch.nn import functional
 
@@ -234,6 +235,8 @@ def seen(trainer: lightrainer.Trainer, folder: Path) -> dict[str, Any]:
 
 
 def main(folder: Path, cases: list[str]) -> None:
+    if ON_CPU:
+        allow_rings_on_cpu()
     trained = [case for case in cases if case in CASES]
     train_cases(folder, trained, trainer_of, seen, resumed=RESUMED, evaluates=False)
     for case in [case for case in cases if case not in trained]:

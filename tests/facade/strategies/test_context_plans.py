@@ -100,7 +100,10 @@ def test_models_that_cannot_be_trained_on_parts_are_refused_before_the_run(tmp_p
     with pytest.raises(ValueError, match=r"cp_size=4: Tiny\.forward has no parameter 'position_ids'") as error:
         translate(args, model=Tiny()).strategy.check(args, Tiny())
     assert "or use dp_shard_size" in str(error.value)
-    translate(args, model=Causal()).strategy.check(args, Causal())
+    with pytest.raises(ValueError, match="cp_size above 1 needs GPUs"):
+        translate(args, model=Causal()).strategy.check(args, Causal())
+    shared_by_heads = of_four(tmp_path, parallelism_config={"sp_size": 4})
+    translate(shared_by_heads, model=Causal()).strategy.check(shared_by_heads, Causal())
 
 
 def test_shifted_labels_are_made_of_labels_and_do_not_have_to_be_in_the_data(tmp_path):

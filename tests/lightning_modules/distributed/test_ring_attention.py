@@ -1,28 +1,31 @@
 """Attention of a ring of processes, in a ring of one: what it refuses, and that it leaves nothing behind."""
 
+import sys
+
 import pytest
 import torch
 import torch.distributed as dist
+from cpu_rings import allow_rings_on_cpu
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn import functional
 
 from lightrainer.lightning_modules.common.versions import is_older
-from lightrainer.lightning_modules.distributed.ring_attention import (
-    _torch_module,
-    ring_attention,
-    set_rotation,
-)
+from lightrainer.lightning_modules.distributed import ring_attention as module
+from lightrainer.lightning_modules.distributed.ring_attention import require_ring_attention, ring_attention
 from lightrainer.lightning_modules.distributed.ulysses_attention import ulysses_attention
 
 RINGS = not is_older(torch.__version__, "2.10")
-KEPT_BY_TORCH = _torch_module()._replaced_functions if RINGS else {}
+KEPT_BY_TORCH = module._torch_module()._replaced_functions if RINGS else {}
 with_rings = pytest.mark.skipif(not RINGS, reason="this torch has no context_parallel of the known form")
 
 BOTH = pytest.mark.parametrize("shared", [pytest.param(ring_attention, marks=with_rings), ulysses_attention])
 
 
 @pytest.fixture
-def mesh(tmp_path):
+def mesh(tmp_path, monkeypatch):
+    if RINGS:
+        monkeypatch.setattr(module._torch_module(), "custom_ops", dict(module._torch_module().custom_ops))
+    allow_rings_on_cpu()
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     yield init_device_mesh("cpu", (1,))
     dist.destroy_process_group()
@@ -67,9 +70,14 @@ def test_calls_that_would_be_answered_wrongly_are_refused(mesh, shared, changes,
     assert functional.scaled_dot_product_attention is before
 
 
+@with_rings
+def test_rings_on_the_cpu_are_refused_with_what_to_use():
+    with pytest.raises(ValueError, match=r"cp_size above 1 needs GPUs, .* Use sp_size"):
+        require_ring_attention("cpu")
+    require_ring_attention("cuda")
+
+
 def test_a_torch_without_it_says_which_has_it(monkeypatch):
-    monkeypatch.setattr(
-        "lightrainer.lightning_modules.distributed.ring_attention._PLACES", ("torch.distributed.nowhere",)
-    )
+    monkeypatch.setitem(sys.modules, "torch.distributed.tensor.experimental._context_parallel._attention", None)
     with pytest.raises(NotImplementedError, match=r"has no context_parallel of the known form.*Install torch 2\.13"):
-        set_rotation("allgather")
+        require_ring_attention("cpu")
