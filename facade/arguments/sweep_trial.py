@@ -76,8 +76,8 @@ class ChildTrial:
     """Other values, by name."""
     sets_fields: bool = True
     """Fields of a subclass of the training arguments take options of their names."""
-    words: list[str] = field(default_factory=list)
-    """The end of the command line, which has the options."""
+    words: dict[str, str] = field(default_factory=dict)
+    """The word of a command line for each value that can be written as one, by name."""
     pruner: str = "none"
     """The pruner, as the command line has it."""
     unit: str = "steps"

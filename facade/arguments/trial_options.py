@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
-from .sweep_trial import ChildTrial, this_trial
+from .sweep_trial import this_trial
 
 Parsed = tuple[argparse.Namespace, list[str]]
 Parse = Callable[..., Parsed]
@@ -21,9 +20,9 @@ def parse_with_trial(
 ) -> Parsed:
     """Parse the command line of a script with the values of its trial.
 
-    An option gets its value even where a training argument has the same name, null as None, and a flag that is declared
-    with `action="store_true"` as one. Words of the sweep that the parser does not know are left out: another parser, or
-    training arguments, may read them, and otherwise the training reports them.
+    An option gets its value even where a training argument has the same name, and null as None. Words of the sweep that
+    the parser does not know are left out: another parser, or training arguments, may read them, and otherwise the
+    training reports them.
 
     Args:
         parse: `argparse.ArgumentParser.parse_known_args`.
@@ -39,65 +38,27 @@ def parse_with_trial(
         trial.read.update(trial.options)
         return parse(parser, args, namespace)
 
-    words = sys.argv[1:] if args is None else list(args)
-    values = _values_for(trial, words)
-    known = _known_options(parser, values)
+    given = sys.argv[1:] if args is None else args
+    words = [word for word in given if word not in trial.words.values()]
+    nulls = []
     trial.is_parsed = True
-    trial.read.update(known)
+    for name, value in {**trial.values, **trial.options}.items():
+        option = _option(parser, name)
+        if option is None:
+            continue
+        trial.read.add(name)
+        if value is None:
+            nulls.append(option.dest)
+        elif name in trial.words:
+            words.append(option.option_strings[0] + trial.words[name].removeprefix(f"--{name}"))
 
-    # Each option takes its value in the form of its declaration, in place of the words of the sweep.
-    words = _without_sweep(trial, words)
-    for name, option in known.items():
-        if values[name] is not None:
-            words += _words(option, values[name])
     parsed, rest = parse(parser, words, namespace)
-
-    # No words of a command line mean None.
-    for name, option in known.items():
-        if values[name] is None:
-            setattr(parsed, option.dest, None)
+    for name in nulls:  # no words of a command line mean None
+        setattr(parsed, name, None)
     return parsed, rest
 
 
-def _values_for(trial: ChildTrial, words: Sequence[str]) -> dict[str, Any]:
-    """Return the values that options of a parser may take, by name.
-
-    Args:
-        trial: the trial.
-        words: of the parser: the whole command line, or those that another parser has left.
-    """
-    if words == sys.argv[1:]:
-        return trial.values | trial.options
-    return {name: value for name, value in trial.options.items() if name not in trial.read}
-
-
-def _known_options(parser: argparse.ArgumentParser, names: Iterable[str]) -> dict[str, argparse.Action]:
-    """Return the options of a parser that have one of these names, with underscores or with dashes."""
+def _option(parser: argparse.ArgumentParser, name: str) -> argparse.Action | None:
+    """Return the option of a parser that has this name, with underscores or with dashes; None if it has none."""
     declared = parser._option_string_actions
-    known: dict[str, argparse.Action] = {}
-    for name in names:
-        option = declared.get(f"--{name}")
-        if option is None:
-            option = declared.get(f"--{name.replace('_', '-')}")
-        if option is not None:
-            known[name] = option
-    return known
-
-
-def _without_sweep(trial: ChildTrial, words: list[str]) -> list[str]:
-    """Return words without those that the sweep has added at their end."""
-    count = len(trial.words)
-    if count and words[-count:] == trial.words:
-        return words[:-count]
-    return words
-
-
-def _words(option: argparse.Action, value: Any) -> Sequence[str]:
-    """Return the words that give an option its value."""
-    name = option.option_strings[0]
-    if option.nargs != 0:
-        return [f"{name}={value}"]
-    if value in (True, "True", "true"):
-        return [name]
-    # `argparse.BooleanOptionalAction` has --no-name besides.
-    return [string for string in option.option_strings if string.startswith("--no-")][:1]
+    return declared.get(f"--{name}") or declared.get(f"--{name.replace('_', '-')}")

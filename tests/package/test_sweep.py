@@ -272,8 +272,8 @@ open(trial["result"], "w").write('{"values": [[1, [0.5], 1]], "seen": ["eval_los
 
 
 WAYS = [
-    ("arguments", [{"seed": 3}, ["out/run-3", "--fast", "--width", "8", "--shift=-1e-05", "--freeze"], None]),
-    ("options", [{}, ["out/run-3", "--fast", "--width", "8", "--shift=-1e-05", "--seed", "3", "--freeze"], None]),
+    ("arguments", [{"seed": 3}, ["out/run-3", "--fast", "--width=8", "--shift=-1e-05", "--freeze"], None]),
+    ("options", [{}, ["out/run-3", "--fast", "--width=8", "--shift=-1e-05", "--seed=3", "--freeze"], None]),
     ("environment", [{}, ["out/run-3"], "8"]),
 ]
 
@@ -363,8 +363,8 @@ def test_failed_trials_are_named_with_their_reasons(tmp_path, monkeypatch, capsy
 def test_the_command_of_the_best_trial_gives_its_value_again(tmp_path, monkeypatch, capsys):
     script = (
         "import json, os, sys\ntrial = json.loads(os.environ['LIGHTRAINER_TRIAL'])\n"
-        "value = trial['values']['learning_rate'] + int(sys.argv[sys.argv.index('--width') + 1])\n"
-        "value += 7 * (('--fast' in sys.argv) + ('True' in sys.argv))\n"
+        "value = trial['values']['learning_rate'] + trial['options']['width']\n"
+        "value += 7 * (('--fast' in sys.argv) + any('True' in word for word in sys.argv))\n"
         "found = {'values': [[1, [value], 1]], 'seen': ['eval_loss'], 'pruned': None}\n"
         "open(trial['result'], 'w').write(json.dumps(found))\n"
     )

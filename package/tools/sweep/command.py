@@ -26,7 +26,7 @@ _TRIALS = 20
 _DESCRIPTION = """\
 Run a script with a Trainer, or with one of Lightning, many times, each time with other values, to find the best. The
 script is not changed: TrainingArguments apply the values by themselves, whatever the script passes; parameters that
-are not training arguments are added to its command line, as --name value. Each run has the folder run-<number> in its
+are not training arguments are added to its command line, as --name=value. Each run has the folder run-<number> in its
 output_dir. Stop it at any time: the same command resumes it where it stopped.
 """
 _EPILOG = """\
@@ -87,7 +87,7 @@ def _add_search(add: Callable[..., Any]) -> None:
         "--values-as",
         choices=("arguments", "options", "environment"),
         default="arguments",
-        help="how the script gets them: arguments (see above), options (--name value, also for LightningCLI), "
+        help="how the script gets them: arguments (see above), options (--name=value, also for LightningCLI), "
         "environment (variables) (%(default)s)",
     )
     add(

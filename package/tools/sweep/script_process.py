@@ -39,13 +39,14 @@ class ScriptProcess:
     def __init__(
         self, plan: SweepPlan, values: dict[str, Value], trial: ChildTrial, output: IO[bytes], gpus: str | None
     ) -> None:
-        variables = _hand_out(values, plan, trial)
+        options = _hand_out(values, plan, trial)
+        variables = values if plan.values_as == "environment" else {}
         words = [word.replace("{run}", trial.run_name) for word in plan.passed_on]
 
         # Python runs the keeper without site-packages, so that it starts in no time.
         keeper = [sys.executable, "-I", "-S", str(_KEEPER)]
         self._process = subprocess.Popen(
-            [*keeper, *plan.command, *words, *trial.words],
+            [*keeper, *plan.command, *words, *options],
             env=_environment(trial, variables, gpus),
             stdin=subprocess.PIPE,
             stdout=output,
@@ -111,22 +112,30 @@ def set_objective(plan: SweepPlan) -> None:
     print(f"Objective: {plan.goal}. {answer['why']}", file=sys.stderr)
 
 
-def _hand_out(values: dict[str, Value], plan: SweepPlan, trial: ChildTrial) -> dict[str, Value]:
-    """Add values to the trial in the form in which the script gets them; return those that become variables."""
+def _hand_out(values: dict[str, Value], plan: SweepPlan, trial: ChildTrial) -> list[str]:
+    """Add values to the trial in the form in which the script gets them; return the words of its command line."""
     from ...facade import Seq2SeqTrainingArguments
 
     if plan.values_as == "environment":
-        return values
+        return []
 
     # TrainingArguments take their own values by themselves; all others are options.
     trial.sets_fields = plan.values_as == "arguments"
     known: set[str] = set()
     if trial.sets_fields:
         known = {field.name for field in fields(Seq2SeqTrainingArguments)}
-    trial.values = {name: value for name, value in values.items() if name in known}
-    trial.options = {name: value for name, value in values.items() if name not in known}
-    trial.words = _option_words(trial.options, plan.space.flags())
-    return {}
+    for name, value in values.items():
+        owner = trial.values if name in known else trial.options
+        owner[name] = value
+
+    # A flag that is off and null are left out.
+    flags = plan.space.flags()
+    for name, value in values.items():
+        if name in flags and value:
+            trial.words[name] = f"--{name}"
+        elif name not in flags and value is not None:
+            trial.words[name] = f"--{name}={value}"
+    return [word for name, word in trial.words.items() if name in trial.options]
 
 
 def _environment(trial: ChildTrial, variables: dict[str, Value], gpus: str | None) -> dict[str, str]:
@@ -147,18 +156,3 @@ def _environment(trial: ChildTrial, variables: dict[str, Value], gpus: str | Non
     if gpus is not None:
         found["CUDA_VISIBLE_DEVICES"] = gpus
     return {name: str(value) for name, value in found.items() if value is not None}
-
-
-def _option_words(options: dict[str, Value], flags: set[str]) -> list[str]:
-    """Return the words of the command line for values; a flag that is off and null are left out."""
-    words = []
-    for name, value in options.items():
-        if value is None or (name in flags and not value):
-            continue
-        if name in flags:
-            words.append(f"--{name}")
-        elif str(value).startswith("-"):  # argparse takes `-1e-05` for an option
-            words.append(f"--{name}={value}")
-        else:
-            words += [f"--{name}", str(value)]
-    return words

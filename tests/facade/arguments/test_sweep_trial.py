@@ -24,7 +24,7 @@ def trial(tmp_path, monkeypatch):
             owner="me", **about,
         )  # fmt: skip
         monkeypatch.setenv(sweep_trial.VARIABLE, made.as_json())
-        monkeypatch.setattr(sys, "argv", ["script.py", "--kept", "1", *made.words])
+        monkeypatch.setattr(sys, "argv", ["script.py", "--kept", "1", *made.words.values()])
         monkeypatch.setattr(
             argparse.ArgumentParser,
             "parse_known_args",
@@ -44,24 +44,21 @@ def parser(**options):
 
 
 def test_an_option_with_the_name_of_an_argument_gets_its_value(trial):
-    trial(values={"learning_rate": 0.1})
+    trial(values={"learning_rate": 0.1}, words={"learning_rate": "--learning_rate=0.1"})
     options = parser(learning_rate={"type": float, "default": 1e-3}).parse_args()
     assert (options.kept, options.learning_rate) == ("1", 0.1)
 
 
 def test_null_flags_and_negative_numbers_reach_options(trial):
-    values = {"depth": None, "fast": True, "slow": False, "compile": False, "shift": -1e-5}
-    trial(options=values, words=["--fast", "True", "--shift=-1e-05"])
+    values = {"depth": None, "fast": True, "slow": False, "shift": -1e-5}
+    trial(options=values, words={"fast": "--fast", "shift": "--shift=-1e-05"})
     flag = {"action": "store_true"}
-    options = parser(
-        depth={"type": int, "default": 4}, fast=flag, slow=flag, shift={"type": float},
-        compile={"action": argparse.BooleanOptionalAction, "default": True},
-    ).parse_args()  # fmt: skip
+    options = parser(depth={"type": int, "default": 4}, fast=flag, slow=flag, shift={"type": float}).parse_args()
     assert {name: getattr(options, name) for name in values} == values
 
 
 def test_options_that_a_second_parser_reads(trial, tmp_path):
-    about = trial(options={"width": 3}, words=["--width", "3"])
+    about = trial(options={"width": 3}, words={"width": "--width=3"})
     _, rest = parser().parse_known_args()
     assert about.problem(arguments(tmp_path / "out")).startswith("Nothing in the script has read width")
     assert parser(width={"type": int}).parse_args(rest).width == 3
