@@ -239,29 +239,18 @@ def _complete_objective(plan: SweepPlan) -> None:
 
 def _complete_space(plan: SweepPlan) -> None:
     from ...facade import Seq2SeqTrainingArguments
+    from ...facade.arguments.trial_values import declared_types
     from .space import read_space
 
     is_grid = plan.sampler == "grid"
-    space = read_space(str(plan.space))
-    if space.enqueue and is_grid:
+    arguments = declared_types(Seq2SeqTrainingArguments) if plan.values_as == "arguments" else {}
+    plan.space = read_space(str(plan.space), arguments)
+    if plan.space.enqueue and is_grid:
         raise ValueError("enqueue: --sampler grid tries all values anyway. Leave one of them out.")
-    plan.space = space
-    if plan.values_as == "arguments":
-        plan.space = space.fitted(Seq2SeqTrainingArguments)
-    plan.space.check_enqueued()
-
     plan.points = plan.space.grid() if is_grid else []
     if plan.points:
         plan.n_trials = min(plan.n_trials or len(plan.points), len(plan.points))
     plan.n_trials = plan.n_trials or _TRIALS
-
-    for given, fitted in zip(space.parameters, plan.space.parameters, strict=True):
-        if given != fitted:
-            print(
-                f"{given.name}: floats of the range are tried, as the argument is one. Write {{type: int, ...}} for "
-                "whole numbers.",
-                file=sys.stderr,
-            )
 
 
 def _complete_folder(plan: SweepPlan) -> None:
@@ -346,7 +335,8 @@ def _warn(plan: SweepPlan) -> None:
                     f"{name} is no training argument.{did_you_mean(name, known)} The script gets it as --{name}{kind}.",
                     file=sys.stderr,
                 )
-    sizes = [name for name in plan.space.varied() if name in BATCH_SIZES]
+    varied = [parameter.name for parameter in plan.space.parameters if not parameter.is_constant]
+    sizes = [name for name in varied if name in BATCH_SIZES]
     if sizes and plan.pruner != "none" and plan.pruning_unit == "steps":
         print(
             f"The space has {' and '.join(sizes)}, and the pruner compares trials at the same optimizer step, after "

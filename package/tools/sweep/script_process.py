@@ -90,12 +90,17 @@ def set_objective(plan: SweepPlan) -> None:
     """Ask the script for its metric and direction, if the command line names none; print them with the reason."""
     if plan.metric:
         return
+    import optuna
+
     from ...facade.arguments.sweep_trial import ChildTrial
 
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
+    values = plan.space.suggest(study.ask())
     with tempfile.TemporaryDirectory() as folder, open(os.devnull, "wb") as nowhere:
         result = Path(folder) / "objective.json"
         question = ChildTrial(storage="", study="", number=0, metrics=[], result=str(result), run_name="run", asks=True)
-        process = ScriptProcess(plan, plan.space.first(), question, nowhere, plan.gpus[0])
+        process = ScriptProcess(plan, values, question, nowhere, plan.gpus[0])
         try:
             status = process.wait()
         finally:

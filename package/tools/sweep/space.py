@@ -4,17 +4,18 @@
 # The folders beside this one are mapped to subpackages only when the package is built.
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
 import typing
 from collections.abc import Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import yaml  # a dependency of Lightning
 from optuna.distributions import (
+    BaseDistribution,
     CategoricalDistribution,
     FloatDistribution,
     IntDistribution,
@@ -22,7 +23,7 @@ from optuna.distributions import (
 )
 from optuna.trial import create_trial
 
-from ...facade.arguments.trial_values import cast, declared_types
+from ...facade.arguments.trial_values import cast
 from ...lightning_modules.common.suggestions import did_you_mean
 
 if TYPE_CHECKING:
@@ -56,13 +57,11 @@ class Parameter:
 
     name: str
     distribution: Distribution
-    type: str | None = None
-    """`float`, `int` or `flag` (an option without a value, given or left out), where the space says so."""
+    is_flag: bool = False
+    """It is an option without a value, given or left out."""
     is_constant: bool = False
     """It has the same value in every trial."""
-    has_step: bool = False
-    """The space gives a step; that of whole numbers is 1 where it does not."""
-    when: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
+    when: Mapping[str, Sequence[Value]] = field(default_factory=dict)
     """The values of other parameters with which it is used; of each, one of these."""
 
     def applies(self, values: Mapping[str, Value]) -> bool:
@@ -71,16 +70,14 @@ class Parameter:
 
     def suggest(self, trial: Trial) -> Value:
         """Return a value for a trial."""
-        distribution = self.distribution
-        if isinstance(distribution, CategoricalDistribution):
-            if self.is_constant:
-                return distribution.choices[0]
-            return trial.suggest_categorical(self.name, distribution.choices)
-        low = distribution.low
-        high = distribution.high
-        if isinstance(distribution, IntDistribution):
-            return trial.suggest_int(self.name, int(low), int(high), log=distribution.log, step=distribution.step)
-        return trial.suggest_float(self.name, low, high, log=distribution.log, step=distribution.step)
+        options = self.distribution
+        if isinstance(options, IntDistribution):
+            return trial.suggest_int(self.name, options.low, options.high, step=options.step, log=options.log)
+        if isinstance(options, FloatDistribution):
+            return trial.suggest_float(self.name, options.low, options.high, step=options.step, log=options.log)
+        if self.is_constant:
+            return options.choices[0]
+        return trial.suggest_categorical(self.name, options.choices)
 
     def values(self) -> Sequence[Value]:
         """Return all of its values.
@@ -88,50 +85,13 @@ class Parameter:
         Raises:
             ValueError: it is an interval of fractions without a step.
         """
-        distribution = self.distribution
-        if isinstance(distribution, CategoricalDistribution):
-            return distribution.choices
-        low = distribution.low
-        high = distribution.high
-        step = distribution.step
-        if distribution.log or step is None:
+        options = self.distribution
+        if isinstance(options, CategoricalDistribution):
+            return options.choices
+        if options.log or options.step is None:
             raise ValueError(f"--sampler grid: {self.name} has no step. Give it one, or a list of choices.")
-        return [low + step * index for index in range(round((high - low) / step) + 1)]
-
-    def ends(self) -> Sequence[Value]:
-        """Return its choices, or the ends of its interval."""
-        if isinstance(self.distribution, CategoricalDistribution):
-            return self.distribution.choices
-        return [self.distribution.low, self.distribution.high]
-
-    def fitted(self, declared: Any) -> Parameter:
-        """Return it as the training argument of its name takes it: a range of a float argument has floats.
-
-        Args:
-            declared: the type of the argument.
-
-        Raises:
-            ValueError: the argument cannot have one of the values.
-        """
-        kinds = set(typing.get_args(declared)) or {declared}
-        fitted = self
-        if isinstance(self.distribution, IntDistribution) and float in kinds and int not in kinds:
-            fitted = self._with_floats(self.distribution)
-        if isinstance(self.distribution, FloatDistribution) and int in kinds and float not in kinds:
-            raise ValueError(
-                f"{self.name} is a whole number, and its range has floats: give a low and high without '.'."
-            )
-        takes_none = declared is Any or type(None) in kinds
-        for value in fitted.ends():
-            if cast(self.name, value, declared, None) is None and not takes_none:
-                raise ValueError(f"{self.name}=null: the training argument takes no null.")
-        return fitted
-
-    def _with_floats(self, whole: IntDistribution) -> Parameter:
-        if self.type == "int" or (self.name in _STEPS_OR_SHARES and whole.high > 1):
-            return self
-        step = float(whole.step) if self.has_step else None
-        return replace(self, distribution=FloatDistribution(float(whole.low), float(whole.high), whole.log, step))
+        steps = round((options.high - options.low) / options.step)
+        return [options.low + options.step * index for index in range(steps + 1)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,14 +108,6 @@ class Space:
         for parameter in self.parameters:
             if parameter.applies(values):
                 values[parameter.name] = parameter.suggest(trial)
-        return values
-
-    def first(self) -> dict[str, Value]:
-        """Return the first values of all parameters, without a trial."""
-        values: dict[str, Value] = {}
-        for parameter in self.parameters:
-            if parameter.applies(values):
-                values[parameter.name] = parameter.ends()[0]
         return values
 
     def grid(self) -> list[dict[str, Value]]:
@@ -177,45 +129,7 @@ class Space:
 
     def flags(self) -> set[str]:
         """Return the parameters that are options without a value."""
-        return {parameter.name for parameter in self.parameters if parameter.type == "flag"}
-
-    def varied(self) -> list[str]:
-        """Return the parameters that differ between trials."""
-        return [parameter.name for parameter in self.parameters if not parameter.is_constant]
-
-    def fitted(self, arguments: type) -> Space:
-        """Return it as training arguments take it, see `Parameter.fitted`.
-
-        Args:
-            arguments: the class of the training arguments; other parameters stay as they are.
-
-        Raises:
-            ValueError: arguments cannot have the values; names all of them.
-        """
-        declared = declared_types(arguments)
-        parameters = []
-        problems = []
-        for parameter in self.parameters:
-            try:
-                known = parameter.name in declared
-                parameters.append(parameter.fitted(declared[parameter.name]) if known else parameter)
-            except ValueError as error:
-                problems.append(str(error))
-        if problems:
-            raise ValueError("\n".join(problems))
-        return replace(self, parameters=parameters)
-
-    def check_enqueued(self) -> None:
-        """Refuse values to try first that the space does not have.
-
-        Raises:
-            ValueError: names the value.
-        """
-        known = {parameter.name: parameter.distribution for parameter in self.parameters}
-        for point in self.enqueue:
-            for name in point:
-                _require_known("enqueue: ", name, known)
-            create_trial(params=dict(point), distributions={name: known[name] for name in point}, value=0.0)
+        return {parameter.name for parameter in self.parameters if parameter.is_flag}
 
     def require_compatible(self, study: Study) -> None:
         """Refuse a study whose parameters had other choices, or another type.
@@ -223,100 +137,92 @@ class Space:
         Raises:
             ValueError: names the parameter.
         """
-        earlier: dict[str, Any] = {}
+        earlier: dict[str, BaseDistribution] = {}
         for trial in study.get_trials(deepcopy=False):
             earlier.update(trial.distributions)
         for parameter in self.parameters:
             if parameter.name not in earlier or parameter.is_constant:
                 continue
+            before = earlier[parameter.name]
             try:
-                check_distribution_compatibility(earlier[parameter.name], parameter.distribution)
+                check_distribution_compatibility(before, parameter.distribution)
             except ValueError:
-                before = _described(earlier[parameter.name])
                 raise ValueError(
-                    f"{parameter.name} was {before} in the study {study.study_name!r}, and "
-                    f"is {_described(parameter.distribution)} in --space. Within a study only the ends of a range may "
-                    "change: pass another --study-name, and the old one with --begin-with."
+                    f"{parameter.name} is {parameter.distribution} in --space, and was {before} in the study "
+                    f"{study.study_name!r}, in which only the ends of a range may change. Pass another --study-name, "
+                    "and the old one with --begin-with."
                 ) from None
 
 
-def _described(distribution: Any) -> str:
-    if isinstance(distribution, CategoricalDistribution):
-        return f"one of {list(distribution.choices)}"
-    kind = "whole numbers" if isinstance(distribution, IntDistribution) else "floats"
-    return f"a range of {kind}{' on a log scale' if distribution.log else ''}"
-
-
-def read_space(path: str) -> Space:
+def read_space(path: str, arguments: Mapping[str, Any] | None = None) -> Space:
     """Read a space from a YAML or JSON file, with an entry for each parameter as in `EXAMPLE`.
 
     Args:
         path: the file, or JSON that begins with `{`.
+        arguments: the types of training arguments by name, which have to be able to hold the values.
 
     Raises:
         FileNotFoundError: there is no such file.
         ValueError: entries are wrong; names all of them.
     """
-    if not path.startswith("{") and not os.path.isfile(path):
-        raise FileNotFoundError(f"--space {path}: there is no such file.")
+    arguments = arguments or {}
     content = _parsed(path)
     if not isinstance(content, Mapping) or not content:
         example = "`learning_rate: {low: 1e-5, high: 1e-2, log: true}`"
         raise ValueError(f"--space {path}: it needs an entry for each parameter, such as {example}.")
-    parameters: list[Parameter] = []
+    points = content.get("enqueue", [])
+    if not isinstance(points, list) or not all(isinstance(point, Mapping) for point in points):
+        raise ValueError(f"enqueue must be a list of values by name, such as [{{seed: 1}}], not {points!r:.60}.")
+
+    parameters: dict[str, Parameter] = {}
     problems: list[str] = []
     for name, entry in content.items():
         if name == "enqueue":
             continue
         try:
-            if not isinstance(name, str) or not name:
+            if not isinstance(name, str):
                 raise ValueError("names of parameters are text; YAML reads some words as something else, so quote it.")
-            parameters.append(_parameter(name, entry, parameters))
+            parameters[name] = _parameter(name, entry, parameters, arguments)
         except ValueError as error:
             problems.append(f"{name}: {error}")
     if problems:
         raise ValueError(f"--space {path}:\n" + "\n".join(problems))
-    points = content.get("enqueue", [])
-    if not isinstance(points, list) or not all(isinstance(point, Mapping) for point in points):
-        raise ValueError(f"enqueue must be a list of values by name, such as [{{seed: 1}}], not {points!r:.60}.")
-    return Space(parameters=parameters, enqueue=points)
+
+    # Values to try first have to be in the space, too.
+    distributions = {name: parameter.distribution for name, parameter in parameters.items()}
+    for point in points:
+        for name in point:
+            _require_known("enqueue: ", name, distributions)
+        create_trial(params=dict(point), distributions={name: distributions[name] for name in point}, value=0.0)
+    return Space(parameters=list(parameters.values()), enqueue=points)
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads `1e-5` as a number, which is text in YAML 1.1 for want of a point; refuses keys that appear twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise ValueError(f"the key {key!r} appears {keys.count(key)} times in one mapping. Keep one of them.")
+        return super().construct_mapping(node, deep)
+
+
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.0123456789"))
 
 
 def _parsed(path: str) -> Any:
-    """Return the content of a file, or of JSON that begins with `{`."""
+    """Return the content of a file, or of JSON that begins with `{`; JSON is YAML, too."""
+    if not path.startswith("{") and not os.path.isfile(path):
+        raise FileNotFoundError(f"--space {path}: there is no such file.")
     text = path if path.startswith("{") else Path(path).read_text(encoding="utf-8")
-    import yaml  # a dependency of Lightning
-
-    class Loader(yaml.SafeLoader):
-        """Reads `1e-5` as a number, which is text in YAML 1.1 for want of a point; refuses keys that appear twice."""
-
-        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-            _unique([(self.construct_object(key, deep=True), None) for key, _ in node.value])
-            return super().construct_mapping(node, deep)
-
-    Loader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.0123456789"))
     try:
-        if path.startswith("{") or path.endswith(".json"):
-            return json.loads(text, object_pairs_hook=_unique)
-        return yaml.load(text, Loader)
+        return yaml.load(text, _Loader)
     except (ValueError, yaml.YAMLError) as error:
         raise ValueError(f"--space {path} cannot be read: {error}") from None
 
 
-def _unique(pairs: Sequence[tuple[Any, Any]]) -> dict[Any, Any]:
-    """Return pairs as a dict.
-
-    Raises:
-        ValueError: a key appears twice.
-    """
-    keys = [key for key, _ in pairs]
-    for key in keys:
-        if keys.count(key) > 1:
-            raise ValueError(f"the key {key!r} appears {keys.count(key)} times in one mapping. Keep one of them.")
-    return dict(pairs)
-
-
-def _parameter(name: str, entry: Any, before: Sequence[Parameter]) -> Parameter:
+def _parameter(name: str, entry: Any, before: Mapping[str, Parameter], arguments: Mapping[str, Any]) -> Parameter:
     if entry is None or entry == {}:
         raise ValueError("there are no values: give a list of them, low and high, or a single one.")
     if isinstance(entry, list):
@@ -325,61 +231,89 @@ def _parameter(name: str, entry: Any, before: Sequence[Parameter]) -> Parameter:
         entry = {"value": entry}
     for key in entry:
         _require_known("", key, _KEYS)
-    kind = entry.get("type")
-    _require_known("type ", kind, (None, *_TYPES))
+    _require_known("type ", entry.get("type"), (None, *_TYPES))
+
+    is_range = "low" in entry or "high" in entry
+    distribution = _interval(name, entry, arguments.get(name)) if is_range else _choices(entry)
+    if name in arguments:
+        _require_argument(name, distribution, arguments[name])
     return Parameter(
         name=name,
-        distribution=_distribution(entry),
-        type=kind,
+        distribution=distribution,
+        is_flag=entry.get("type") == "flag",
         is_constant="value" in entry,
-        has_step=entry.get("step") is not None,
-        when=_condition(entry.get("when") or {}, {parameter.name: parameter for parameter in before}),
+        when=_condition(entry.get("when") or {}, before),
     )
 
 
-def _distribution(entry: Mapping[str, Any]) -> Distribution:
+def _choices(entry: Mapping[str, Any]) -> CategoricalDistribution:
+    choices = [False, True] if entry.get("type") == "flag" else None
+    choices = entry.get("choices", choices)
     if "value" in entry:
         choices = [entry["value"]]
-    elif entry.get("type") == "flag":
-        choices = entry.get("choices", [False, True])
-    elif "choices" in entry:
-        choices = entry["choices"]
-    else:
-        return _interval(entry)
     if not isinstance(choices, list) or not choices:
         raise ValueError("choices must be a list with something in it.")
-    return CategoricalDistribution([_plain(choice) for choice in choices])
+    for choice in choices:
+        if choice is not None and not isinstance(choice, (bool, int, float, str)):
+            raise ValueError(f"values must be numbers, texts, true, false or null, not {choice!r:.60}.")
+    return CategoricalDistribution(choices)
 
 
-def _interval(entry: Mapping[str, Any]) -> FloatDistribution | IntDistribution:
-    low = _number("low", entry.get("low"))
-    high = _number("high", entry.get("high"))
-    step = None if entry.get("step") is None else _number("step", entry["step"])
-    log = entry.get("log", False)
-    is_whole = all(isinstance(number, int) for number in (low, high, step) if number is not None)
+def _interval(name: str, entry: Mapping[str, Any], declared: Any) -> FloatDistribution | IntDistribution:
+    numbers: dict[str, Any] = {"low": entry.get("low"), "high": entry.get("high"), "step": entry.get("step")}
+    for key, number in numbers.items():
+        is_number = isinstance(number, (int, float)) and not isinstance(number, bool) and math.isfinite(number)
+        if not is_number and not (key == "step" and number is None):
+            raise ValueError(f"{key} must be a finite number, and is {number!r}: give low and high, or choices.")
+    is_whole = all(isinstance(number, int) for number in numbers.values() if number is not None)
     if entry.get("type") == "int" and not is_whole:
-        raise ValueError(f"an int goes from a whole number to a whole number, not from {low} to {high}.")
+        raise ValueError(
+            f"an int goes from a whole number to a whole number, not from {entry['low']} to {entry['high']}."
+        )
+
+    # A range of an argument that is a float has floats, also where its ends are whole.
+    counts_steps = name in _STEPS_OR_SHARES and numbers["high"] > 1
+    if entry.get("type") is None and _kinds(declared) == {float} and not counts_steps:
+        is_whole = False
+    log = entry.get("log", False)
     if is_whole and entry.get("type") != "float":
-        return IntDistribution(int(low), int(high), log, 1 if step is None else int(step))
-    return FloatDistribution(low, high, log, step)
+        return IntDistribution(numbers["low"], numbers["high"], log, numbers["step"] or 1)
+    return FloatDistribution(numbers["low"], numbers["high"], log, numbers["step"])
 
 
-def _number(key: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ValueError(f"{key} must be a number, and is {value!r}: give low and high, or choices.")
-    _plain(value)
-    return value
+def _kinds(declared: Any) -> set[Any]:
+    """Return which kinds of numbers a training argument may hold."""
+    return (set(typing.get_args(declared)) or {declared}) & {int, float}
 
 
-def _condition(when: Any, before: Mapping[str, Parameter]) -> dict[str, tuple[Value, ...]]:
+def _require_argument(name: str, distribution: Distribution, declared: Any) -> None:
+    """Refuse values that a training argument cannot hold.
+
+    Raises:
+        ValueError: names the value.
+    """
+    if isinstance(distribution, CategoricalDistribution):
+        values = distribution.choices
+    else:
+        values = (distribution.low, distribution.high)
+        if isinstance(distribution, FloatDistribution) and _kinds(declared) == {int}:
+            raise ValueError("the argument is a whole number, and its range has floats: give low and high without '.'.")
+    takes_none = declared is Any or type(None) in typing.get_args(declared)
+    for value in values:
+        if cast(name, value, declared, None) is None and not takes_none:
+            raise ValueError("the training argument takes no null.")
+
+
+def _condition(when: Any, before: Mapping[str, Parameter]) -> dict[str, list[Value]]:
     if not isinstance(when, Mapping):
         raise ValueError(f"when must be the values of other parameters, such as {{optim: sgd}}, not {when!r}.")
-    conditions = {name: tuple(values) if isinstance(values, list) else (values,) for name, values in when.items()}
-    for name, values in conditions.items():
+    conditions = {}
+    for name, values in when.items():
         _require_known("when has ", name, before)
+        conditions[name] = values if isinstance(values, list) else [values]
         distribution = before[name].distribution
         if isinstance(distribution, CategoricalDistribution):
-            for value in values:
+            for value in conditions[name]:
                 _require_known(f"when has {name}: ", value, distribution.choices)
     return conditions
 
@@ -388,12 +322,3 @@ def _require_known(what: str, value: Any, known: Collection[Any]) -> None:
     if value not in known:
         listed = ", ".join(str(choice) for choice in known if choice is not None)
         raise ValueError(f"{what}{value!r} is not known.{did_you_mean(value, known)} Choose from: {listed}.")
-
-
-def _plain(value: Any) -> Value:
-    """Return a value that optuna can store and a script can be given."""
-    if value is not None and not isinstance(value, (bool, int, float, str)):
-        raise ValueError(f"values must be numbers, texts, true, false or null, not {value!r:.60}.")
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"values must be finite, and {value} is not.")
-    return value
