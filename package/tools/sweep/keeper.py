@@ -6,8 +6,9 @@ Its standard input is a pipe whose other end the sweep holds: however the sweep 
 processes are killed. SIGTERM lets the script save: it is passed on, and what still runs a minute later is killed. The
 keeper exits with the status of the script, or 128 and the number of the signal that ended it.
 
-Processes that lost their parent become children of the keeper (Linux), also those in other sessions, as the workers of
-torchrun are. On other systems it reaches the process group of the script only. Imports the standard library only.
+Processes that lost their parent become children of the keeper (Linux, which lists them in /proc), also those in other
+sessions, as the workers of torchrun are. On other systems it reaches the process group of the script only. Imports the
+standard library only.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from pathlib import Path
 
 _SECONDS_TO_SAVE = 60.0
 """Time for the script to write its checkpoint."""
@@ -44,59 +46,67 @@ def main(command: Sequence[str]) -> int:
     except OSError as error:
         print(f"{command[0]} cannot be started: {error}", file=sys.stderr)
         return 127
-    return _Keeper(script, signals).run()
+    return _keep(script.pid, signals)
 
 
-class _Keeper:
-    def __init__(self, script: subprocess.Popen[bytes], signals: int) -> None:
-        self.script = script
-        self.signals = signals
-        self.stops_at: float | None = None
-        """The time at which what still runs is killed, once the script was asked to stop."""
-        self.told: set[int] = set()
+def _keep(script: int, signals: int) -> int:
+    """Wait for the script, and for all that it started once it was asked to stop; return the exit status.
 
-    def run(self) -> int:
-        status: int | None = None
-        while True:
-            timeout = None if self.stops_at is None else max(0.0, self.stops_at - time.monotonic())
-            readable, _, _ = select.select([0, self.signals], [], [], timeout)
-            if 0 in readable or not readable:  # the sweep is gone, or the time to save is up
-                self._kill_all()
-                return 128 + signal.SIGKILL if status is None else status
+    Args:
+        script: the process of the script, which leads its group.
+        signals: see `_signal_pipe`.
+    """
+    status: int | None = None
+    kill_at: float | None = None
+    asked: set[int] = set()
+    while True:
+        timeout = None if kill_at is None else max(0.0, kill_at - time.monotonic())
+        readable, _, _ = select.select([0, signals], [], [], timeout)
+        if 0 in readable or not readable:  # the sweep is gone, or the time to save is up
+            _kill_all(script)
+            return 128 + signal.SIGKILL if status is None else status
 
-            if _STOPS.intersection(os.read(self.signals, 64)):
-                self.stops_at = time.monotonic() + _SECONDS_TO_SAVE
-            for pid, ended in _ended_children():
-                if pid == self.script.pid:
-                    status = os.waitstatus_to_exitcode(ended)
-                    status = 128 - status if status < 0 else status
-            if self.stops_at is not None:
-                self._ask_to_stop()
-            if status is not None and (self.stops_at is None or not _children()):
-                if status != 0:  # another attempt must not run beside what is left of this one
-                    self._kill_all()
-                return status
-
-    def _ask_to_stop(self) -> None:
-        """Pass SIGTERM on to children, once to each; those of a launcher that has ended are children by now."""
-        for pid in _children(self.script.pid):
-            if pid not in self.told:
-                self.told.add(pid)
+        if _STOPS.intersection(os.read(signals, 64)) and kill_at is None:
+            kill_at = time.monotonic() + _SECONDS_TO_SAVE
+        ended, any_left = _reap(script)
+        status = ended if status is None else status
+        if kill_at is not None and any_left:
+            # Each child is asked to stop, once; those of a launcher that has ended are children by now.
+            for pid in set(_children() or [script]) - asked:
+                asked.add(pid)
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGTERM)
+        if status is not None and (kill_at is None or not any_left):
+            if status != 0:  # another attempt must not run beside what is left of this one
+                _kill_all(script)
+            return status
 
-    def _kill_all(self) -> None:
-        """Kill the script and all of its descendants: each that dies leaves its children to this process."""
+
+def _reap(script: int) -> tuple[int | None, bool]:
+    """Remove children that have ended; return the status of the script if it is one, and whether any are left."""
+    status = None
+    try:
+        while True:
+            pid, ended = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return status, True
+            if pid == script:
+                code = os.waitstatus_to_exitcode(ended)
+                status = 128 - code if code < 0 else code
+    except ChildProcessError:
+        return status, False
+
+
+def _kill_all(script: int) -> None:
+    """Kill the script and all of its descendants: each that dies leaves its children to this process."""
+    with contextlib.suppress(ChildProcessError):
         while True:
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.script.pid, signal.SIGKILL)
+                os.killpg(script, signal.SIGKILL)
             for pid in _children():
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
-            try:
-                os.waitpid(-1, 0)
-            except ChildProcessError:
-                return
+            os.waitpid(-1, 0)
 
 
 def _signal_pipe() -> int:
@@ -109,33 +119,13 @@ def _signal_pipe() -> int:
     return reader
 
 
-def _ended_children() -> Iterator[tuple[int, int]]:
-    """Yield process and status of each child that has ended."""
-    with contextlib.suppress(ChildProcessError):
-        while True:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-            if pid == 0:
-                return
-            yield pid, status
-
-
-def _children(default: int | None = None) -> list[int]:
-    """Return the children of this process; without Linux's /proc the default, if there is one."""
-    children = []
-    own = os.getpid()
+def _children() -> list[int]:
+    """Return the children of this process; none without Linux's /proc."""
     try:
-        entries = os.listdir("/proc")
+        listed = Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="ascii")
     except OSError:
-        return [] if default is None else [default]
-    for entry in entries:
-        if not entry.isdigit():
-            continue
-        with contextlib.suppress(OSError), open(f"/proc/{entry}/stat", "rb") as stat:
-            # The program's name, in parentheses, may have blanks in it.
-            state, parent = stat.read().rpartition(b")")[2].split()[:2]
-            if int(parent) == own and state != b"Z":
-                children.append(int(entry))
-    return children
+        return []
+    return [int(pid) for pid in listed.split()]
 
 
 def _prctl(option: int, value: int) -> None:
