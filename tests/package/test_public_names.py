@@ -84,7 +84,9 @@ LIGHT = {
     "from lightrainer import install; install(); import lightrainer.interception.runner": [
         *("torch", "numpy", "lightning", "datasets", "transformers", "accelerate")
     ],
-    "from lightrainer.__main__ import main; main(['estimate', '--params', '7e9', '--compare'])": ["torch"],
+    "from lightrainer.__main__ import main; main(['estimate', '--params', '7e9', '--compare'])": [
+        *("lightning", "datasets", "transformers", "accelerate", "matplotlib")
+    ],
     "from lightrainer import Trainer": ["lightning", "datasets", "transformers", "accelerate", "matplotlib"],
 }
 
