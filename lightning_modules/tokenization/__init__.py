@@ -6,17 +6,15 @@ Here: calls, padding, chats, files and the Hub; the ids and files of the referen
 from .auto import AutoTokenizer
 from .encoding import BatchEncoding
 from .fast import PreTrainedTokenizerBase, PreTrainedTokenizerFast
-from .names import AddedToken, CharSpan, PaddingStrategy, TensorType, TokenSpan, TruncationStrategy
+from .names import AddedToken, PaddingStrategy, TensorType, TruncationStrategy
 
 __all__ = [
     "AddedToken",
     "AutoTokenizer",
     "BatchEncoding",
-    "CharSpan",
     "PaddingStrategy",
     "PreTrainedTokenizerBase",
     "PreTrainedTokenizerFast",
     "TensorType",
-    "TokenSpan",
     "TruncationStrategy",
 ]

@@ -59,11 +59,6 @@ class Backend(SpecialTokens):
         return self._tokenizer
 
     @property
-    def decoder(self) -> Any:
-        """Its decoder, which makes text of tokens."""
-        return self._tokenizer.decoder
-
-    @property
     def is_fast(self) -> bool:
         """True: it is one of the `tokenizers` library."""
         return True
@@ -177,15 +172,6 @@ class Backend(SpecialTokens):
         for apart, joined in _JOINED:
             text = text.replace(apart, joined)
         return text
-
-    def convert_tokens_to_string(self, tokens: list[str]) -> str:
-        """Return the text of tokens, as the decoder joins them."""
-        decoder = self._tokenizer.decoder
-        return " ".join(tokens) if decoder is None else decoder.decode(tokens)
-
-    def num_special_tokens_to_add(self, pair: bool = False) -> int:
-        """Return how many special tokens are put around a text, or around and between the texts of a pair."""
-        return self._tokenizer.num_special_tokens_to_add(pair)
 
     def get_special_tokens_mask(
         self, token_ids_0: list[int], token_ids_1: list[int] | None = None, already_has_special_tokens: bool = False

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from .calls import Calls
-from .chat_templates import Span, render, schemas_of
+from .chat_templates import Span, render
 from .encoding import BatchEncoding
-from .names import PaddingStrategy, TensorType
+from .names import INSTALL_TRANSFORMERS, PaddingStrategy, TensorType
 
 
 class Chat(Calls):
@@ -38,11 +38,11 @@ class Chat(Calls):
 
         Args:
             conversation: messages, dicts with "role" and "content"; or a list of such chats.
-            tools: functions that the model can call, or their JSON schemas.
+            tools: JSON schemas of functions that the model can call.
             documents: dicts with "title" and "text".
             chat_template: a template, or the name of one of the tokenizer's.
             add_generation_prompt: end with what comes before an answer.
-            continue_final_message: end in the middle of the last message.
+            continue_final_message: not supported.
             tokenize: return token ids rather than text.
             padding: as in a call.
             truncation: as in a call.
@@ -59,20 +59,25 @@ class Chat(Calls):
 
         Raises:
             ValueError: there is no template; options that contradict each other.
+            NotImplementedError: `continue_final_message`, or a tool that is not a JSON schema.
             jinja2.TemplateError: the template raises, or does what its sandbox forbids.
         """
         masks = return_assistant_tokens_mask
         if masks and not (return_dict and tokenize):
             raise ValueError("`return_assistant_tokens_mask=True` needs `tokenize=True` and `return_dict=True`.")
-        if continue_final_message and (add_generation_prompt or masks):
-            raise ValueError(
-                "`continue_final_message` excludes `add_generation_prompt` and `return_assistant_tokens_mask`."
-            )
+        if continue_final_message:
+            raise NotImplementedError(f"apply_chat_template(continue_final_message=True): {INSTALL_TRANSFORMERS}")
+        for tool in tools or []:
+            if not isinstance(tool, dict):
+                raise NotImplementedError(
+                    f"apply_chat_template: a tool is a {type(tool).__name__}; pass JSON schemas (dicts). To make them "
+                    f"of functions, {INSTALL_TRANSFORMERS}"
+                )
         chats, batched = _chats_of(conversation)
         template = self.get_chat_template(chat_template, tools)
-        given = {**self.special_tokens_map, **kwargs, "tools": schemas_of(tools), "documents": documents}
+        given = {**self.special_tokens_map, **kwargs, "tools": tools, "documents": documents}
         given["add_generation_prompt"] = add_generation_prompt
-        texts, spans = render(template, chats, given, continue_final_message=continue_final_message, return_spans=masks)
+        texts, spans = render(template, chats, given, return_spans=masks)
         if not tokenize:
             return texts if batched else texts[0]
         encoded = self(

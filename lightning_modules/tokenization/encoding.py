@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .names import CharSpan, TensorType, TokenSpan
+from .names import INSTALL_TRANSFORMERS, TensorType
 
 if TYPE_CHECKING:
     import tokenizers
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 class BatchEncoding(UserDict):
-    """As `transformers.BatchEncoding`: a dict of columns that knows texts, words and tokens; negative indices work."""
+    """As `transformers.BatchEncoding`: a dict of columns that knows the words and characters of its tokens."""
 
     def __init__(
         self,
@@ -60,7 +60,10 @@ class BatchEncoding(UserDict):
         try:
             return self.__dict__["data"][item]
         except KeyError:
-            raise AttributeError(f"{type(self).__name__} has neither an attribute nor a column {item!r}") from None
+            raise AttributeError(
+                f"{type(self).__name__} has neither an attribute nor a column {item!r}. For all methods of that of "
+                f"transformers, {INSTALL_TRANSFORMERS}"
+            ) from None
 
     def __getstate__(self) -> dict[str, Any]:
         return {"data": self.data, "encodings": self._encodings, "n_sequences": self._n_sequences}
@@ -97,65 +100,24 @@ class BatchEncoding(UserDict):
         """Return the number of its word for each token of a row; None for special tokens."""
         return self._row("word_ids", batch_index).word_ids
 
-    def token_to_sequence(self, batch_or_token_index: int, token_index: int | None = None) -> int | None:
-        """Return which text of the pair a token is from; `(row, token)`, or `(token)` of the first row."""
-        row, token = self._token("token_to_sequence", batch_or_token_index, token_index)
-        return row.token_to_sequence(token)
-
-    def token_to_word(self, batch_or_token_index: int, token_index: int | None = None) -> int | None:
-        """Return the number of a token's word; `(row, token)`, or `(token)` of the first row."""
-        row, token = self._token("token_to_word", batch_or_token_index, token_index)
-        return row.token_to_word(token)
-
-    def token_to_chars(self, batch_or_token_index: int, token_index: int | None = None) -> CharSpan | None:
-        """Return the characters of a token; None for special tokens."""
-        row, token = self._token("token_to_chars", batch_or_token_index, token_index)
-        span = row.token_to_chars(token)
-        return None if span is None else CharSpan(*span)
-
-    def word_to_tokens(
-        self, batch_or_word_index: int, word_index: int | None = None, sequence_index: int = 0
-    ) -> TokenSpan | None:
-        """Return the tokens of a word; `(row, word)`, or `(word)` of the first row."""
-        row, word = self._place("word_to_tokens", batch_or_word_index, word_index)
-        if word < 0:
-            words = [number for number in row.word_ids if number is not None]
-            word += max(words, default=-1) + 1
-        span = row.word_to_tokens(word, sequence_index)
-        return None if span is None else TokenSpan(*span)
-
-    def word_to_chars(
-        self, batch_or_word_index: int, word_index: int | None = None, sequence_index: int = 0
-    ) -> CharSpan:
-        """Return the characters of a word; `(row, word)`, or `(word)` of the first row."""
-        row, word = self._place("word_to_chars", batch_or_word_index, word_index)
-        return CharSpan(*row.word_to_chars(word, sequence_index))
-
     def char_to_token(
         self, batch_or_char_index: int, char_index: int | None = None, sequence_index: int = 0
     ) -> int | None:
-        """Return the token that has a character; None where none has it, such as for white space."""
-        row, char = self._place("char_to_token", batch_or_char_index, char_index)
-        return row.char_to_token(char, sequence_index)
+        """Return the token that has a character; `(row, character)`, or `(character)` of the first row.
 
-    def char_to_word(
-        self, batch_or_char_index: int, char_index: int | None = None, sequence_index: int = 0
-    ) -> int | None:
-        """Return the number of the word that has a character."""
-        row, char = self._place("char_to_word", batch_or_char_index, char_index)
-        return row.char_to_word(char, sequence_index)
+        None where no token has it, such as for white space.
+        """
+        row = 0
+        if char_index is None:
+            char_index = batch_or_char_index
+        else:
+            row = batch_or_char_index
+        return self._row("char_to_token", row).char_to_token(char_index, sequence_index)
 
     def _row(self, method: str, index: int) -> tokenizers.Encoding:
         if not self._encodings:
             raise ValueError(f"{method}() asks where tokens came from; only what a call on text returned knows that.")
         return self._encodings[index]
-
-    def _place(self, method: str, first: int, second: int | None) -> tuple[tokenizers.Encoding, int]:
-        return self._row(method, 0 if second is None else first), first if second is None else second
-
-    def _token(self, method: str, first: int, second: int | None) -> tuple[tokenizers.Encoding, int]:
-        row, token = self._place(method, first, second)
-        return row, token + len(row.ids) if token < 0 else token
 
     def convert_to_tensors(
         self, tensor_type: str | TensorType | None = None, prepend_batch_axis: bool = False

@@ -198,16 +198,6 @@ class PreTrainedTokenizerFast(PreTrainedTokenizerBase):
             special_tokens=[(token, self.convert_tokens_to_ids(token)) for token in (*begin, *end)],
         )
 
-    @property
-    def max_len_single_sentence(self) -> int:
-        """Tokens that a text may have, beside special ones."""
-        return self.model_max_length - self.num_special_tokens_to_add(pair=False)
-
-    @property
-    def max_len_sentences_pair(self) -> int:
-        """Tokens that the texts of a pair may have together, beside special ones."""
-        return self.model_max_length - self.num_special_tokens_to_add(pair=True)
-
     def __repr__(self) -> str:
         added = "\n\t".join(f"{index}: {token!r}," for index, token in self.added_tokens_decoder.items())
         return (
@@ -227,7 +217,7 @@ def _refuse_secrets(kwargs: dict[str, Any]) -> None:
     """Refuse a token of the Hub, which would be saved with the other settings."""
     for name in kwargs:
         if is_secret_name(name):
-            raise TypeError(f"`{name}` is no setting of a tokenizer: pass `token` to from_pretrained or push_to_hub.")
+            raise TypeError(f"`{name}` is no setting of a tokenizer: pass `token` to from_pretrained.")
 
 
 def settings_in(kwargs: dict[str, Any]) -> dict[str, Any]:

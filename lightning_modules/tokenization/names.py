@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from tokenizers import AddedToken as AddedToken
 
 from ..common.suggestions import ExplicitEnum
@@ -14,6 +12,11 @@ SPECIAL_TOKENS_FILE = "special_tokens_map.json"
 ADDED_TOKENS_FILE = "added_tokens.json"
 CHAT_TEMPLATE_FILE = "chat_template.jinja"
 CHAT_TEMPLATE_FOLDER = "additional_chat_templates"
+
+INSTALL_TRANSFORMERS = (
+    "pip install transformers: lightrainer's own tokenizers, which are used without it, have what training needs."
+)
+"""The end of messages about what they lack."""
 
 NO_LIMIT = int(1e30)
 """`model_max_length` of a tokenizer whose model takes any length."""
@@ -43,21 +46,3 @@ class TensorType(ExplicitEnum):
 
     PYTORCH = "pt"
     NUMPY = "np"
-
-
-class CharSpan(NamedTuple):
-    """As `transformers.CharSpan`: a part of a text."""
-
-    start: int
-    """Index of the first character."""
-    end: int
-    """Index of the one after the last."""
-
-
-class TokenSpan(NamedTuple):
-    """As `transformers.TokenSpan`: a part of a list of tokens."""
-
-    start: int
-    """Index of the first token."""
-    end: int
-    """Index of the one after the last."""

@@ -1,4 +1,4 @@
-"""Write a tokenizer to a folder and to the Hub."""
+"""Write a tokenizer to a folder."""
 
 from __future__ import annotations
 
@@ -6,14 +6,19 @@ import copy
 import json
 import logging
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from ..common.local_paths import require_local
-from ..common.redaction import bare, secret, secret_values
 from .backend import Backend, turns
-from .names import CHAT_TEMPLATE_FILE, CHAT_TEMPLATE_FOLDER, CONFIG_FILE, TOKENIZER_FILE, AddedToken
+from .names import (
+    CHAT_TEMPLATE_FILE,
+    CHAT_TEMPLATE_FOLDER,
+    CONFIG_FILE,
+    INSTALL_TRANSFORMERS,
+    TOKENIZER_FILE,
+    AddedToken,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +30,7 @@ _LEFT_OUT = (
 
 
 class Saving(Backend):
-    """`save_pretrained` and `push_to_hub`."""
+    """`save_pretrained`."""
 
     init_kwargs: dict[str, Any]
     init_inputs: tuple[Any, ...]
@@ -34,96 +39,50 @@ class Saving(Backend):
     def save_pretrained(
         self,
         save_directory: str | os.PathLike[str],
-        legacy_format: bool | None = None,
-        filename_prefix: str | None = None,
+        *,
         push_to_hub: bool = False,
-        save_jinja_files: bool = True,
         **kwargs: Any,
     ) -> tuple[str, ...]:
         """As `PreTrainedTokenizerFast.save_pretrained`: files that both can read, transformers 4.x too.
 
         Args:
             save_directory: is made if it is not there.
-            legacy_format: True, the files of slow tokenizers, cannot be had.
-            filename_prefix: before the names of all files, with a hyphen.
-            push_to_hub: upload them.
-            save_jinja_files: write chat templates to files of their own rather than into the settings.
-            kwargs: for the upload: `repo_id` (by default the folder's name) and what `push_to_hub` takes.
+            push_to_hub: not supported.
+            kwargs: other arguments of transformers; not supported.
 
         Returns:
             the paths of the files.
+
+        Raises:
+            NotImplementedError: anything but the folder.
         """
-        kwargs = secret_values(kwargs)
-        if legacy_format:
-            raise ValueError("`legacy_format=True` asks for the files of a slow tokenizer; this is a fast one.")
+        if push_to_hub:
+            raise NotImplementedError(
+                "save_pretrained(push_to_hub=True): pass the tokenizer to the Trainer as `processing_class`, which "
+                "uploads it with the model, or upload the folder with huggingface_hub.upload_folder."
+            )
+        asked = [name for name, value in kwargs.items() if value not in (None, False)]
+        if asked:
+            raise NotImplementedError(f"save_pretrained({asked[0]}=...): {INSTALL_TRANSFORMERS}")
+
         require_local(save_directory, "save_directory")
         folder = Path(save_directory)
         folder.mkdir(parents=True, exist_ok=True)
-        prefix = f"{filename_prefix}-" if filename_prefix else ""
-        templates = self._save_templates(folder, prefix) if save_jinja_files else []
-        config = self._write(folder / f"{prefix}{CONFIG_FILE}", self._config_text(bool(templates)))
-        tokenizer = folder / f"{prefix}{TOKENIZER_FILE}"
+        templates = self._save_templates(folder)
+        config = self._write(folder / CONFIG_FILE, self._config_text())
+        tokenizer = folder / TOKENIZER_FILE
         with turns():
             self._tokenizer.save(str(tokenizer))
-        paths = (str(config), *map(str, templates), str(tokenizer))
-        if push_to_hub:
-            _upload(folder, [Path(path).relative_to(folder) for path in paths], folder.absolute().name, **kwargs)
-        return paths
+        return (str(config), *map(str, templates), str(tokenizer))
 
-    def save_vocabulary(
-        self, save_directory: str | os.PathLike[str], filename_prefix: str | None = None
-    ) -> tuple[str, ...]:
-        """As in transformers 4.x: the files of the model alone, such as vocab.json and merges.txt.
-
-        Args:
-            save_directory: has to be there.
-            filename_prefix: before the names of the files, with a hyphen.
-        """
-        return tuple(self._tokenizer.model.save(str(save_directory), filename_prefix))
-
-    def push_to_hub(
-        self,
-        repo_id: str,
-        *,
-        commit_message: str | None = None,
-        private: bool | None = None,
-        token: str | bool | None = None,
-        revision: str | None = None,
-        create_pr: bool = False,
-        **kwargs: Any,
-    ) -> Any:
-        """As `PreTrainedTokenizerFast.push_to_hub`: upload the files that `save_pretrained` writes.
-
-        Args:
-            repo_id: `owner/name`, or a name in the account of the token; made if it is not there.
-            commit_message: by default "Upload tokenizer".
-            private: of a new repository.
-            token: None takes the one that this machine knows.
-            revision: the branch.
-            create_pr: as a pull request.
-            kwargs: `commit_description`; the rest is for `save_pretrained`.
-
-        Returns:
-            the `huggingface_hub.CommitInfo`.
-
-        Raises:
-            OfflineModeIsEnabled: a ConnectionError; `HF_HUB_OFFLINE` is set.
-            HfHubHTTPError: the Hub refuses.
-        """
-        token, kwargs = secret(token), secret_values(kwargs)
-        upload = {"commit_message": commit_message, "private": private, "token": token, "revision": revision}
-        upload |= {"create_pr": create_pr, "commit_description": kwargs.pop("commit_description", None)}
-        with tempfile.TemporaryDirectory() as folder:
-            paths = self.save_pretrained(folder, **kwargs)
-            return _upload(Path(folder), [Path(path).relative_to(folder) for path in paths], repo_id, **upload)
-
-    def _save_templates(self, folder: Path, prefix: str) -> list[Path]:
-        own = self.chat_template
-        if own is None:
-            return []
-        default, more = folder / f"{prefix}{CHAT_TEMPLATE_FILE}", folder / f"{prefix}{CHAT_TEMPLATE_FOLDER}"
+    def _save_templates(self, folder: Path) -> list[Path]:
+        templates = self.chat_template or {}
+        if isinstance(templates, str):
+            templates = {"default": templates}
+        default = folder / CHAT_TEMPLATE_FILE
+        more = folder / CHAT_TEMPLATE_FOLDER
         paths = []
-        for name, template in ({"default": own} if isinstance(own, str) else own).items():
+        for name, template in templates.items():
             path = default if name == "default" else more / f"{name}.jinja"
             if path != default and path.resolve().parent != more.resolve():
                 raise ValueError(f"The chat template {name!r} cannot be written: its name is no file name.")
@@ -131,7 +90,7 @@ class Saving(Backend):
             paths.append(self._write(path, template))
         return paths
 
-    def _config_text(self, templates_are_saved: bool) -> str:
+    def _config_text(self) -> str:
         config = copy.deepcopy(self.init_kwargs)
         for name in (*config, "model_max_length"):
             if hasattr(self, name):
@@ -140,10 +99,6 @@ class Saving(Backend):
         if self._extra_special_tokens:
             config["extra_special_tokens"] = self.extra_special_tokens
         config.pop("chat_template", None)
-        if self.chat_template is not None and not templates_are_saved:
-            own = self.chat_template
-            named = isinstance(own, dict)
-            config["chat_template"] = [{"name": n, "template": t} for n, t in own.items()] if named else own
         if self.init_inputs:
             config["init_inputs"] = list(self.init_inputs)
         config = {name: written(value) for name, value in config.items() if name not in _LEFT_OUT}
@@ -166,38 +121,3 @@ def written(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [written(each) for each in value]
     return value
-
-
-def _upload(
-    folder: Path,
-    paths: list[Path],
-    name: str,
-    *,
-    repo_id: str | None = None,
-    commit_message: str | None = None,
-    commit_description: str | None = None,
-    private: bool | None = None,
-    token: str | bool | None = None,
-    revision: str | None = None,
-    create_pr: bool = False,
-) -> Any:
-    from huggingface_hub import HfApi
-
-    api = HfApi(token=token, library_name="lightrainer")
-    try:
-        made = api.create_repo(repo_id or name, private=private, exist_ok=True).repo_id
-        if revision is not None and not revision.startswith("refs/"):
-            api.create_branch(made, branch=revision, exist_ok=True)
-        return api.upload_folder(
-            repo_id=made,
-            folder_path=folder,
-            allow_patterns=[path.as_posix() for path in paths],
-            commit_message=commit_message or "Upload tokenizer",
-            commit_description=commit_description,
-            revision=revision,
-            create_pr=create_pr,
-        )
-    except Exception as error:
-        bare(error, token)
-        failed = error
-    raise failed

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..common.suggestions import did_you_mean
-from .names import AddedToken
+from .names import INSTALL_TRANSFORMERS, AddedToken
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +68,10 @@ class SpecialTokens:
         if what in _EXTRA:
             tokens = [str(token) for token in held["_extra_special_tokens"]]
             return self.convert_tokens_to_ids(tokens) if by_id else tokens
-        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        raise AttributeError(
+            f"{type(self).__name__} has no attribute {name!r}. For all methods of that of transformers, "
+            f"{INSTALL_TRANSFORMERS}"
+        )
 
     def __setattr__(self, name: str, value: Any) -> None:
         what, by_id = _without_id(name)

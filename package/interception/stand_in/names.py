@@ -52,8 +52,7 @@ _HOMES: dict[str, dict[str, str]] = {
     "models.auto": {".lightning_modules.tokenization": "AutoTokenizer"},
     "models.auto.tokenization_auto": {".lightning_modules.tokenization": "AutoTokenizer"},
     "tokenization_utils_base": {
-        ".lightning_modules.tokenization": "AddedToken BatchEncoding CharSpan PreTrainedTokenizerBase TokenSpan "
-        "TruncationStrategy",
+        ".lightning_modules.tokenization": "AddedToken BatchEncoding PreTrainedTokenizerBase TruncationStrategy",
         ".lightning_modules.tokenization.names": _STRATEGIES,
     },
     "tokenization_utils_fast": {".lightning_modules.tokenization": "PreTrainedTokenizerFast"},
@@ -76,7 +75,7 @@ _MORE["utils"]["logging"] = "transformers.utils.logging:"
 _TOP_LEVEL = {
     "data.data_collator": _COLLATORS,
     "models.auto.tokenization_auto": "AutoTokenizer",
-    "tokenization_utils_base": "AddedToken BatchEncoding CharSpan PreTrainedTokenizerBase TokenSpan",
+    "tokenization_utils_base": "AddedToken BatchEncoding PreTrainedTokenizerBase",
     "tokenization_utils_fast": "PreTrainedTokenizerFast",
     "utils": "TensorType is_apex_available is_av_available is_bitsandbytes_available is_datasets_available "
     "is_faiss_available is_matplotlib_available is_safetensors_available is_scipy_available is_sentencepiece_available "

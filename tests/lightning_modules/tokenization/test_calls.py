@@ -72,12 +72,7 @@ def test_encodings_move():
     assert encoded.input_ids is encoded["input_ids"]
 
 
-def test_encodings_by_negative_numbers_and_without_a_text():
-    mine, _ = both("WordPiece")
-    encoded = mine(["a b", "c d e"])
-    last = len(encoded.tokens(1)) - 2
-    assert encoded.token_to_chars(-1, -2) == encoded.token_to_chars(1, last) == (4, 5)
-    assert encoded.word_to_tokens(1, -1) == encoded.word_to_tokens(1, 2)
+def test_encodings_without_a_text():
     bare = BatchEncoding({"input_ids": [1, 2, 3]})
     with pytest.raises(ValueError, match=r"word_ids\(\) asks where tokens came from"):
         bare.word_ids()
@@ -85,6 +80,25 @@ def test_encodings_by_negative_numbers_and_without_a_text():
 
 
 # --- what is said
+
+
+ABSENT = "num_special_tokens_to_add max_len_single_sentence save_vocabulary push_to_hub train_new_from_iterator"
+
+
+@pytest.mark.parametrize("name", ABSENT.split())
+def test_absent_methods_of_a_tokenizer_name_what_to_install(name):
+    mine, theirs = both("WordLevel")
+    assert hasattr(theirs, name)
+    with pytest.raises(AttributeError, match=rf"no attribute '{name}'.*pip install transformers"):
+        getattr(mine, name)
+
+
+@pytest.mark.parametrize("name", ["token_to_chars", "word_to_tokens", "char_to_word"])
+def test_absent_methods_of_an_encoding_name_what_to_install(name):
+    mine, theirs = (made("a b") for made in both("WordLevel"))
+    assert hasattr(theirs, name)
+    with pytest.raises(AttributeError, match=rf"nor a column '{name}'.*pip install transformers"):
+        getattr(mine, name)
 
 
 def test_a_text_that_is_too_long_is_warned_of_once(caplog):

@@ -3,14 +3,12 @@
 import datetime
 import random
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Literal
+from typing import Any
 
 import jinja2
 import pytest
 from comparing import LATER, assert_same
 from kinds import both, text
-
-from lightrainer.lightning_modules.tokenization.chat_templates import schema_of
 
 PLAIN = (
     "{{ cls_token }}{% for message in messages %}\n"
@@ -24,26 +22,12 @@ PLAIN = (
     "{% if tools %}{{ tools | tojson(indent=2) }}{% endif %}{{ documents | tojson if documents }}{{ mood }}\n"
     "{% if add_generation_prompt %}Assistant:{% endif %}"
 )
-LIST = "{% for m in messages %}<{{ m.role }}>{% for c in m.content %}{{ c.text }}{% endfor %}{% endfor %}"
 SPOKEN_FIRST = "{% generation %}{{ messages[0].content }}{% endgeneration %} rest"
 
 
 def chat(draw):
     roles = ["system", *["user", "assistant"] * draw.randint(1, 3)][draw.randint(0, 1) :]
     return [{"role": role, "content": text(draw) or "x"} for role in roles]
-
-
-def weather(place: str, days: int = 3, unit: Literal["C", "F"] = "C"):
-    """
-    Tell the weather.
-    It is often right.
-
-    Args:
-        place: where,
-            as a town's name
-        days: how many (choices: ["1", "3"])
-        unit: of the temperature
-    """
 
 
 @pytest.fixture
@@ -57,7 +41,7 @@ def test_chats_equal_the_reference(pair):
         given = chat(draw) if draw.random() < 0.6 else [chat(draw) for _ in range(draw.randint(1, 3))]
         asked: dict[str, Any] = {
             **draw.choice([{}, {"add_generation_prompt": True}]),
-            **draw.choice([{}, {"tools": [weather, {"type": "function", "é": 1}]}]),
+            **draw.choice([{}, {"tools": [{"type": "function", "é": 1}]}]),
             **draw.choice([{}, {"documents": [{"title": "a", "text": "<b>"}]}]),
             **draw.choice([{}, {"mood": "<good> & 'well'"}]),
             **draw.choice([{}, {"tokenize": False}, {"return_dict": False}]),
@@ -81,24 +65,6 @@ def _rows(masks):
     return masks if masks and isinstance(masks[0], list) else [masks]
 
 
-def test_a_final_message_goes_on_as_in_the_reference(pair):
-    for content in ("to be", "to be ", "  to be  \n", "a to be"):
-        for template in (
-            PLAIN,
-            "{% for m in messages %}{{ m.content }}|{% endfor %}",
-            "{{ messages[-1].content | trim }}",
-        ):
-            given = [{"role": "user", "content": "q"}, {"role": "assistant", "content": content}]
-            asked = {"continue_final_message": True, "tokenize": False, "chat_template": template}
-            mine, theirs = (made.apply_chat_template(given, **asked) for made in pair)
-            assert mine == theirs
-            assert given[1]["content"] == content
-    parts = [{"role": "assistant", "content": [{"type": "text", "text": "to be"}, {"type": "image"}]}]
-    asked = {"continue_final_message": True, "tokenize": False, "chat_template": LIST}
-    mine, theirs = (made.apply_chat_template(parts, **asked) for made in pair)
-    assert mine == theirs == "<assistant>to be"
-
-
 def test_an_answer_at_the_very_beginning_is_masked(pair):
     """In 5.3.0 it is not; later versions (5.23) do."""
     given, asked = [{"role": "assistant", "content": "yes"}], {"return_assistant_tokens_mask": True}
@@ -111,7 +77,7 @@ def test_which_of_several_templates(pair):
     templates = {"default": "d", "tool_use": "t", "rag": "r"}
     for made in pair:
         made.chat_template = templates
-    for asked in ({}, {"tools": [weather]}, {"chat_template": "rag"}, {"chat_template": "{{ 1 + 1 }}"}):
+    for asked in ({}, {"tools": [{"type": "function"}]}, {"chat_template": "rag"}, {"chat_template": "{{ 1 + 1 }}"}):
         mine, theirs = (made.apply_chat_template([{}], tokenize=False, **asked) for made in pair)
         assert mine == theirs
     mine = pair[0]
@@ -157,12 +123,10 @@ def test_what_cannot_be_asked_is_said(pair, caplog):
     one = [{"role": "user", "content": "a"}]
     for asked, message in (
         ({"return_assistant_tokens_mask": True, "tokenize": False}, "needs `tokenize=True` and `return_dict=True`"),
-        ({"continue_final_message": True, "add_generation_prompt": True}, "`add_generation_prompt`"),
-        ({"continue_final_message": True, "return_assistant_tokens_mask": True}, "`return_assistant_tokens_mask`"),
-        ({"continue_final_message": True, "chat_template": "nothing of it"}, "left out or changed"),
-        ({"tools": [3]}, "A tool is a int"),
+        ({"continue_final_message": True}, r"apply_chat_template\(continue_final_message=True\).*pip install transf"),
+        ({"tools": [len]}, "a tool is a builtin_function_or_method; pass JSON schemas .*pip install transformers"),
     ):
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises((ValueError, NotImplementedError), match=message):
             mine.apply_chat_template(one, **asked)
     mine.apply_chat_template(one, chat_template="a", return_assistant_tokens_mask=True)
     assert "has no such block: the mask is 0 everywhere" in caplog.text
@@ -176,64 +140,3 @@ def test_masks_of_several_threads_do_not_mix(pair):
     with ThreadPoolExecutor(8) as pool:
         together = list(pool.map(lambda each: pair[0].apply_chat_template(each, **asked)["assistant_masks"], chats))
     assert together == alone
-
-
-# --- tools
-
-
-def many(
-    a: list[int],
-    b: str | None,
-    c: int | str | None,
-    d: dict[str, list[float]],
-    e: tuple[int, str],
-    f: Any,
-    h: int | None = None,
-    j: Literal["x", 1, None] = "x",
-    k: dict = {},  # noqa: B006 - for the schema
-) -> bool:
-    """Do much.
-
-    Args:
-        a: first: of all
-        b: second
-        c: third
-        d: fourth
-        e: fifth
-        f: sixth
-        h: eighth
-        j: tenth (Choices: ["x", "y"])
-        k: eleventh
-
-    Returns:
-        whether it went well,
-        or not
-
-    Raises:
-        ValueError: never
-    """
-    return True
-
-
-@pytest.mark.parametrize("tool", [weather, many])
-def test_schemas_of_tools_equal_the_reference(tool):
-    from transformers.utils import get_json_schema
-
-    assert_same(schema_of(tool), get_json_schema(tool))
-
-
-LACKING = {
-    "'made' has no docstring": ({"x": int}, None),
-    "'x' of the tool 'made' has no type hint": ({}, "Do.\n\nArgs:\n    x: some\n"),
-    "'made' says nothing about the argument 'x'": ({"x": int}, "Do."),
-    "has no counterpart in JSON schema": ({"x": set[int]}, "Do.\n\nArgs:\n    x: some\n"),
-}
-
-
-@pytest.mark.parametrize("said", LACKING)
-def test_what_a_tool_lacks_is_said(said):
-    def made(x): ...
-
-    made.__annotations__, made.__doc__ = LACKING[said]
-    with pytest.raises(ValueError, match=said):
-        schema_of(made)

@@ -168,10 +168,10 @@ def test_a_file_alone(tmp_path):
 
 
 def test_chat_templates_in_files_and_in_the_settings(tmp_path):
-    mine, _ = both("WordLevel")
-    mine.chat_template = {"default": "a", "rag": "b"}
+    mine, theirs = both("WordLevel")
+    mine.chat_template = theirs.chat_template = {"default": "a", "rag": "b"}
     mine.save_pretrained(tmp_path / "files")
-    mine.save_pretrained(tmp_path / "settings", save_jinja_files=False)
+    theirs.save_pretrained(tmp_path / "settings", save_jinja_files=False)
     assert (tmp_path / "files" / "additional_chat_templates" / "rag.jinja").read_text() == "b"
     assert not (tmp_path / "settings" / "chat_template.jinja").exists()
     for name in ("files", "settings"):
@@ -180,6 +180,21 @@ def test_chat_templates_in_files_and_in_the_settings(tmp_path):
     mine.chat_template = {"../../outside": "c"}
     with pytest.raises(ValueError, match="its name is no file name"):
         mine.save_pretrained(tmp_path / "files")
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"push_to_hub": True}, "processing_class"),
+        ({"filename_prefix": "x"}, r"filename_prefix=\.\.\..*pip install transformers"),
+        ({"legacy_format": True}, r"legacy_format=\.\.\..*pip install transformers"),
+    ],
+)
+def test_save_pretrained_refuses_anything_but_a_folder(tmp_path, asked, message):
+    mine, _ = both("WordLevel")
+    with pytest.raises(NotImplementedError, match=message):
+        mine.save_pretrained(tmp_path / "made", **asked)
+    assert not (tmp_path / "made").exists()
 
 
 # --- AutoTokenizer
