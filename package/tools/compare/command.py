@@ -32,8 +32,8 @@ from .verdict import Verdict, as_text, shown
 _DESCRIPTION = """\
 Run a script twice, unchanged: with the Trainer of transformers, and with that of lightrainer. Both runs have the same
 arguments and the same seed, each has a process and a copy of the working folder of its own, so that nothing of yours is
-changed. Then metrics, every logged number, final weights, files, wall time and memory are shown side by side, with the
-reasons of known differences. Nothing is uploaded.
+changed. Then metrics, every logged number, final weights, files and wall time are shown side by side, with the reasons
+of known differences. Nothing is uploaded.
 """
 _EPILOG = """\
 All that follows the script is passed on to it; options of `compare` stand before.
@@ -162,8 +162,5 @@ def _summary(verdict: Verdict) -> dict[str, object]:
             }
             for difference, known in verdict.reasons
         ],
-        "sides": [
-            {"version": side.version, "seconds": round(side.run.seconds, 2), "peak_bytes": side.peak_bytes}
-            for side in verdict.sides
-        ],
+        "sides": [{"version": side.version, "seconds": round(side.run.seconds, 2)} for side in verdict.sides],
     }

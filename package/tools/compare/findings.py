@@ -39,8 +39,6 @@ class Findings:
     """Files with the models after each training."""
     files: dict[str, Path] = field(default_factory=dict)
     """Files by their name in the output folder."""
-    peak_bytes: int | None = None
-    device_peak_bytes: int | None = None
 
 
 def read_side(run: Run) -> Findings:
@@ -64,8 +62,6 @@ def read_side(run: Run) -> Findings:
     outputs = list(dict.fromkeys(Path(folder) for record in records for folder in record["outputs"]))
     for path in sorted({path for folder in outputs for path in folder.rglob("*") if path.is_file()}):
         found.files[path.relative_to(os.path.commonpath(outputs)).as_posix()] = path
-    found.peak_bytes = max(filter(None, (record["peak_bytes"] for record in records)), default=None)
-    found.device_peak_bytes = max(filter(None, (record["device_peak_bytes"] for record in records)), default=None)
     return found
 
 

@@ -161,8 +161,6 @@ class Recorder:
         record = {
             "calls": self.calls,
             "outputs": list(dict.fromkeys(self.outputs)),
-            "peak_bytes": _peak_bytes(),
-            "device_peak_bytes": _device_peak_bytes(),
             "knows_lightrainer": "lightrainer" in sys.modules,
             "transformers": getattr(sys.modules.get("transformers"), "__version__", None),
         }
@@ -202,20 +200,6 @@ def _is_sharded(args: Any) -> bool:
 def _norm_of_gradients(model: Any) -> float:
     gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
     return sum(float(gradient.double().norm()) ** 2 for gradient in gradients) ** 0.5
-
-
-def _peak_bytes() -> int | None:
-    try:
-        import resource
-    except ImportError:  # on Windows
-        return None
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else 1024 * peak
-
-
-def _device_peak_bytes() -> int | None:
-    torch = sys.modules.get("torch")
-    return torch.cuda.max_memory_allocated() if torch and torch.cuda.is_initialized() else None
 
 
 def _plain(value: Any) -> Any:

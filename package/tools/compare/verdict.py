@@ -99,13 +99,6 @@ def shown(value: Any, missing: str = "-") -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def size_of(count: int | None) -> str:
-    """Format bytes in MiB or GiB."""
-    if count is None:
-        return "-"
-    return f"{count / 2**30:.2f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"
-
-
 def as_text(verdict: Verdict) -> str:
     """Format a comparison for a terminal of 80 columns."""
     parts = [_sides(verdict), _counts(verdict)]
@@ -117,12 +110,9 @@ def as_text(verdict: Verdict) -> str:
 
 
 def _sides(verdict: Verdict) -> str:
-    columns = 5 if any(side.device_peak_bytes for side in verdict.sides) else 4
-    rows: list[Any] = [("", "version", "wall time", "memory, peak", "GPU, peak")]
-    for side in verdict.sides:
-        sizes = size_of(side.peak_bytes), size_of(side.device_peak_bytes)
-        rows.append((side.run.side, side.version, f"{side.run.seconds:.1f} s", *sizes))
-    return "\n".join(table([row[:columns] for row in rows], left=2))
+    rows = [("", "version", "wall time")]
+    rows += [(side.run.side, side.version, f"{side.run.seconds:.1f} s") for side in verdict.sides]
+    return "\n".join(table(rows, left=2))
 
 
 def _counts(verdict: Verdict) -> str:
