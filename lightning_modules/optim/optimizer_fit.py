@@ -22,19 +22,32 @@ _COUNTERS = {"step", "mu_product", "eta", "mu"}
 """Entries that are numbers, which some optimizers keep in tensors."""
 
 _LIKE_PARAMETER = {
-    *("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "exp_inf", "exp_avg_slow", "exp_avg_lr_1", "exp_avg_lr_2"),
-    *("momentum_buffer", "square_avg", "grad_avg", "acc_delta", "sum", "prev", "step_size", "ax", "z"),
+    "acc_delta",
+    "ax",
+    "exp_avg",
+    "exp_avg_lr_1",
+    "exp_avg_lr_2",
+    "exp_avg_slow",
+    "exp_avg_sq",
+    "exp_inf",
+    "grad_avg",
     "kahan_comp",
+    "max_exp_avg_sq",
+    "momentum_buffer",
+    "prev",
+    "square_avg",
+    "step_size",
+    "sum",
+    "z",
 }
-"""Entries of the parameter's shape, in the optimizers of `_ELEMENTWISE`."""
+"""Entries of the parameter's shape, in the optimizers of `_NATIVE`."""
 
-_ELEMENTWISE = {"torch", "torch_npu", "torch_xla", "torchao", "apex", "optimi", "deepspeed", "schedulefree"}
+_NATIVE = {"torch", "torch_npu", "torch_xla", "torchao", "apex", "optimi", "deepspeed", "schedulefree"}
 """Root packages of optimizers with native steps, or steps that broadcast different shapes."""
 
-_LISTS = {"LBFGS"}
-"""Classes whose state belongs to no single parameter."""
-
 _BITSANDBYTES = "bitsandbytes"
+
+Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -44,6 +57,14 @@ class ParameterShape:
     name: str
     shape: torch.Size
     dtype: torch.dtype
+
+
+@dataclass(frozen=True)
+class _Owner:
+    """The parameter of a state, and the options of its group in the file."""
+
+    parameter: ParameterShape
+    group: Mapping[str, Any]
 
 
 def require_fitting_optimizer_state(
@@ -66,21 +87,30 @@ def require_fitting_optimizer_state(
     Raises:
         ValueError: something does not fit. Nothing has been loaded.
     """
-    in_torch_form = isinstance(state, Mapping) and isinstance(state.get("state"), Mapping) and "param_groups" in state
-    if not in_torch_form and _reads_own_form(optimizer):
+    is_mapping = isinstance(state, Mapping) and isinstance(state.get("state"), Mapping)
+    reads_own_form = getattr(type(optimizer), "load_state_dict", None) is not Optimizer.load_state_dict
+    if reads_own_form and not (is_mapping and "param_groups" in state):
         return
-    if not isinstance(state, Mapping) or not isinstance(state.get("state"), Mapping):
+    if not is_mapping:
         raise ValueError(f"{file} does not hold the state of an optimizer, but {kind_of(state)}.")
-    fitting = _Fitting(optimizer, file, _own_groups(optimizer, model) if groups is None else groups)
-    fitting.check(state)
-    inner, layers = getattr(optimizer, "optimizer_dict", None), state.get("layers")
-    if isinstance(inner, Mapping) and layers is not None:
-        fitting.require(
-            isinstance(layers, list) and len(layers) == len(inner),
-            f"the states of {len(layers) if isinstance(layers, list) else 'no'} layers, and there are {len(inner)}",
-        )
-        for one, written in zip(inner.values(), layers, strict=True):
-            require_fitting_optimizer_state(one, written, file, model=model)
+
+    if groups is None:
+        groups = _own_groups(optimizer, model)
+    problem = _problem_of_groups(optimizer, state, groups)
+    if problem is not None:
+        raise ValueError(_misfit(optimizer, file, problem, "Nothing of it was loaded."))
+
+    # The optimizer of each parameter, in a layerwise one.
+    inner = getattr(optimizer, "optimizer_dict", None)
+    layers = state.get("layers")
+    if not isinstance(inner, Mapping) or layers is None:
+        return
+    if not isinstance(layers, list) or len(layers) != len(inner):
+        found = len(layers) if isinstance(layers, list) else "no"
+        problem = f"the states of {found} layers, and there are {len(inner)}"
+        raise ValueError(_misfit(optimizer, file, problem, "Nothing of it was loaded."))
+    for layer_optimizer, layer_state in zip(inner.values(), layers, strict=True):
+        require_fitting_optimizer_state(layer_optimizer, layer_state, file, model=model)
 
 
 def require_fitting_present_state(optimizer: Any, file: StrPath) -> None:
@@ -93,151 +123,160 @@ def require_fitting_present_state(optimizer: Any, file: StrPath) -> None:
     Raises:
         ValueError: a tensor does not fit its parameter. The optimizer must not be used.
     """
-    fitting = _Fitting(optimizer, file, [], outcome="The training ends before a step with it.")
-    described = [ParameterShape("a parameter", one.shape, one.dtype) for one in optimizer.state]
-    owners: dict[Any, Any] = {place: (one, {}) for place, one in enumerate(described)}
-    fitting.check_states(dict(enumerate(optimizer.state.values())), owners)
+    for tensor, values in optimizer.state.items():
+        owner = _Owner(ParameterShape("a parameter", tensor.shape, tensor.dtype), {})
+        problem = _problem_of_state(optimizer, values, owner)
+        if problem is not None:
+            raise ValueError(_misfit(optimizer, file, problem, "The training ends before a step with it."))
 
 
-def _reads_own_form(optimizer: Any) -> bool:
-    """Return whether an optimizer has its own `load_state_dict`, which may read states of any form."""
-    return getattr(type(optimizer), "load_state_dict", None) is not Optimizer.load_state_dict
+def _misfit(optimizer: Any, file: StrPath, problem: str, outcome: str) -> str:
+    return (
+        f"{file} cannot be loaded into {type(optimizer).__name__}: it holds {problem}. {outcome} Resume with the model "
+        "and optimizer that wrote it, or use another checkpoint."
+    )
 
 
-class _Fitting:
-    """Check of one optimizer's state."""
+def _problem_of_groups(optimizer: Any, state: Mapping[str, Any], parameters: list[list[ParameterShape]]) -> str | None:
+    """Compare all groups, and the states of all parameters.
 
-    def __init__(
-        self,
-        optimizer: Any,
-        file: StrPath,
-        groups: list[list[ParameterShape]],
-        outcome: str = "Nothing of it was loaded.",
-    ) -> None:
-        self.optimizer, self.file, self.groups, self.outcome = optimizer, file, groups, outcome
-        self.package = _package_of(type(optimizer))
+    Args:
+        optimizer: the optimizer to load the state into.
+        state: the state in the form of torch.
+        parameters: those of each group.
+    """
+    own_groups = optimizer.param_groups
+    groups = state.get("param_groups")
+    if not isinstance(groups, list):
+        return "no list of parameter groups"
+    if len(groups) != len(own_groups):
+        return f"{len(groups)} parameter groups, and there are {len(own_groups)}"
 
-    def require(self, fits: bool, problem: str) -> None:
-        """Raise an error with the problem unless the state fits."""
-        if not fits:
-            raise ValueError(
-                f"{self.file} cannot be loaded into {type(self.optimizer).__name__}: it holds {problem}. "
-                f"{self.outcome} Go on with the model and the optimizer that wrote it, or take another checkpoint."
-            )
+    owners: dict[Any, _Owner] = {}
+    for index, (group, own_group, expected) in enumerate(zip(groups, own_groups, parameters, strict=True)):
+        numbers = group.get("params") if isinstance(group, Mapping) else None
+        if not isinstance(numbers, list) or len(numbers) != len(expected):
+            found = len(numbers) if isinstance(numbers, list) else "no"
+            return f"{found} parameters in group {index}, and there are {len(expected)} in it"
+        if group.get("rules") != own_group.get("rules"):
+            return f"parameter_rules {group.get('rules')} in group {index}, and they are {own_group.get('rules')}"
+        for name, value in group.items():
+            problem = _problem_of_option(value, own_group.get(name))
+            if problem is not None and name not in ("params", "state"):
+                return f"{problem} as {name} of group {index}, not a number"
+        for number, parameter in zip(numbers, expected, strict=True):
+            if not isinstance(number, (int, str)):
+                return f"{kind_of(number)} as the number of a parameter"
+            owners[number] = _Owner(parameter, group)
 
-    def check(self, state: Mapping[str, Any]) -> None:
-        """Compare all groups, and the states of all parameters."""
-        own, written = self.optimizer.param_groups, state.get("param_groups")
-        self.require(isinstance(written, list), "no list of parameter groups")
-        assert isinstance(written, list)
-        self.require(len(written) == len(own), f"{len(written)} parameter groups, and there are {len(own)}")
-        owners: dict[Any, tuple[ParameterShape, Mapping[str, Any]]] = {}
-        for index, (group, parameters, theirs) in enumerate(zip(own, self.groups, written, strict=True)):
-            numbers = theirs.get("params") if isinstance(theirs, Mapping) else None
-            count, expected = len(numbers) if isinstance(numbers, list) else "no", len(parameters)
-            self.require(count == expected, f"{count} parameters in group {index}, and there are {expected} in it")
-            assert isinstance(numbers, list)
-            assert isinstance(theirs, Mapping)
-            rules = theirs.get("rules"), group.get("rules")
-            self.require(rules[0] == rules[1], f"parameter_rules {rules[0]} in group {index}, and they are {rules[1]}")
-            self._check_options(group, theirs, index)
-            for number, parameter in zip(numbers, parameters, strict=True):
-                self.require(isinstance(number, (int, str)), f"{kind_of(number)} as the number of a parameter")
-                owners[number] = parameter, theirs
-            self.check_states(_states_in_group(theirs), dict(enumerate(owners[number] for number in numbers)))
-        self.check_states(state["state"], owners)
+        # GrokAdamW keeps states in a group, by the place of the parameter.
+        in_group = group.get("state")
+        for place, values in in_group.items() if isinstance(in_group, dict) else ():
+            if isinstance(place, int):
+                if not 0 <= place < len(expected):
+                    return f"the state of a parameter {place!r} that is in none of its groups"
+                problem = _problem_of_state(optimizer, values, _Owner(expected[place], group))
+                if problem is not None:
+                    return problem
 
-    def _check_options(self, own: Mapping[str, Any], written: Mapping[str, Any], index: int) -> None:
-        """Check that options that are tensors have one element; fused steps do not check it."""
-        for name, value in written.items():
-            if name in ("params", "state"):
-                continue
-            present = own.get(name)
-            for tensor in _tensors(value):
-                same = isinstance(present, Tensor) and present.shape == tensor.shape
-                plain = tensor.numel() == 1 and not tensor.is_complex() and _is_dense(tensor)
-                self.require(same or plain, f"{kind_of(tensor)} as {name} of group {index}, not a number")
+    for number, values in state["state"].items():
+        if number not in owners:
+            return f"the state of a parameter {number!r} that is in none of its groups"
+        problem = _problem_of_state(optimizer, values, owners[number])
+        if problem is not None:
+            return problem
+    return None
 
-    def check_states(
-        self, states: Mapping[Any, Any], owners: Mapping[Any, tuple[ParameterShape, Mapping[str, Any]]]
-    ) -> None:
-        """Compare the states of parameters, by number, with the parameters of these numbers."""
-        for number, values in states.items():
-            self.require(number in owners, f"the state of a parameter {number!r} that is in none of its groups")
-            shape, group = owners[number]
-            self.require(isinstance(values, Mapping), f"{kind_of(values)} as the state of {shape.name}")
-            if type(self.optimizer).__name__ in _LISTS:
-                continue
-            for name, value in values.items():
-                if isinstance(value, Tensor):
-                    self._check_tensor(str(name), value, shape, group)
-                elif self._is_native and name in _LIKE_PARAMETER:
-                    self.require(value is None, f"{kind_of(value)} as {name} of {shape.name}")
 
-    @property
-    def _is_native(self) -> bool:
-        return self.package in _ELEMENTWISE
+def _problem_of_option(value: Any, own: Any) -> str | None:
+    """Check that an option that is a tensor has one element, as fused steps assume, or the present form."""
+    for tensor in _tensors(value):
+        has_present_form = isinstance(own, Tensor) and own.shape == tensor.shape
+        if not has_present_form and not _is_number(tensor):
+            return kind_of(tensor)
+    return None
 
-    def _check_tensor(self, name: str, value: Tensor, parameter: ParameterShape, group: Mapping[str, Any]) -> None:
+
+def _problem_of_state(optimizer: Any, values: Any, owner: _Owner) -> str | None:
+    """Compare the state of one parameter with it."""
+    parameter = owner.parameter
+    if not isinstance(values, Mapping):
+        return f"{kind_of(values)} as the state of {parameter.name}"
+    if type(optimizer).__name__ == "LBFGS":  # its state belongs to no single parameter
+        return None
+
+    package = _package_of(type(optimizer))
+    for name, value in values.items():
         where = f"{name} of {parameter.name}"
+        if not isinstance(value, Tensor):
+            if package in _NATIVE and name in _LIKE_PARAMETER and value is not None:
+                return f"{kind_of(value)} as {where}"
+            continue
         if name in _COUNTERS:
-            number = value.numel() == 1 and not value.is_complex() and _is_dense(value)
-            self.require(number, f"{kind_of(value)} as {where}, not a number")
-            return
-        wanted = self._sizes(name, parameter, group)
-        if wanted is None:
-            return
-        sizes = " or ".join(str(tuple(size)) for size in wanted)
-        self.require(value.shape in wanted, f"{kind_of(value)} as {where}, whose shape has to be {sizes}")
-        self.require(_is_dense(value), f"a tensor as {where} whose elements do not lie one after the other")
-        if self.package != _BITSANDBYTES:
-            kinds = {(dtype.is_floating_point, dtype.is_complex) for dtype in (value.dtype, parameter.dtype)}
-            alike = len(kinds) == 1 or not self._is_native
-            self.require(alike, f"{kind_of(value)} as {where}, which is {parameter.dtype}")
-        elif name in ("absmax1", "absmax2", "qmap1", "qmap2"):
-            self.require(value.dtype == torch.float32, f"{kind_of(value)} as {where}, which has to be float32")
+            if not _is_number(value):
+                return f"{kind_of(value)} as {where}, not a number"
+            continue
 
-    def _sizes(self, name: str, parameter: ParameterShape, group: Mapping[str, Any]) -> tuple[torch.Size, ...] | None:
-        """Return the shapes that a tensor of the state may have; None if only the optimizer knows."""
-        shape = parameter.shape
-        if "rank" in group:  # GaLore, APOLLO: the states are those of a projection
-            return None
-        if self.package == _BITSANDBYTES:
-            return _bitsandbytes_sizes(name, shape)
-        if type(self.optimizer).__name__ == "Adafactor" or name in ("row_var", "col_var"):
-            return _adafactor_sizes(name, shape)
-        if not self._is_native or name not in _LIKE_PARAMETER:
-            return None
+        shapes = _shapes_of(optimizer, package, name, owner)
+        if shapes is None:  # only the optimizer knows
+            continue
+        if tuple(value.shape) not in shapes:
+            sizes = " or ".join(map(str, shapes))
+            return f"{kind_of(value)} as {where}, whose shape has to be {sizes}"
+        if not _is_dense(value):
+            return f"a tensor as {where} whose elements do not lie one after the other"
+        if package == _BITSANDBYTES:
+            if name in ("absmax1", "absmax2", "qmap1", "qmap2") and value.dtype != torch.float32:
+                return f"{kind_of(value)} as {where}, which has to be float32"
+        elif package in _NATIVE:
+            own = parameter.dtype
+            kind = (value.dtype.is_floating_point, value.dtype.is_complex)
+            if kind != (own.is_floating_point, own.is_complex):
+                return f"{kind_of(value)} as {where}, which is {own}"
+    return None
+
+
+def _shapes_of(optimizer: Any, package: str, name: str, owner: _Owner) -> tuple[Shape, ...] | None:
+    """Return the shapes that a tensor of the state may have; None if only the optimizer knows."""
+    shape = tuple(owner.parameter.shape)
+    if "rank" in owner.group:  # GaLore, APOLLO: the states are those of a projection
+        return None
+    if package == _BITSANDBYTES:
+        blocks = -(-math.prod(shape) // 256)  # elements of a scale
+        # AdEMAMix has two first moments in one tensor, so twice as many scales.
+        return {
+            "state1": (shape, (2, *shape)),
+            "state2": (shape,),
+            "absmax1": ((blocks,), (2, blocks)),
+            "absmax2": ((blocks,),),
+            "qmap1": ((256,),),
+            "qmap2": ((256,),),
+            "max1": ((1,),),
+            "new_max1": ((1,),),
+            "max2": ((1,),),
+            "new_max2": ((1,),),
+            "unorm_vec": ((1,),),
+            "gnorm_vec": ((100,),),
+        }.get(name)
+    if type(optimizer).__name__ == "Adafactor" or name in ("row_var", "col_var"):
+        # That of torch, and that of transformers, which leaves out dimensions of size 1.
+        return {
+            "row_var": ((*shape[:-1], 1),),
+            "col_var": ((*shape[:-2], 1, *shape[-1:]),),
+            "variance": (shape,),
+            "exp_avg": (shape,),
+            "exp_avg_sq": (shape,),
+            "exp_avg_sq_row": (shape[:-1],),
+            "exp_avg_sq_col": (shape[:-2] + shape[-1:],),
+            "RMS": ((),),
+        }.get(name)
+    if package in _NATIVE and name in _LIKE_PARAMETER:
         return (shape,)
+    return None
 
 
-def _adafactor_sizes(name: str, shape: torch.Size) -> tuple[torch.Size, ...] | None:
-    """Return the shapes of Adafactor: torch's, and transformers' without dimensions of size 1."""
-    known = {
-        "row_var": (*shape[:-1], 1),
-        "col_var": (*shape[:-2], 1, *shape[-1:]),
-        **dict.fromkeys(("variance", "exp_avg", "exp_avg_sq"), shape),
-        "exp_avg_sq_row": shape[:-1],
-        "exp_avg_sq_col": shape[:-2] + shape[-1:],
-        "RMS": torch.Size(),
-    }
-    return (torch.Size(known[name]),) if name in known else None
-
-
-def _bitsandbytes_sizes(name: str, shape: torch.Size) -> tuple[torch.Size, ...] | None:
-    """Return the shapes of bitsandbytes; AdEMAMix has two first moments in one tensor, so twice as many scales."""
-    blocks = -(-math.prod(shape) // 256)  # elements of a scale
-    known: dict[str, tuple[tuple[int, ...], ...]] = {
-        "state1": (shape, (2, *shape)),
-        "state2": (shape,),
-        "absmax1": ((blocks,), (2, blocks)),
-        "absmax2": ((blocks,),),
-        **dict.fromkeys(("qmap1", "qmap2"), ((256,),)),
-        **dict.fromkeys(("max1", "new_max1", "max2", "new_max2"), ((1,),)),
-        "unorm_vec": ((1,),),
-        "gnorm_vec": ((100,),),
-    }
-    return tuple(map(torch.Size, known[name])) if name in known else None
+def _is_number(tensor: Tensor) -> bool:
+    return tensor.numel() == 1 and not tensor.is_complex() and _is_dense(tensor)
 
 
 def _is_dense(tensor: Tensor) -> bool:
@@ -256,32 +295,30 @@ def _is_dense(tensor: Tensor) -> bool:
     return True
 
 
-def _states_in_group(group: Mapping[str, Any]) -> Mapping[Any, Any]:
-    """Return the states that GrokAdamW keeps in a parameter group, by parameter index."""
-    found = group.get("state")
-    return {place: state for place, state in found.items() if isinstance(place, int)} if isinstance(found, dict) else {}
-
-
 def _own_groups(optimizer: Any, model: nn.Module | None) -> list[list[ParameterShape]]:
     names = {} if model is None else {id(parameter): name for name, parameter in model.named_parameters()}
-    return [
-        [
-            ParameterShape(names.get(id(one), f"parameter {place} of group {index}"), one.shape, one.dtype)
-            for place, one in enumerate(group["params"])
-        ]
-        for index, group in enumerate(optimizer.param_groups)
-    ]
+    groups: list[list[ParameterShape]] = []
+    for index, group in enumerate(optimizer.param_groups):
+        shapes: list[ParameterShape] = []
+        for place, tensor in enumerate(group["params"]):
+            name = names.get(id(tensor), f"parameter {place} of group {index}")
+            shapes.append(ParameterShape(name, tensor.shape, tensor.dtype))
+        groups.append(shapes)
+    return groups
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, (list, tuple)):
-        for one in value:
-            yield from _tensors(one)
+        for item in value:
+            yield from _tensors(item)
 
 
 def _package_of(cls: type) -> str:
     """Return the package of a class, or the known one of a base class."""
     roots = [base.__module__.partition(".")[0] for base in cls.__mro__ if base is not Optimizer]
-    return next((root for root in roots if root in _ELEMENTWISE or root == _BITSANDBYTES), roots[0])
+    for root in roots:
+        if root in _NATIVE or root == _BITSANDBYTES:
+            return root
+    return roots[0]
