@@ -61,7 +61,8 @@ def run_epoch(trainer: Any, data_fetcher: Any) -> None:
     loop.on_run_start(data_fetcher)
     loop.manual_optimization.on_run_start()  # counts the steps of Lightning's optimizers
     loop.on_iteration_done()  # ends a restart
-    while not loop.done:
+    while not (has_callbacks and trainer.should_stop and loop.done):
+        # Except where a callback stops the training the loader ends the epoch: its end draws random numbers.
         try:
             batch, _, _ = next(data_fetcher)
         except StopIteration:
