@@ -139,7 +139,8 @@ class AutoTokenizer:
         name = os.fspath(pretrained_model_name_or_path)
         files = files_of(name, **hub_options(kwargs))
         settings = settings_in(kwargs)
-        config, model = files.content(CONFIG_FILE), files.content(MODEL_FILE)
+        config = files.content(CONFIG_FILE)
+        model = files.content(MODEL_FILE)
         _warn_what_is_not_run(name, config)
         named = config.get("tokenizer_class") or model.get("tokenizer_class")
         wanted = defaults_of(named, model.get("model_type"))
@@ -158,14 +159,15 @@ def _warn_what_is_not_run(name: str, config: dict[str, Any]) -> None:
 
 def _with_defaults(made: PreTrainedTokenizerFast, wanted: dict[str, Any]) -> PreTrainedTokenizerFast:
     """Set what neither files nor user have set; a token only if the vocabulary has it."""
-    given, vocabulary = made.init_kwargs, made.backend_tokenizer
+    settings = made.init_kwargs
     missing: dict[str, Any] = {}
     for name, value in wanted.items():
+        if name in settings:
+            continue
         if not name.endswith("_token"):
-            if name not in given:
-                setattr(made, name, value)
-                given[name] = value  # or it would not be saved
-        elif getattr(made, name) is None and name not in given and value and vocabulary.token_to_id(value) is not None:
+            setattr(made, name, value)
+            settings[name] = value  # or it would not be saved
+        elif getattr(made, name) is None and value and made.backend_tokenizer.token_to_id(value) is not None:
             missing[name] = value
     if missing:
         made.add_special_tokens(missing)

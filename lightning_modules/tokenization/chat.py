@@ -136,7 +136,8 @@ def _add_masks(encoded: BatchEncoding, spans: list[list[Span]], nested: bool) ->
 def _mask(encoded: BatchEncoding, index: int, length: int, spans: list[Span]) -> list[int]:
     mask = [0] * length
     for begin, end in spans:
-        first, last = encoded.char_to_token(index, begin), encoded.char_to_token(index, end - 1)
+        first = encoded.char_to_token(index, begin)
+        last = encoded.char_to_token(index, end - 1)
         if first is None:  # cut off, as all that follows
             break
         stop = last + 1 if last else length

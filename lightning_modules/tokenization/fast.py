@@ -235,14 +235,15 @@ def settings_in(kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _backend(kwargs: dict[str, Any]) -> Tokenizer:
-    given, path = kwargs.pop("tokenizer_object", None), kwargs.pop("tokenizer_file", None)
-    if given is None and path is not None:
+    backend = kwargs.pop("tokenizer_object", None)
+    path = kwargs.pop("tokenizer_file", None)
+    if backend is None and path is not None:
         return Tokenizer.from_file(os.fspath(path))
-    if not isinstance(given, Tokenizer):
+    if not isinstance(backend, Tokenizer):
         raise ValueError(
-            f"`tokenizer_object` is {given!r:.60}: pass a tokenizers.Tokenizer, or `tokenizer_file`, a path."
+            f"`tokenizer_object` is {backend!r:.60}: pass a tokenizers.Tokenizer, or `tokenizer_file`, a path."
         )
-    return copy.deepcopy(given)
+    return copy.deepcopy(backend)
 
 
 def _length(value: Any) -> Any:

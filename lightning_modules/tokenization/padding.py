@@ -51,7 +51,8 @@ def lengths_of(
     """
     if max_length is not None and padding is False and truncation is None:
         truncation = TruncationStrategy.LONGEST_FIRST
-    pad, cut = _padding(padding), _truncation(truncation)
+    pad = _padding(padding)
+    cut = _truncation(truncation)
     if padding is True and max_length is not None and cut == TruncationStrategy.DO_NOT_TRUNCATE and verbose:
         warnings.warn(
             "`max_length` has no effect with `padding=True` and no truncation: pass `padding='max_length'` to pad to "

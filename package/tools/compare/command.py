@@ -75,7 +75,7 @@ def compare(flags: Sequence[str]) -> int:
 def _parser() -> CommandParser:
     usage = "lightrainer compare [options] SCRIPT [ARGUMENTS]"
     parser = CommandParser("compare", _DESCRIPTION, _EPILOG, usage)
-    again = "run the reference a second time, to see whether the script repeats itself"
+    again = "run the reference a second time, to check whether the script is deterministic"
     folder = "for outputs, logs and comparison.json; by default compare/<name of the script>"
     close = "numbers that differ by no more than this share of the larger one are equal (%(default)g: to the last bit)"
     launcher = "what starts the script, such as 'torchrun --nproc_per_node=2'; by default Python"
@@ -97,47 +97,69 @@ def _parser() -> CommandParser:
 
 
 def _compared(options: argparse.Namespace) -> tuple[Verdict, Path]:
-    """Run both sides, and compare their results."""
+    """Run both sides, and compare their results.
+
+    Returns:
+        The result, and the folder of the comparison.
+
+    Raises:
+        CompareError: An option is wrong, or a side fails.
+    """
+    check_reference()
+    script = _script(options)
+    folder = empty_folder(Path(options.folder or os.path.join("compare", script.path.stem)).absolute())
+
+    # Run both, and with `--again` the reference twice.
+    reference = _side(script, REFERENCE, folder / REFERENCE)
+    ours = _side(script, LIGHTRAINER, folder / LIGHTRAINER)
+    sides = [reference, ours]
+    repeats_itself = None
+    if options.again:
+        second = _side(script, REFERENCE, folder / "reference-again")
+        sides.append(second)
+        repeats_itself = not any(group.differences for group in compare_sides(reference, second, options.tolerance))
+
+    verdict = Verdict(
+        script=os.path.basename(options.script),
+        words=list(script.words),
+        reference=reference,
+        lightrainer=ours,
+        compared=compare_sides(reference, ours, options.tolerance),
+        tolerance=options.tolerance,
+        repeats_itself=repeats_itself,
+    )
+
+    # The weights after each training were recorded for the comparison only.
+    for side in sides:
+        for path in side.weights:
+            path.unlink()
+    return verdict, folder
+
+
+def _script(options: argparse.Namespace) -> Script:
+    """Return the script and the folders that are copied for it."""
     if not os.path.isfile(options.script):
         raise CompareError(f"{options.script}: there is no such script.")
-    check_reference()
     words = options.words[1:] if options.words[:1] == ["--"] else options.words
-    path, here = Path(os.path.abspath(options.script)), Path.cwd()
+    path = Path(os.path.abspath(options.script))
+
+    # The copied folder holds the working folder, and all that is linked.
+    here = Path.cwd()
     root = Path(options.root or here)
     if root not in (here, *here.parents):
         raise CompareError(f"--root {root} does not hold the working folder {here}.")
-    linked, left_out = ({Path(one) for one in named} for named in (options.link, options.leave_out))
-    if outside := [str(one) for one in linked if root not in one.parents]:
+    linked = {Path(name) for name in options.link}
+    left_out = {Path(name) for name in options.leave_out}
+    outside = [str(link) for link in linked if root not in link.parents]
+    if outside:
         raise CompareError(f"--link {outside[0]} is not in {root}: name a folder that holds it with --root.")
-    copied = [root] if root in path.parents else [root, path.parent]
-    script = Script(
-        path=path,
-        here=here,
-        folders=[WorkingFolder(path=one, linked=linked, left_out=left_out) for one in copied],
-        words=words,
-        launcher=shlex.split(options.launcher),
-        seed=options.seed,
-    )
-    folder = empty_folder(Path(options.folder or os.path.join("compare", Path(options.script).stem)).absolute())
-    sides = [_side(script, side, folder / side) for side in (REFERENCE, LIGHTRAINER)]
-    reference, ours = sides
-    compared, repeats = compare_sides(reference, ours, options.tolerance), None
-    if options.again:
-        sides.append(_side(script, REFERENCE, folder / "reference-again"))
-        repeats = not any(group.differences for group in compare_sides(reference, sides[-1], options.tolerance))
-    for side in sides:
-        for path in side.weights:  # recorded for the comparison only
-            path.unlink()
-    verdict = Verdict(
-        script=os.path.basename(options.script),
-        words=list(words),
-        reference=reference,
-        lightrainer=ours,
-        compared=compared,
-        tolerance=options.tolerance,
-        repeats_itself=repeats,
-    )
-    return verdict, folder
+
+    # A script that lies elsewhere has a copy of its own folder, too.
+    folders = [WorkingFolder(path=root, linked=linked, left_out=left_out)]
+    if root not in path.parents:
+        folders.append(WorkingFolder(path=path.parent, linked=linked, left_out=left_out))
+    launcher = shlex.split(options.launcher)
+    return Script(path=path, here=here, folders=folders, words=words, launcher=launcher, seed=options.seed)
 
 
 def _side(script: Script, side: str, folder: Path) -> Findings:

@@ -13,7 +13,11 @@ from .findings import Findings, content, read_weights
 if TYPE_CHECKING:
     from torch import Tensor
 
-LOGS, METRICS, WEIGHTS, FILES, CONTENT = "logged numbers", "metrics", "final weights", "files", "contents of files"
+LOGS = "logged numbers"
+METRICS = "metrics"
+WEIGHTS = "final weights"
+FILES = "files"
+CONTENT = "contents of files"
 GROUPS = (METRICS, LOGS, WEIGHTS, FILES, CONTENT)
 """The kinds of values, in the order in which they are shown."""
 

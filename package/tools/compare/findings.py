@@ -50,19 +50,29 @@ def read_side(run: Run) -> Findings:
     records = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(run.folder.glob("record-*.json"))]
     calls = [call for record in records for call in record["calls"]]
     if not calls:
-        said = f"With the {run.side} the script ended without train, evaluate or predict of a Trainer of transformers"
-        raise CompareError(f"{said}: there is nothing to compare. Its output is in {run.folder / 'log.txt'}.")
+        raise CompareError(
+            f"With the {run.side} the script ended without train, evaluate or predict of a Trainer of transformers: "
+            f"there is nothing to compare. Its output is in {run.folder / 'log.txt'}."
+        )
     if run.side == REFERENCE and any(record["knows_lightrainer"] for record in records):
         raise CompareError("The script imports lightrainer by itself. Let it import transformers in its place.")
+    # What the calls of the Trainer recorded.
     resumed = any(call["arguments"]["resume_from_checkpoint"] for call in calls)
     facts = {**calls[0]["arguments"], "resume_from_checkpoint": resumed}
-    found = Findings(run=run, version=_version(run.side, records), facts=facts)
-    found.gradient_norm = next((call["gradient_norm"] for call in calls if "gradient_norm" in call), None)
-    _read_calls(found, calls)
-    outputs = list(dict.fromkeys(Path(folder) for record in records for folder in record["outputs"]))
-    for path in sorted({path for folder in outputs for path in folder.rglob("*") if path.is_file()}):
-        found.files[path.relative_to(os.path.commonpath(outputs)).as_posix()] = path
-    return found
+    findings = Findings(run=run, version=_version(run.side, records), facts=facts)
+    findings.gradient_norm = next((call["gradient_norm"] for call in calls if "gradient_norm" in call), None)
+    _read_calls(findings, calls)
+
+    # The files in the output folders.
+    outputs: set[str] = set()
+    for record in records:
+        outputs.update(record["outputs"])
+    common = os.path.commonpath(outputs)
+    for output in sorted(outputs):
+        for path in sorted(Path(output).rglob("*")):
+            if path.is_file():
+                findings.files[path.relative_to(common).as_posix()] = path
+    return findings
 
 
 def _version(side: str, records: list[dict[str, Any]]) -> str:
@@ -73,7 +83,7 @@ def _version(side: str, records: list[dict[str, Any]]) -> str:
     return f"transformers {records[0]['transformers']}"
 
 
-def _read_calls(found: Findings, calls: list[dict[str, Any]]) -> None:
+def _read_calls(findings: Findings, calls: list[dict[str, Any]]) -> None:
     several = sum("log_history" in call for call in calls) > 1
     counts: dict[str, int] = {}
     for call in calls:
@@ -84,11 +94,12 @@ def _read_calls(found: Findings, calls: list[dict[str, Any]]) -> None:
         if number > 1:
             label = f"{name} {number}"
 
-        found.metrics |= {f"{label}: {key}": it for key, it in call["metrics"].items() if not is_clock(key)}
+        metrics = {key: value for key, value in call["metrics"].items() if not is_clock(key)}
+        findings.metrics |= {f"{label}: {key}": value for key, value in metrics.items()}
         if "log_history" in call:
-            found.logs |= _logged(call["log_history"], f"training {number}, " if several else "")
+            findings.logs |= _logged(call["log_history"], f"training {number}, " if several else "")
             if call["weights"]:
-                found.weights.append(found.run.folder / call["weights"])
+                findings.weights.append(findings.run.folder / call["weights"])
 
 
 def _logged(history: list[dict[str, Any]], prefix: str) -> dict[str, Any]:

@@ -74,7 +74,8 @@ def _gradient_is_too_small(facts: Facts) -> bool:
 
 def _loss_is_a_sum(difference: Difference, facts: Facts) -> bool:
     """Return whether a loss of the reference is that of ours multiplied by the accumulated batches."""
-    reference, ours = difference.reference, difference.lightrainer
+    reference = difference.reference
+    ours = difference.lightrainer
     if not isinstance(reference, float) or not isinstance(ours, float):
         return False
     return math.isclose(reference, _accumulated(facts) * ours, rel_tol=_NEAR)

@@ -52,7 +52,9 @@ class Recorder:
     """
 
     def __init__(self, side: str, folder: str, seed: int) -> None:
-        self.side, self.folder, self.seed = side, Path(folder), seed
+        self.side = side
+        self.folder = Path(folder)
+        self.seed = seed
         self.calls: list[dict[str, Any]] = []
         self.outputs: list[str] = []
         self._inside = 0

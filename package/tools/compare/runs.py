@@ -18,7 +18,8 @@ from pathlib import Path
 from ...interception import environment
 from ...lightning_modules.common.libraries import is_installed
 
-REFERENCE, LIGHTRAINER = "reference", "lightrainer"
+REFERENCE = "reference"
+LIGHTRAINER = "lightrainer"
 WORK = "work"
 """The working folder of a side, in its folder."""
 MARK = "comparison.json"
@@ -164,32 +165,46 @@ def run_side(script: Script, side: str, folder: Path) -> Run:
     Raises:
         CompareError: the script failed; has its last lines.
     """
-    log, copies = folder / "log.txt", {}
+    # Copy the folders, and name the copies where the command line names the originals.
     folder.mkdir()
-    for name, one in zip((WORK, "script"), script.folders, strict=False):
-        copies[str(one.path)] = str(folder / name)
-        one.copy(folder / name)
-    paths = re.compile(rf"({'|'.join(map(re.escape, sorted(copies, key=len, reverse=True)))})(?=/|$)")
-    path, work, *words = (
-        paths.sub(lambda found: copies[found[1]], word) for word in (str(script.path), str(script.here), *script.words)
-    )
-    start = [sys.executable, "-m", "lightrainer"] if side == LIGHTRAINER else [sys.executable]
-    command = [*(script.launcher or start), os.path.relpath(path, work), *words]
+    copies: dict[str, str] = {}
+    for name, working_folder in zip((WORK, "script"), script.folders, strict=False):
+        copies[str(working_folder.path)] = str(folder / name)
+        working_folder.copy(folder / name)
+    longest_first = sorted(copies, key=len, reverse=True)
+    originals = re.compile(rf"({'|'.join(map(re.escape, longest_first))})(?=/|$)")
+
+    def in_copy(word: str) -> str:
+        return originals.sub(lambda match: copies[match[1]], word)
+
+    # Run the script.
+    work = in_copy(str(script.here))
+    python = [sys.executable, "-m", "lightrainer"] if side == LIGHTRAINER else [sys.executable]
+    path = os.path.relpath(in_copy(str(script.path)), work)
+    command = [*(script.launcher or python), path, *map(in_copy, script.words)]
     variables = _variables(script, side, folder) | {"PWD": work}
+    log = folder / "log.txt"
     started = time.monotonic()
     with log.open("wb") as stream:
         code = subprocess.call(command, cwd=work, env=variables, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream)
     seconds = time.monotonic() - started
-    for one in script.folders:
-        one.remove_unchanged(Path(copies[str(one.path)]))
+
+    # Leave only what the script wrote.
+    for working_folder in script.folders:
+        working_folder.remove_unchanged(Path(copies[str(working_folder.path)]))
     if code:
-        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LAST_LINES:]
-        last = "\n".join(f"    {line}" for line in lines)
-        hint = f"\n\nIt ran in a copy of {script.folders[0].path}; --root names a folder above it." * (
-            "FileNotFound" in last
-        )
-        raise CompareError(f"The script failed with the {side} (exit status {code}). Its last lines:\n\n{last}{hint}")
+        raise CompareError(_failure(script, side, code, log))
     return Run(side=side, folder=folder, seconds=seconds)
+
+
+def _failure(script: Script, side: str, code: int, log: Path) -> str:
+    """Describe a failed run, with the last lines of its log."""
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LAST_LINES:]
+    last = "\n".join(f"    {line}" for line in lines)
+    message = f"The script failed with the {side} (exit status {code}). Its last lines:\n\n{last}"
+    if "FileNotFound" in last:
+        message += f"\n\nIt ran in a copy of {script.folders[0].path}; --root names a folder above it."
+    return message
 
 
 def _variables(script: Script, side: str, folder: Path) -> dict[str, str]:

@@ -60,10 +60,11 @@ class Verdict:
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row for each kind of value: number compared, equal, known, unexplained, and largest difference."""
-        unexplained, rows = {id(one) for one in self.unexplained}, []
+        unexplained = {id(difference) for difference in self.unexplained}
+        rows = []
         for group in self.compared:
-            unknown = sum(id(one) in unexplained for one in group.differences)
-            sizes = [one.size for one in group.differences if one.size is not None]
+            unknown = sum(id(difference) in unexplained for difference in group.differences)
+            sizes = [difference.size for difference in group.differences if difference.size is not None]
             rows.append(
                 {
                     "what": group.group,
@@ -81,12 +82,13 @@ class Verdict:
         count = len(self.unexplained)
         if not count:
             return "Nothing unexplained differs." if self.known else "Nothing differs."
-        said = f"{count} difference{'s have' if count > 1 else ' has'} no known reason."
         if self.repeats_itself is None:
-            return f"{said} Does the script repeat itself? Add --again to run the reference twice."
-        if self.repeats_itself:
-            return f"{said} A second run of the reference equals the first."
-        return f"{said} The reference differs from itself, too: the script draws random numbers without a seed."
+            advice = "Is the script deterministic? Add --again to run the reference twice."
+        elif self.repeats_itself:
+            advice = "A second run of the reference equals the first."
+        else:
+            advice = "The reference differs from itself, too: the script draws random numbers without a seed."
+        return f"{count} difference{'s have' if count > 1 else ' has'} no known reason. {advice}"
 
 
 def shown(value: Any, missing: str = "-") -> str:

@@ -81,7 +81,8 @@ def _low_rank(state: _Rule, *, keeps_basis: bool, basis_width: int | None = None
         if tensor.role != MATRIX or len(tensor.shape) != 2:
             return state(tensor)
         small, large = sorted(tensor.shape)
-        rank, width = min(tensor.rank, small), basis_width or tensor.width
+        rank = min(tensor.rank, small)
+        width = basis_width or tensor.width
         basis = small if keeps_basis and width == 4 else rank
         # A tall matrix is projected from the right, a wide one from the left.
         projected = (large, rank) if tensor.shape[0] >= tensor.shape[1] else (rank, large)

@@ -6,7 +6,9 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
-EMBEDDING, MATRIX, OTHER = "embedding", "matrix", "other"
+EMBEDDING = "embedding"
+MATRIX = "matrix"
+OTHER = "other"
 """Roles of a tensor: some optimizers treat embeddings, and matrices of layers, in ways of their own."""
 
 
