@@ -16,6 +16,7 @@ from ...lightning_modules.common.seeding import capture_rng_state, load_rng_file
 from ...lightning_modules.common.torch_files import torch_bytes
 from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ...lightning_modules.data.lengths import has_length
+from ...lightning_modules.data.loader_state import from_epoch_start
 from ...lightning_modules.data.stateful_parts import part_states, restore_parts
 from ...lightning_modules.data.uneven_inputs import UnevenInputs, may_be_uneven
 from ...lightning_modules.training.accumulation import Reader, WindowLoader
@@ -101,7 +102,11 @@ class DataPosition:
             return windows, length
         self.evaluated_before = {} if stored is None else stored["evaluated"]
         if host.args.ignore_data_skip and done < windows.windows:
-            done, loader_state = 0, _from_epoch_start(loader_state)
+            done = 0
+            if loader_state is not None and "handed_out" in loader_state:
+                loader_state = from_epoch_start(loader_state)
+            else:
+                loader_state = None
         if host.state.global_step >= length.max_steps and stored is not None and not stored["ended"]:
             done = windows.windows  # all steps are taken, only the end of the epoch is left
         windows.start_at(epoch, done, on_positioned=on_positioned, loader_state=loader_state)
@@ -158,14 +163,6 @@ class DataPosition:
             return divmod(state.global_step, length.num_update_steps_per_epoch)
         epoch, part = divmod(state.epoch, 1)
         return int(epoch), round(part * length.num_update_steps_per_epoch)
-
-
-def _from_epoch_start(loader_state: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Return a loader state that keeps the order of the epoch, but starts at its beginning."""
-    if loader_state is None or "handed_out" not in loader_state:
-        return None
-    at_start = {"next_seed": loader_state["seed"], "order_now": loader_state.get("order"), "workers": None}
-    return {**loader_state, **at_start}
 
 
 def _as_plain(state: dict[str, Any]) -> Any:

@@ -75,7 +75,7 @@ class DataLoading:
             loader.watcher = DevicePlacement(args.device, config.non_blocking)
         if key is not None and args.dataloader_persistent_workers:
             trainer._eval_dataloaders[key] = loader
-            loader.track()
+            loader.tracked = True
             loader.had_workers(trainer._data_position.evaluated_before.get(key))
         return loader
 

@@ -1,16 +1,13 @@
-"""Batch samplers that shard batches over processes, as the reference does, and the options of a loader."""
+"""The batch sampler that shards batches over processes, as the reference does, and the options of a loader."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterable, Iterator, Sized
-from typing import Any, cast
+from collections.abc import Iterable, Iterator
+from typing import Any
 
-import numpy as np
-from torch.utils.data import BatchSampler, DataLoader, Sampler
-
-from .order import CHUNK, order_of
+from torch.utils.data import BatchSampler, DataLoader
 
 
 @contextlib.contextmanager
@@ -31,48 +28,43 @@ def rounds_filled(samplers: Iterable[Any], even_batches: bool = True) -> Iterato
             sampler.even_batches = value
 
 
-class SkippingBatchSampler(BatchSampler):
-    """Batch sampler that can skip its first batches, or rounds, once, at the next iteration."""
+class ShardedBatchSampler(BatchSampler):
+    """As `accelerate.data_loader.BatchSamplerShard`: the batches of this process, of a round of them at a time.
 
-    skip = 0
-    blanks = 0
-    """Number of empty batches before the first one, once, so that the right worker produces the first one."""
-
-    _batches: Iterator[list[int]] | None = None
-
-    def peek(self) -> None:
-        """Draw the first batch of an iteration that has not begun, and with it its order; it is still yielded."""
-        if self._batches is not None:  # with dispatch_batches only process 0 iterates
-            self._ahead += itertools.islice(self._batches, 1)
-
-    def _take_skip(self) -> int:
-        """Return `skip` and reset it, once iteration has begun: a DataLoader with workers makes two iterators."""
-        skip, self.skip = self.skip, 0
-        return skip
-
-    def _peekable(self, batches: Iterator[list[int]]) -> Iterator[list[int]]:
-        self._ahead: list[list[int]] = []
-        self._batches = batches
-        return itertools.chain(self._ahead, batches)
-
-
-class GivenBatchSampler(SkippingBatchSampler):
-    """As `accelerate.data_loader.BatchSamplerShard`: batches of another sampler, a round of them at a time.
-
-    Unlike there, a short batch in the middle of an epoch, which samplers over several datasets give, is sharded as it
-    is: only the last round is filled up.
+    With `even_batches` the last round is filled up from the first one, so that every process gets the same number of
+    equally long batches. Unlike there, a short batch in the middle of an epoch, which samplers over several datasets
+    give, is sharded as it is: only the last round is filled up.
 
     Args:
-        given: gives the batches of one epoch, the same on every process.
-        rank: index of this process; None for the batches of all processes in turn.
+        sampler: gives the indices, or without `batch_size` the batches, of one epoch, the same on every process.
+        batch_size: samples per process and step; with `split_batches`, of all processes together. None where `sampler`
+            gives batches.
+        drop_last: leave out what does not fill a whole round; of given batches as they say.
+        rank: index of this process. None for the batches of all processes in turn, as one process reads them for all:
+            the samples of the last round are then shared out evenly, and filled up to equal parts.
         world_size: number of processes.
-        even_batches: fill up the last round from the first one, instead of giving some processes less.
+        even_batches: fill up the last round instead of giving some processes less.
         split_batches: a round is one batch, of which every process gets a part.
+
+    Attributes:
+        given: the batch sampler whose batches are shared out.
+        share: samples of one process in a round; None if batches of other batch samplers do not tell their size.
     """
 
     def __init__(
-        self, given: Any, *, rank: int | None, world_size: int, even_batches: bool = True, split_batches: bool = False
+        self,
+        sampler: Any,
+        batch_size: int | None = None,
+        drop_last: bool = False,
+        *,
+        rank: int | None = 0,
+        world_size: int = 1,
+        even_batches: bool = True,
+        split_batches: bool = False,
     ) -> None:
+        given: Any = sampler
+        if batch_size is not None:
+            given = BatchSampler(sampler, batch_size, drop_last)
         self.given = given
         self.rank = rank
         self.world_size = world_size
@@ -82,7 +74,9 @@ class GivenBatchSampler(SkippingBatchSampler):
         self.drop_last = bool(getattr(given, "drop_last", False))
         if split_batches and world_size > 1 and self.batch_size is None:
             raise ValueError(f"split_batches=True needs a batch_size, which {type(given).__name__} does not have.")
-        self.share = None if self.batch_size is None else share_of(self.batch_size, world_size, split_batches)
+        self.share = None
+        if self.batch_size is not None:
+            self.share = share_of(self.batch_size, world_size, split_batches)
 
     @property
     def sampler(self) -> Any:  # BatchSampler has an attribute
@@ -99,38 +93,54 @@ class GivenBatchSampler(SkippingBatchSampler):
             self.given.set_epoch(epoch)
 
     def __len__(self) -> int:
+        """Count the batches of this process in an epoch."""
         batches = len(self.given)
         if self.world_size == 1:
             return batches
-        each = 1 if self.split_batches else self.world_size
-        rounds, rest = divmod(batches, each)
-        if self.rank is None:
-            return (rounds + bool(rest and not self.drop_last)) * self.world_size
-        filled = rest and not self.drop_last and (self.even_batches or self.rank < rest)
-        return rounds + bool(filled)
+        if self.split_batches:
+            return self._split_batches_of_rank(batches)
+
+        rounds, rest = divmod(batches, self.world_size)
+        if rest == 0 or self.drop_last:
+            last = 0
+        elif self.rank is None or self.even_batches or self.rank < rest:
+            last = 1
+        else:
+            last = 0
+        return (rounds + last) * self._batches_in_round
+
+    @property
+    def _batches_in_round(self) -> int:
+        return self.world_size if self.rank is None else 1
+
+    def _split_batches_of_rank(self, batches: int) -> int:
+        """Return the parts of split batches; of the last, shorter one some processes may get nothing."""
+        if self.rank is None or self.even_batches or self.sampler is None:
+            return batches * self._batches_in_round
+        last = len(self.sampler) - (batches - 1) * self.batch_size
+        return batches - (last <= self.rank * (self.share or 1))
 
     def __iter__(self) -> Iterator[list[int]]:
-        return self._peekable(itertools.chain.from_iterable(self._after_skip()))
+        if self.world_size == 1:
+            return iter(self.given)
+        return self._batches()
 
-    def _after_skip(self) -> Iterator[Iterable[list[int]]]:
-        """Yield the blanks and the batches, each as one iterator, once the first batch is asked for."""
-        blanks, self.blanks = self.blanks, 0
-        yield ([] for _ in range(blanks))
-        yield itertools.islice(self.given, self._take_skip(), None) if self.world_size == 1 else self._of_rank()
-
-    def _of_rank(self) -> Iterator[list[int]]:
-        for round_ in itertools.islice(self._rounds(), self._take_skip(), None):
+    def _batches(self) -> Iterator[list[int]]:
+        for round_ in self._rounds():
             if self.rank is None:
                 yield from round_
             elif len(round_) > self.rank and round_[self.rank]:
                 yield round_[self.rank]
 
     def _rounds(self) -> Iterator[list[list[int]]]:
+        """Yield the batches of all processes for each round."""
         batches = iter(self.given)
         each = 1 if self.split_batches else self.world_size
-        upcoming = first = [list(batch) for batch in itertools.islice(batches, each)]
+        upcoming = [list(batch) for batch in itertools.islice(batches, each)]
+        first = upcoming
         while upcoming:
-            current, upcoming = upcoming, [list(batch) for batch in itertools.islice(batches, each)]
+            current = upcoming
+            upcoming = [list(batch) for batch in itertools.islice(batches, each)]
             if upcoming or self._is_full(current):
                 yield self._cut(current[0]) if self.split_batches else current
             elif not self.drop_last:
@@ -143,12 +153,18 @@ class GivenBatchSampler(SkippingBatchSampler):
 
     def _last(self, batches: list[list[int]], first: list[list[int]]) -> list[list[int]]:
         """Return the last round, which is a short one."""
-        if not self.even_batches:
+        if not self.even_batches and self.rank is not None:
             return self._cut(batches[0]) if self.split_batches else batches
-        filled = itertools.chain(batches, itertools.cycle(first))
         if self.share is None:
-            return list(itertools.islice(filled, self.world_size))
-        return self._cut(list(itertools.islice(itertools.chain.from_iterable(filled), self.share * self.world_size)))
+            missing = self.world_size - len(batches)
+            return [*batches, *itertools.islice(itertools.cycle(first), missing)]
+
+        samples = list(itertools.chain.from_iterable(batches))
+        start = list(itertools.chain.from_iterable(first))
+        if self.rank is None:
+            return even_shares(samples, start[: self.world_size], self.world_size)
+        missing = self.share * self.world_size - len(samples)
+        return self._cut([*samples, *itertools.islice(itertools.cycle(start), missing)])
 
     def _cut(self, batch: list[int]) -> list[list[int]]:
         """Return the samples of one batch, a share for each process."""
@@ -156,119 +172,25 @@ class GivenBatchSampler(SkippingBatchSampler):
         return [batch[index * share : (index + 1) * share] for index in range(self.world_size)]
 
 
-class ShardedBatchSampler(GivenBatchSampler):
-    """As `accelerate.data_loader.BatchSamplerShard`: a round of samples at a time is sharded over the processes.
-
-    With `even_batches` the last round is filled up with samples from the start of the epoch, so that every process
-    gets the same number of equally long batches. With one process it is an ordinary batch sampler.
-    `skip` batches are passed over once, at the next iteration, without a single sample being loaded.
+class BatchesAfter(BatchSampler):
+    """Batch sampler without the first batches of another one, none of whose samples is loaded.
 
     Args:
-        sampler: gives the indices of one epoch, the same on every process.
-        batch_size: samples per process and step; with `split_batches`, of all processes together.
-        drop_last: leave out what does not fill a whole round.
-        rank: index of this process.
-        world_size: number of processes.
-        even_batches: fill up the last round instead of giving some processes less.
-        split_batches: a round is one batch, of which every process gets a part.
+        batches: the sampler. Where it has a method `batches_from`, that gives the batches from a number on.
+        skipped: how many are left out.
     """
 
-    def __init__(
-        self,
-        sampler: Sampler[int],
-        batch_size: int,
-        drop_last: bool,
-        *,
-        rank: int = 0,
-        world_size: int = 1,
-        even_batches: bool = True,
-        split_batches: bool = False,
-    ) -> None:
-        ways: dict[str, Any] = {"even_batches": even_batches, "split_batches": split_batches}
-        super().__init__(BatchSampler(sampler, batch_size, drop_last), rank=rank, world_size=world_size, **ways)
+    def __init__(self, batches: Any, skipped: int) -> None:
+        self.batches = batches
+        self.skipped = skipped
 
     def __len__(self) -> int:
-        share, rank = self.share, self.rank
-        assert share is not None, "a batch sampler of torch has a batch size"
-        assert rank is not None, "one process has its share"
-        rounds, rest = divmod(len(cast(Sized, self.sampler)), share * self.world_size)
-        if rest == 0 or self.drop_last:
-            return rounds
-        return rounds + 1 if self.even_batches or rank * share < rest else rounds
-
-    def _after_skip(self) -> Iterator[Iterable[list[int]]]:
-        """Yield the batches of this process, those of a chunk at a time; no other's are read from the order."""
-        order = order_of(self.sampler)
-        if order is None:
-            yield from super()._after_skip()
-            return
-        blanks = self.blanks
-        self.blanks = 0
-        yield ([] for _ in range(blanks))
-
-        # Whole rounds, and the samples that are left after them.
-        share = self.share or 1
-        size = share * self.world_size
-        rounds = len(order) // size
-        of_rank = order[: rounds * size].reshape(rounds, self.world_size, share)[:, self.rank or 0]
-        last = order[rounds * size :]
-
-        skip = self._take_skip()
-        rounds_at_once = max(CHUNK // size, 1)
-        for start in range(skip, rounds, rounds_at_once):
-            yield map(np.ndarray.tolist, of_rank[start : start + rounds_at_once])
-        if len(last) > 0 and not self.drop_last and skip <= rounds:
-            yield self._last_batch(last, order[:size])
-
-    def _last_batch(self, last: np.ndarray, first: np.ndarray) -> Iterator[list[int]]:
-        """Yield the part of this process of a last, shorter round, filled up from the first one; nothing if empty."""
-        share, rank = self.share or 1, self.rank or 0
-        samples = itertools.chain(last.tolist(), itertools.cycle(first.tolist()))
-        end = share * self.world_size if self.even_batches and self.world_size > 1 else len(last)
-        if batch := list(itertools.islice(samples, rank * share, min((rank + 1) * share, end))):
-            yield batch
-
-
-class RoundBatchSampler(SkippingBatchSampler):
-    """As the indices behind `accelerate.data_loader.DataLoaderDispatcher`: the batches of all processes, in turn.
-
-    Where the last round is a shorter one, all processes get equally many of its samples, and what is missing for that
-    is filled up with the first samples of the epoch. `skip` rounds are passed over once.
-
-    Args:
-        sampler: gives the indices of one epoch.
-        batch_size: see `ShardedBatchSampler`, as is the rest.
-        drop_last: see there.
-        world_size: see there.
-        split_batches: see there.
-    """
-
-    def __init__(
-        self, sampler: Sampler[int], batch_size: int, drop_last: bool, *, world_size: int, split_batches: bool = False
-    ) -> None:
-        super().__init__(sampler, batch_size, drop_last)
-        self.world_size = world_size
-        self.share = share_of(batch_size, world_size, split_batches)
-
-    def __len__(self) -> int:
-        rounds, rest = divmod(len(cast(Sized, self.sampler)), self.share * self.world_size)
-        return (rounds + bool(rest and not self.drop_last)) * self.world_size
+        return max(len(self.batches) - self.skipped, 0)
 
     def __iter__(self) -> Iterator[list[int]]:
-        return self._peekable(self._rounds())
-
-    def _rounds(self) -> Iterator[list[int]]:
-        skip = self._take_skip()
-        indices = iter(self.sampler)
-        size = self.share * self.world_size
-        start: list[int] = []
-        for number in itertools.count():
-            round_ = list(itertools.islice(indices, size))
-            start = start or round_[: self.world_size]
-            if not round_ or (len(round_) < size and self.drop_last):
-                return
-            if number >= skip:
-                yield from even_shares(round_, start, self.world_size)
+        if hasattr(self.batches, "batches_from"):
+            return self.batches.batches_from(self.skipped)
+        return itertools.islice(self.batches, self.skipped, None)
 
 
 def share_of(batch_size: int, world_size: int, split_batches: bool) -> int:

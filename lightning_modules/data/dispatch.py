@@ -45,6 +45,7 @@ class DispatchLoader(EpochLoader):
         super().__init__(dataset, **kwargs)
         self.rank = rank
         self.world_size = world_size // copies
+        self.batches_of_round = self.world_size
         self.copies = copies
         self._count = -1
         self._has_drawn = False

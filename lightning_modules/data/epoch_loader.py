@@ -1,31 +1,33 @@
-"""DataLoader with epoch seeding, sharding by process, and one batch of lookahead."""
+"""DataLoader with epoch seeding, sharding by process, one batch of lookahead, and a position that can be restored."""
 
 from __future__ import annotations
 
-import itertools
+import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Sized
+from collections.abc import Iterator, Mapping, Sized
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, cast
 
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from ..common.nested import find_batch_size
 from ..common.safe_serialization import UnsafeValueError
 from ..common.seeding import capture_host_rng, restore_host_rng
-from .batch_samplers import SkippingBatchSampler
+from .batch_samplers import BatchesAfter
 from .iteration import batches_of
-from .loader_state import Resumption, is_between_epochs, restore_own_now
-from .samplers import IterableShard, SharedOrderSampler
+from .loader_state import as_written_now, has_no_generator, is_between_epochs, skip_items
+from .samplers import IterableShard, shared_in_turn
 from .stateful_parts import Owner, drawing_parts, ordering_parts, owner_states, owners_of, part_states, restore_parts
-from .worker_state import (
-    Fetched,
-    ReportingCollate,
-    WorkerStates,
-    is_resumable,
-    packed,
-    unpacked,
-)
+from .worker_state import ENDED, Fetched, ReportingCollate, ResumedWorkers, WorkerStates, is_resumable, packed, unpacked
+
+_log = logging.getLogger(__name__)
+
+_NOTHING: Any = object()
+"""Returned in place of a batch after the last one."""
+
+
+_UNKNOWN = WorkerStates()
 
 
 class BatchWatcher(Protocol):
@@ -40,10 +42,6 @@ class BatchWatcher(Protocol):
         ...
 
 
-_NOTHING: Any = object()
-"""Returned in place of a batch after the last one."""
-
-
 class Before(NamedTuple):
     """The state of a loader before it read a batch, from which it reads that batch again."""
 
@@ -54,154 +52,57 @@ class Before(NamedTuple):
     """State of a resumable stream that is read in this process, packed."""
 
 
-class Read(NamedTuple):
-    """A batch that was read."""
-
-    batch: Any
-    before: Before | None
-    """None if the loader is not tracked."""
-
-
+@dataclass
 class Reading:
-    """Progress of one iteration of a loader.
+    """The position of one iteration over a loader.
 
     Attributes:
         epoch: number of the epoch.
-        handed_out: batches yielded so far.
-        ahead: what was read after them: one batch, as in the reference, or none at the end.
         num_workers: workers that read; a resumed pass over a stream keeps those that it began with.
         files_in_turn: the arguments of `FilesInTurn`, if a resumed pass is read by one.
-        tracked: the state before each batch is recorded for a checkpoint.
+        batches: gives the batches that are not read yet.
+        handed_out: batches yielded so far.
+        ahead: the batches that were read after them, one as in the reference, or none at the end; each with its
+            `Before`, which is None of a loader that is not tracked.
+        used: what was before the batches handed out last: Lightning may hold two that no step was taken on.
+        draws: the collator and the dataset, and what they wrap.
+        stream: a dataset that is a resumable stream, and read in this process.
         start: the generators at the start of the iteration, from which its order and worker seeds can be redrawn; None
             if it was not tracked then.
         order: the states of the loader's samplers at that time; None likewise.
-        renewed: whether workers were started, and their seed drawn; persistent ones are started by the first iteration.
+        draws_seed: the seed of the workers is drawn in this iteration; persistent ones are started by the first one.
+        workers: the states of the workers after the batches read so far.
+        workers_at_start: those at the start.
     """
 
-    def __init__(self) -> None:
-        self.epoch = 0
-        self.handed_out = 0
-        self.tracked = False
-        self.ahead: deque[Read] = deque()
-        self.num_workers = 0
-        self.files_in_turn: list[int] | None = None
-        self.start: dict[str, Any] | None = None
-        self.order: list[dict[str, Any]] | None = None
-        self.renewed = True
-        self._used: deque[Before | None] = deque(maxlen=2)
-        """The states before the batches handed out last: Lightning may hold two that no step was taken on."""
-        self._draws: list[Owner] = []
-        """The collator and the dataset, and what they wrap."""
-        self._stream: Any = None
-        """A resumable stream."""
-        self._workers = WorkerStates()
-        self._workers_at_start = WorkerStates()
+    epoch: int
+    num_workers: int
+    files_in_turn: list[int] | None = None
+    batches: Iterator[Any] = field(default_factory=lambda: iter(()))
+    handed_out: int = 0
+    ahead: deque[tuple[Any, Before | None]] = field(default_factory=deque)
+    used: deque[Before | None] = field(default_factory=lambda: deque(maxlen=2))
+    draws: list[Owner] = field(default_factory=list)
+    stream: Any = None
+    start: dict[str, Any] | None = None
+    order: list[dict[str, Any]] | None = None
+    draws_seed: bool = True
+    workers: WorkerStates = _UNKNOWN
+    workers_at_start: WorkerStates = _UNKNOWN
 
-    def next_epoch(self, loader: EpochLoader, *, tracked: bool) -> Reading:
-        """Return the reading of the next iteration.
+    def befores(self, unused: int) -> list[Before]:
+        """Return what was before the batches to read again; nothing if it is unknown for one of them.
 
         Args:
-            loader: the loader; its persistent workers keep their states.
-            tracked: record the states before each batch for a checkpoint.
+            unused: how many of the batches handed out last are to be handed out again.
         """
-        made = Reading()
-        made.epoch = loader.epoch
-        made.tracked = tracked
-        made.num_workers = loader.num_workers
-        made._draws = owners_of(*drawing_parts(loader))
-        if tracked:
-            made.start = made._generators()
-            made.order = part_states(*ordering_parts(loader))
-        if loader.reports_states and is_resumable(loader.dataset):
-            made._stream = loader.dataset
-        if loader.persistent_workers and self.num_workers in (0, loader.num_workers):
-            made._workers = WorkerStates(self._workers.states)  # the first worker begins again
-            made._workers_at_start = made._workers
-            made.renewed = self.start is None
-        return made
-
-    def restore_workers(self, state: dict[str, Any]) -> None:
-        """Restore the states of the workers from a `state_dict` with as many."""
-        self._workers = self._restored(state.get("workers"), self._workers)
-        self._workers_at_start = self._restored(state.get("workers_at_start"), self._workers_at_start)
-
-    def _restored(self, state: dict[str, Any] | None, otherwise: WorkerStates) -> WorkerStates:
-        if state is None or state["workers"] != self.num_workers:
-            return otherwise
-        return WorkerStates.known(state)
-
-    def fetch(self, batches: Iterator[Any]) -> None:
-        """Read the next batch; nothing is added to `ahead` at the end."""
-        before = self._before() if self.tracked else None
-        batch = next(batches, _NOTHING)
-        if batch is _NOTHING:
-            return
-        if isinstance(batch, Fetched):
-            self._workers = self._workers.after(batch)
-            batch = batch.batch
-        self.ahead.append(Read(batch, before))
-
-    def hand_out(self) -> Any:
-        """Return the next batch of those read."""
-        read = self.ahead.popleft()
-        self._used.append(read.before)
-        self.handed_out += 1
-        return read.batch
-
-    def worker_states(self) -> dict[str, Any]:
-        """Return the states of the workers after the batches read so far."""
-        return self._workers.state_dict(self.num_workers)
-
-    def state_dict(self, loader: EpochLoader, unused: int) -> dict[str, Any]:
-        """Return the position, as the loader's `state_dict`: no batch is in it, but the states to read it again."""
-        befores = self._befores(unused)
-        first = befores[0] if befores else None
-        state: dict[str, Any] = {
-            "epoch": self.epoch if self.handed_out else loader.epoch,
-            "handed_out": self.handed_out - unused,
-            "start": self.start,
-            "renewed": self.renewed,
-            "files": loader.files,
-            "seed": loader.order_seed,
-            "next_seed": loader.next_order_seed,
-            "order": self.order,
-            "order_now": part_states(*ordering_parts(loader)),
-            "own_now": part_states(*drawing_parts(loader)),
-            "before": [before.generators for before in befores],
-            "ended": not self.ahead and (bool(befores) or not unused),
-        }
-        if self.num_workers > 0:
-            workers = self._workers if first is None else first.workers
-            state["workers"] = workers.state_dict(self.num_workers)
-            state["workers_at_start"] = self._workers_at_start.state_dict(self.num_workers)
-        if self.files_in_turn is not None:
-            state["files_in_turn"] = self.files_in_turn
-        if first is not None and first.stream is not None:
-            state["stream"] = unpacked(first.stream)
-        return state
-
-    def _befores(self, unused: int) -> list[Before]:
-        """Return the states before the batches that are to be read again; none if one of them is unknown."""
-        befores = [read.before for read in self.ahead]
-        if unused:
-            befores = [*list(self._used)[-unused:], *befores]
-        if len(befores) < unused or None in befores:
+        befores = [before for _, before in self.ahead]
+        if unused > 0:
+            befores = [*list(self.used)[-unused:], *befores]
+        if len(befores) < unused:
             return []
-        return [before for before in befores if before is not None]
-
-    def _before(self) -> Before:
-        return Before(self._generators(), self._workers, self._stream_state())
-
-    def _generators(self) -> dict[str, Any]:
-        return {**capture_host_rng(), "own": owner_states(self._draws)}
-
-    def _stream_state(self) -> bytes | None:
-        if self._stream is None or self.num_workers > 0 or self.files_in_turn is not None:
-            return None
-        try:
-            return packed(self._stream.state_dict())
-        except UnsafeValueError:  # the stream has to be read from its start again
-            return None
+        known = [before for before in befores if before is not None]
+        return known if len(known) == len(befores) else []
 
 
 class EpochLoader(DataLoader):
@@ -217,10 +118,19 @@ class EpochLoader(DataLoader):
         drops_last: an incomplete last round is left out.
         files: number of processes among which the files of a stream are shared out; 1 if the samples are.
         kwargs: as for `torch.utils.data.DataLoader`.
+
+    Attributes:
+        epoch: of the next iteration.
+        end_of_loader: the batch handed out last is the last one.
+        watcher: sees each batch before it is handed out.
+        tracked: the state before each batch is recorded for `state_dict`, from the next batch on.
     """
 
     reports_states = True
     """Batches of a tracked loader may carry the states of their workers or of their stream."""
+
+    batches_of_round = 1
+    """Batches of the batch sampler for each batch that is handed out."""
 
     def __init__(
         self,
@@ -234,19 +144,21 @@ class EpochLoader(DataLoader):
     ) -> None:
         super().__init__(dataset, **kwargs)
         self.epoch = 0
-        self.skip_batches = 0
-        self._keeps_generators = False
         self.end_of_loader = False
         self.total = total
         self.samples_per_round = samples_per_round
         self.drops_last = drops_last
         self.files = files
-        self._last_batch_size = -1
         self.watcher: BatchWatcher | None = None
         self.tracked = False
-        self._reading = Reading()
-        self._resumption: Resumption | None = None
-        self._left: dict[int, dict[str, Any]] = {}
+        self._last_batch_size = -1
+        self._skipped = 0
+        self._reading = Reading(0, self.num_workers)
+        self._state: dict[str, Any] | None = None
+        """Where the next iteration resumes."""
+        self._has_begun_workers = False
+        """Persistent workers were started, here or before an interruption."""
+        self._saved_of_workers: dict[int, dict[str, Any]] = {}
 
     @property
     def whole_dataset(self) -> Any:
@@ -288,144 +200,120 @@ class EpochLoader(DataLoader):
             if set_epoch is not None:
                 set_epoch(epoch)
 
-    def skip(self, batches: int, blanks: int = 0, *, keep_generators: bool = False) -> None:
-        """Skip batches at the start of the next iteration; map-style datasets load none of them.
+    def skip(self, batches: int) -> None:
+        """Skip this many batches at the start of the next iteration; map-style datasets load none of them."""
+        self._skipped = batches
 
-        Args:
-            batches: how many.
-            blanks: see `SkippingBatchSampler.blanks`.
-            keep_generators: leave the global generators as they are when the first batch is handed out: what is drawn
-                until then was drawn before the interruption.
-        """
-        self._keeps_generators = keep_generators
-        if isinstance(self.batch_sampler, SkippingBatchSampler):
-            self.batch_sampler.skip, self.batch_sampler.blanks = batches, blanks
-        else:
-            self.skip_batches = batches
-
-    @property
-    def order_seed(self) -> Any:
-        """Return the seed of this iteration's order; None if the global generator gives it."""
-        return getattr(getattr(self.batch_sampler, "sampler", None), "seed", None)
-
-    @order_seed.setter
-    def order_seed(self, seed: Any) -> None:
-        batches: Any = self.batch_sampler
-        sampler: Any = getattr(batches, "sampler", None)
-        if isinstance(seed, torch.Tensor) and getattr(sampler, "generator", seed) is None:
-            # Saved with several processes, which draw the order from a generator of its own.
-            sampler.generator = torch.Generator()
-            sampler = batches.sampler = SharedOrderSampler(sampler)
-        if seed is not None and self.order_seed is not None:
-            sampler.seed = seed
-        elif isinstance(sampler, SharedOrderSampler):  # saved with one process, which draws from the global generator
-            sampler.sampler.generator = None
-
-    @property
-    def next_order_seed(self) -> Any:
-        """Return the seed of the next iteration's order."""
-        return getattr(getattr(self.batch_sampler, "sampler", None), "next_seed", self.order_seed)
-
-    def track(self) -> None:
-        """Record the state for `state_dict`, from the next batch on."""
-        self.tracked = True
-        self._reading.tracked = True
+    # The state, and the way back to it.
 
     def state_dict(self, unused: int = 0) -> dict[str, Any]:
-        """Return the position of the iteration for `load_state_dict`, in plain values and without any batch.
+        """Return the position for `load_state_dict`, in plain values and without any batch.
 
         Args:
             unused: how many of the batches handed out last were not used, and are to be handed out again; at most 2.
         """
-        return self._reading.state_dict(self, unused)
+        if self._state is not None:
+            return self._state
 
-    def load_state_dict(self, state: dict[str, Any], on_ready: Callable[[], None] | None = None) -> bool:
+        reading = self._reading
+        befores = reading.befores(unused)
+        state: dict[str, Any] = {
+            "epoch": reading.epoch if reading.handed_out else self.epoch,
+            "handed_out": reading.handed_out - unused,
+            "ended": not reading.ahead and (bool(befores) or not unused),
+            "start": reading.start,
+            "order": reading.order,
+            "order_now": part_states(*ordering_parts(self)),
+            "own_now": part_states(*drawing_parts(self)),
+            "before": [before.generators for before in befores],
+            "renewed": reading.draws_seed,
+            "files": self.files,
+        }
+        if reading.num_workers > 0:
+            workers = befores[0].workers if befores else reading.workers
+            state["workers"] = workers.state_dict(reading.num_workers)
+            state["workers_at_start"] = reading.workers_at_start.state_dict(reading.num_workers)
+        if reading.files_in_turn is not None:
+            state["files_in_turn"] = reading.files_in_turn
+        if befores and befores[0].stream is not None:
+            state["stream"] = unpacked(befores[0].stream)
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any], *, inside_epoch: bool = False) -> None:
         """Resume from a `state_dict` at the next iteration; at the end of an epoch that is the next epoch.
 
+        The iteration begins at once when it is asked for, with what had been read ahead, and leaves the global
+        generators as they are: what is drawn for that was drawn before the interruption.
+
         Args:
-            state: of a loader that read the same data, in batches of the same size.
-            on_ready: called when nothing more has to be drawn or read to get there.
-
-        Returns:
-            whether `on_ready` will be called; it is not at the start of an epoch, nor if the state does not determine
-            the next batch.
+            state: of a loader that read the same data, in batches of the same size. With "rng" the global generators
+                are restored to that.
+            inside_epoch: at the end of an epoch, let the next iteration be empty, for a loop that is still in it.
         """
-        if not is_between_epochs(state):
-            return self.resume(state, on_ready)
-        self.set_epoch(state["epoch"] + (state["handed_out"] > 0))
-        self.begin_epoch_after(state)
-        return False
+        state = as_written_now(state)
+        if inside_epoch or not is_between_epochs(state):
+            self._state = state
+            return
 
-    def resume(self, state: dict[str, Any], on_ready: Callable[[], None] | None = None) -> bool:
-        """As `load_state_dict`, but at the end of an epoch the next iteration is empty."""
-        self._resumption = Resumption(state, on_ready)
-        return self._resumption.is_exact
+        self._state = None
+        restore_parts(state.get("own_now"), *drawing_parts(self))
+        self.set_epoch(state["epoch"] + (state["handed_out"] > 0))
+        self._restore_order(state.get("order_now"))
+        self.had_workers(state.get("workers"))
+        if "rng" in state:
+            restore_host_rng(state["rng"])
 
     @property
-    def has_workers(self) -> bool:
-        """Return whether persistent workers have been started, so that their seed has been drawn."""
-        return self.persistent_workers and self._iterator is not None
+    def worker_states(self) -> dict[str, Any] | None:
+        """Return the states of the persistent workers, for `had_workers`; None if there have been none."""
+        if not self._has_begun_workers:
+            return None
+        return self._reading.workers.state_dict(self.num_workers)
+
+    def had_workers(self, states: dict[str, Any] | None) -> None:
+        """Begin the next iteration as if persistent workers had run before: in their states, with no seed drawn.
+
+        Args:
+            states: `worker_states`; None, or those of another number of workers, if they are to be started anew.
+        """
+        self.end_workers()
+        if self.persistent_workers and states is not None and states["workers"] == self.num_workers:
+            self._has_begun_workers = True
+            self._reading.workers = WorkerStates.known(states)
 
     def end_workers(self) -> None:
         """End persistent workers now. Left to the garbage collector, each of them takes torch five seconds."""
         self._iterator = None
+        self._has_begun_workers = False
+        self._reading = Reading(self.epoch, self.num_workers)
 
-    @property
-    def worker_states(self) -> dict[str, Any] | None:
-        """Return the states of the persistent workers, for `had_workers`; None without such workers."""
-        return self._reading.worker_states() if self.has_workers else None
-
-    def had_workers(self, states: dict[str, Any] | None) -> None:
-        """Start as if persistent workers had run before: draw no seed for them, and restore their states.
-
-        Args:
-            states: `worker_states`.
-        """
-        if not self.persistent_workers or states is None or states["workers"] != self.num_workers:
-            return
-        states = {**states, "last": None}
-        begun = {
-            "epoch": self.epoch,
-            "handed_out": 0,
-            "start": None,
-            "renewed": False,
-            "seed": self.order_seed,
-            "before": [],
-            "ended": False,
-            "workers": states,
-            "workers_at_start": states,
-        }
-        self._resumption = Resumption(begun, None)
-
-    def begin_epoch_after(self, state: dict[str, Any]) -> None:
-        """Start the next epoch as after one that ended in this `state_dict`, with persistent workers restored."""
-        self.order_seed = state["next_seed"]
-        restore_parts(state.get("order_now"), *ordering_parts(self))
-        self.had_workers(state.get("workers"))
-        restore_own_now(state, self)
+    # The iteration.
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override] - a generator is all that a loop needs
-        resumption, self._resumption = self._resumption, None
-        self.set_epoch(self.epoch if resumption is None else resumption.epoch)
-        self.end_of_loader = False
-        if self.total is not None:
-            self.total = len(cast(Sized, self.dataset))  # which may have grown since the last epoch
-        kept_generators = capture_host_rng() if self._keeps_generators else None
-        self._keeps_generators = False
-        reading = self._reading = self._reading.next_epoch(self, tracked=self.tracked)
-        batches = self._start(reading) if resumption is None else resumption.start(self, reading)
-        if not reading.ahead and resumption is None:  # there is no data; a resumed epoch may be at its end
-            return
+        state = self._state
+        self._state = None
+        resumed = None if state is None else self._resumed(state)
+        return self._hand_out(resumed)
+
+    def _hand_out(self, resumed: Reading | None) -> Iterator[Any]:
+        """Yield the batches of an iteration; one that is not resumed begins when its first batch is asked for."""
+        reading = resumed
+        if reading is None:
+            reading = self._begin(self.epoch, self.num_workers)
+            reading.batches = self._open(reading, self._skipped, is_whole=self._skipped == 0)
+            self._skipped = 0
+            self._fetch(reading)
+            if not reading.ahead:  # there is no data
+                return
 
         while reading.ahead:
             # A resumed iteration may have read two batches again.
             if len(reading.ahead) == 1:
-                reading.fetch(batches)
-            if kept_generators is not None:
-                restore_host_rng(kept_generators)
-                kept_generators = None
-            self.end_of_loader = len(reading.ahead) == 1
-            batch = reading.hand_out()
+                self._fetch(reading)
+            batch, before = reading.ahead.popleft()
+            reading.used.append(before)
+            reading.handed_out += 1
+            self.end_of_loader = not reading.ahead
             if self.end_of_loader:
                 self._last_batch_size = find_batch_size(batch) or -1
             if self.watcher is not None:
@@ -436,51 +324,196 @@ class EpochLoader(DataLoader):
         if self.watcher is not None:
             self.watcher.ended(self)
 
-    def _start(self, reading: Reading) -> Iterator[Any]:
-        skip, self.skip_batches = self.skip_batches, 0
-        batches = itertools.islice(self._batches(), skip, None)
-        reading.fetch(batches)
-        return batches
+    def _begin(self, epoch: int, num_workers: int, files_in_turn: list[int] | None = None) -> Reading:
+        """Begin an iteration of which nothing is read."""
+        self.set_epoch(epoch)
+        self.end_of_loader = False
+        if self.total is not None:
+            self.total = len(cast(Sized, self.dataset))  # which may have grown since the last epoch
+
+        reading = Reading(epoch, num_workers, files_in_turn)
+        reading.draws = owners_of(*drawing_parts(self))
+        if self.tracked:
+            reading.start = self._generators(reading)
+            reading.order = part_states(*ordering_parts(self))
+        if num_workers == 0 and files_in_turn is None and self.reports_states and is_resumable(self.dataset):
+            reading.stream = self.dataset
+
+        # Persistent workers keep their states, and the first of them begins again.
+        if self._has_begun_workers:
+            reading.draws_seed = False
+            reading.workers = WorkerStates(self._reading.workers.states)
+            reading.workers_at_start = reading.workers
+        self._reading = reading
+        return reading
+
+    def _fetch(self, reading: Reading) -> None:
+        """Read the next batch; nothing is added to `ahead` at the end."""
+        before = None
+        if self.tracked:
+            stream = None if reading.stream is None else _packed_position(reading.stream)
+            before = Before(self._generators(reading), reading.workers, stream)
+        batch = next(reading.batches, _NOTHING)
+        if batch is _NOTHING:
+            return
+        if isinstance(batch, Fetched):
+            reading.workers = reading.workers.after(batch)
+            batch = batch.batch
+        reading.ahead.append((batch, before))
+
+    def _generators(self, reading: Reading) -> dict[str, Any]:
+        return {**capture_host_rng(), "own": owner_states(reading.draws)}
+
+    def _restore_generators(self, state: Mapping[str, Any]) -> None:
+        restore_host_rng(state)
+        restore_parts(state.get("own"), *drawing_parts(self))
+
+    def _restore_order(self, states: list[dict[str, Any]] | None) -> None:
+        parts = ordering_parts(self)
+        restore_parts(states, *parts)
+        _, sampler, _ = parts
+        if states is not None and has_no_generator(states, sampler):
+            sampler.generator = None  # it drew from the global one, in a single process
+
+    def _resumed(self, state: dict[str, Any]) -> Reading:
+        """Begin the iteration of a `state_dict`, and read again what had been read ahead."""
+        generators_now = state.get("rng") or capture_host_rng()
+        reading = self._begin_again(state)
+        if not is_between_epochs(state):
+            reading.batches = self._open_at(reading, state)
+
+        # Each batch that had been read ahead, with the generators as they were before it.
+        for generators in state["before"]:
+            self._restore_generators(generators)
+            self._fetch(reading)
+        # The first batch of a state without generators; or, at the end, that there is no further one.
+        if state["ended"] or not state["before"]:
+            self._fetch(reading)
+
+        restore_parts(state.get("own_now"), *drawing_parts(self))
+        restore_host_rng(generators_now)
+        return reading
+
+    def _begin_again(self, state: dict[str, Any]) -> Reading:
+        """Begin the iteration of a `state_dict` as it began: the generators, the order, and who reads."""
+        self.end_workers()
+        num_workers = self.num_workers
+        if isinstance(self.dataset, IterableDataset) and _workers_of(state) != num_workers:
+            num_workers = _workers_of(state)
+            _log.warning(
+                "The stream was read by %s workers, whose batches alternate: they finish this pass over it, and "
+                "the next one is read by %s.",
+                num_workers,
+                self.num_workers,
+            )
+        reading = self._begin(state["epoch"], num_workers, state.get("files_in_turn"))
+        if state["start"] is not None:
+            self._restore_generators(state["start"])
+        self._restore_order(state.get("order"))
+
+        reading.handed_out = state["handed_out"]
+        reading.draws_seed = state["renewed"]
+        reading.start = state["start"]
+        reading.order = state.get("order")
+        if _workers_of(state) == num_workers > 0:
+            reading.workers = WorkerStates.known(state["workers"])
+            reading.workers_at_start = WorkerStates.known(state["workers_at_start"])
+        self._has_begun_workers = self.persistent_workers and num_workers == self.num_workers
+        return reading
+
+    def _open_at(self, reading: Reading, state: dict[str, Any]) -> Iterator[Any]:
+        """Return the batches after those that were handed out.
+
+        Samples of a map-style dataset are not loaded for that. A stream resumes from its state; without one it is read
+        again up to its position.
+        """
+        done = reading.handed_out
+        states = reading.workers.states
+        is_stream = isinstance(self.dataset, IterableDataset)
+        if "stream" in state:
+            cast(Any, self.dataset).load_state_dict(state["stream"])
+            return self._open(reading)
+
+        # By workers whose states are known.
+        if len(states) == reading.num_workers > 0 and (not is_stream or _know_position(reading.workers)):
+            workers = reading.workers.state_dict(reading.num_workers)
+            return self._open(reading, 0 if is_stream else done, workers)
+
+        # By the process itself, or by workers that begin again.
+        if not is_stream and not states:
+            return self._open(reading, done)
+
+        # From the start of the iteration.
+        workers = None
+        if reading.num_workers > 0:
+            workers = reading.workers_at_start.state_dict(reading.num_workers)
+        return skip_items(self._open(reading, 0, workers), done)
+
+    def _open(
+        self, reading: Reading, skipped: int = 0, workers: dict[str, Any] | None = None, *, is_whole: bool = False
+    ) -> Iterator[Any]:
+        """Start whoever reads the batches of an iteration.
+
+        Args:
+            reading: the iteration.
+            skipped: batches to leave out.
+            workers: the states in which the workers begin.
+            is_whole: it begins with the first batch of an epoch, so that persistent workers are started for good.
+        """
+        replaced: dict[str, Any] = {}
+        is_stream = isinstance(self.dataset, IterableDataset)
+        if is_whole and self._has_begun_workers and self._iterator is None:
+            workers = reading.workers.state_dict(self.num_workers)
+        if workers is not None:
+            replaced["worker_init_fn"] = ResumedWorkers(workers, self.worker_init_fn)
+        if not reading.draws_seed:
+            replaced["generator"] = torch.Generator().manual_seed(torch.initial_seed())
+        if not is_whole:
+            replaced["persistent_workers"] = False
+        if reading.num_workers != self.num_workers:
+            replaced["num_workers"] = reading.num_workers
+            replaced["prefetch_factor"] = self.prefetch_factor or 2
+        if reading.files_in_turn is not None:
+            replaced["dataset"] = shared_in_turn(self.dataset, *reading.files_in_turn)
+            replaced["dataset"].set_epoch(reading.epoch)
+        if skipped > 0 and not is_stream:
+            replaced["batch_sampler"] = BatchesAfter(self.batch_sampler, skipped * self.batches_of_round)
+
+        # torch's iterators keep what a loader has while they are made; it lets nobody set some of these attributes.
+        attributes = vars(self)
+        original = {name: attributes[name] for name in replaced}
+        attributes.update(replaced)
+        self._saved_of_workers = {} if workers is None else dict(workers["states"])
+        try:
+            batches = self._batches()
+        finally:
+            attributes.update(original)
+        if is_whole and self.persistent_workers:
+            self._has_begun_workers = True
+        return skip_items(batches, skipped) if is_stream else batches
 
     def _batches(self) -> Iterator[Any]:
         """Iterate over the batches of this process; those of a tracked loader carry the states of the workers."""
         if not (self.tracked and self.reports_states and self.num_workers > 0):
             return batches_of(self)
         size = None if self.batch_sampler is None else self.batch_size
-        return batches_of(self, ReportingCollate(self.collate_fn, size, self._left))
+        return batches_of(self, ReportingCollate(self.collate_fn, size, self._saved_of_workers))
 
-    def batches_resumed(
-        self,
-        worker_init_fn: Callable[[int], None] | None,
-        *,
-        draws_seed: bool = True,
-        num_workers: int | None = None,
-        dataset: Any = None,
-    ) -> Iterator[Any]:
-        """Return the batches as an interrupted iteration yielded them.
 
-        Args:
-            worker_init_fn: sets the workers up in place of the loader's own.
-            draws_seed: whether the seed of the workers was drawn from the global generator in this epoch.
-            num_workers: how many workers read, in place of the loader's own number.
-            dataset: what is read, in place of the loader's dataset.
-        """
-        replaced: dict[str, Any] = {}
-        if worker_init_fn is not None:
-            replaced["worker_init_fn"] = worker_init_fn
-        if not draws_seed:
-            replaced["generator"] = torch.Generator()
-        if num_workers is not None and num_workers != self.num_workers:
-            replaced |= {"num_workers": num_workers, "persistent_workers": False}
-            replaced["prefetch_factor"] = self.prefetch_factor or 2
-        if dataset is not None:
-            replaced["dataset"] = dataset
-        attributes = vars(self)  # torch lets nobody set some of them
-        given = {name: attributes[name] for name in replaced}
-        attributes.update(replaced)
-        self._left = getattr(worker_init_fn, "states", {})
-        try:
-            return self._batches()
-        finally:
-            attributes.update(given)
-            self._left = {}
+def _packed_position(stream: Any) -> bytes | None:
+    """Return the state of a resumable stream; None if it has to be read from its start again."""
+    try:
+        return packed(stream.state_dict())
+    except UnsafeValueError:
+        return None
+
+
+def _workers_of(state: Mapping[str, Any]) -> int:
+    """Return how many workers read, by a `state_dict`."""
+    workers = state.get("workers")
+    return 0 if workers is None else workers["workers"]
+
+
+def _know_position(workers: WorkerStates) -> bool:
+    """Return whether the streams in all workers have a state to resume from."""
+    return all(unpacked(state.get("dataset", packed(ENDED))) != ENDED for state in workers.states.values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 from collections.abc import Callable, Iterator
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
@@ -113,7 +114,10 @@ def _read_here(loader: DataLoader) -> Iterator[Any]:
 
     # The draw of torch's iterator, which seeds workers by it: without it, everything drawn later would differ.
     torch.empty((), dtype=torch.int64, device=torch.get_default_device()).random_(generator=loader.generator)
-    return _read(loader, indices)
+
+    # Most samplers draw the order of an epoch with its first batch, which belongs to the start of the epoch.
+    first = itertools.islice(indices, 1)
+    return _read(loader, itertools.chain(list(first), indices))
 
 
 def _read(loader: DataLoader, indices: Iterator[Any]) -> Iterator[Any]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data import Sampler
 
 from .lengths import length_array, sample_lengths
-from .order import OrderedSampler, random_order
+from .order import in_sequence, random_order
 
 
 def get_length_grouped_indices(
@@ -63,7 +64,7 @@ def _sort_rows(rows: np.ndarray, sizes: np.ndarray) -> None:
     rows[:] = np.take_along_axis(rows, np.argsort(-sizes[rows], axis=1, kind="stable"), axis=1)
 
 
-class LengthGroupedSampler(OrderedSampler):
+class LengthGroupedSampler(Sampler[int]):
     """As `transformers.trainer_pt_utils.LengthGroupedSampler`, but reads a `datasets.Dataset` by column.
 
     Args:
@@ -101,6 +102,5 @@ class LengthGroupedSampler(OrderedSampler):
     def __len__(self) -> int:
         return len(self._lengths)
 
-    def epoch_order(self) -> np.ndarray:
-        """Draw the order of the next epoch."""
-        return grouped_order(self._lengths, self.batch_size, None, self.generator)
+    def __iter__(self) -> Iterator[int]:
+        return in_sequence(grouped_order(self._lengths, self.batch_size, None, self.generator))

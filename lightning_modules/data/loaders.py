@@ -15,12 +15,10 @@ from torch.utils.data import (
     RandomSampler,
     Sampler,
     SequentialSampler,
-    SubsetRandomSampler,
-    WeightedRandomSampler,
 )
 
 from ..common.libraries import is_instance
-from .batch_samplers import GivenBatchSampler, RoundBatchSampler, ShardedBatchSampler, options_of, share_of
+from .batch_samplers import BatchesAfter, ShardedBatchSampler, options_of, share_of
 from .dispatch import DispatchLoader
 from .epoch_loader import EpochLoader
 from .iteration import iterate
@@ -28,9 +26,6 @@ from .length_grouping import LengthGroupedSampler
 from .rebalancing import BatchRebalanceSampler
 from .samplers import IterableShard, SeedableRandomSampler, SharedOrderSampler
 from .token_budget import TokenBudgetSampler
-
-_WITH_GENERATOR = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler, LengthGroupedSampler)
-"""Samplers that may draw from a generator of their own, whose state belongs to the position in an epoch."""
 
 
 def build_loader(
@@ -133,7 +128,7 @@ def rebuild_loader(
         return build_loader(dataset, **ways, **options)
     dispatched = bool(dispatch_batches) and world_size > 1
     shares = world_size // copies
-    batches = GivenBatchSampler(
+    batches = ShardedBatchSampler(
         loader.batch_sampler, rank=None if dispatched else rank // copies, world_size=shares, **ways
     )
     if isinstance(batches.sampler, RandomSampler) and seedable:
@@ -215,11 +210,14 @@ class _Sharding:
 
     def batches(self, sampler: Any) -> BatchSampler:
         """Return the batch sampler of this process for a map-style dataset."""
-        ways = {"world_size": self.world_size, "split_batches": self.split_batches}
-        if self.dispatched:
-            return RoundBatchSampler(sampler, self.batch_size, self.drop_last, **ways)
         return ShardedBatchSampler(
-            sampler, self.batch_size, self.drop_last, rank=self.rank, even_batches=self.even_batches, **ways
+            sampler,
+            self.batch_size,
+            self.drop_last,
+            rank=None if self.dispatched else self.rank,
+            world_size=self.world_size,
+            even_batches=self.even_batches,
+            split_batches=self.split_batches,
         )
 
 
@@ -234,9 +232,9 @@ def _seeded(sampler: Any, seed: int | None, seedable: bool, world_size: int) -> 
             sampler.generator = torch.Generator().manual_seed(
                 int(torch.empty((), dtype=torch.int64, device="cpu").random_())
             )
-    agreed = world_size > 1 and isinstance(sampler, (RandomSampler, LengthGroupedSampler))
-    remembered = type(sampler) in _WITH_GENERATOR and sampler.generator is not None
-    return SharedOrderSampler(sampler) if agreed or remembered else sampler
+    if world_size > 1 and isinstance(sampler, (RandomSampler, LengthGroupedSampler)):
+        return SharedOrderSampler(sampler)
+    return sampler
 
 
 def _files(dataset: Any) -> int:
@@ -267,25 +265,6 @@ def loader_after(loader: Any, batches: int) -> Any:
             loader.dataset, batch_sampler=BatchesAfter(loader.batch_sampler, batches), **options_of(loader)
         )
     return LoaderAfter(loader, batches)
-
-
-class BatchesAfter(BatchSampler):
-    """Batch sampler without the first batches of another one.
-
-    Args:
-        batches: the sampler.
-        skipped: how many are left out.
-    """
-
-    def __init__(self, batches: Any, skipped: int) -> None:
-        self.batches = batches
-        self.skipped = skipped
-
-    def __len__(self) -> int:
-        return max(len(self.batches) - self.skipped, 0)
-
-    def __iter__(self) -> Iterator[list[int]]:
-        return itertools.islice(self.batches, self.skipped, None)
 
 
 class LoaderAfter:

@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
+from torch.utils.data import BatchSampler
 
-from .batch_samplers import SkippingBatchSampler
 
-
-class BatchRebalanceSampler(SkippingBatchSampler):
-    """As `transformers.trainer_pt_utils.BatchRebalanceSampler` (5.17 and later): the same batches, and it can skip.
+class BatchRebalanceSampler(BatchSampler):
+    """As `transformers.trainer_pt_utils.BatchRebalanceSampler` (5.17 and later): the same batches.
 
     The samples of an optimizer step are the next `effective_batch_size` of a random order, which depends on `seed` and
     the epoch alone. Sorted by length they are cut into as many groups as there are micro-batches in all processes, and
@@ -73,18 +72,22 @@ class BatchRebalanceSampler(SkippingBatchSampler):
         return whole + bool(rest and not self.drop_last)
 
     def __iter__(self) -> Iterator[list[int]]:
-        return self._peekable(self._micro_batches())
+        return self.batches_from(0)
 
-    def _micro_batches(self) -> Iterator[list[int]]:
-        blanks, self.blanks = self.blanks, 0
-        yield from ([] for _ in range(blanks))
-        first, rest = divmod(self._take_skip(), self.grad_accum)  # steps that are passed over are not worked out
+    def batches_from(self, skipped: int) -> Iterator[list[int]]:
+        """Yield the micro-batches of this process after the first ones, whose steps are not worked out."""
+        first_step, rest = divmod(skipped, self.grad_accum)
         order = self._order()
-        for step in range(first, self._steps):
+        for step in range(first_step, self._steps):
             samples = order[step * self.effective_batch_size : (step + 1) * self.effective_batch_size]
-            if (lacking := self.dp_size * self.grad_accum - len(samples)) > 0:
+
+            # A last step has a sample for each micro-batch.
+            lacking = self.dp_size * self.grad_accum - len(samples)
+            if lacking > 0:
                 samples = np.concatenate([samples, order[np.arange(lacking) % len(order)]])
-            yield from itertools.islice(self._share(samples), rest if step == first else 0, None)
+
+            yield from itertools.islice(self._share(samples), rest, None)
+            rest = 0
 
     def _order(self) -> np.ndarray:
         if not self.shuffle:

@@ -7,16 +7,15 @@ import itertools
 from collections.abc import Iterator, Sized
 from typing import Any
 
-import numpy as np
 import torch
-from torch.utils.data import IterableDataset, RandomSampler, get_worker_info
+from torch.utils.data import IterableDataset, RandomSampler, Sampler, get_worker_info
 
 from ..common.collectives import from_first_process
 from .batch_samplers import even_shares, share_of
-from .order import OrderedSampler, is_permutation, order_of, random_order
+from .order import in_sequence, random_order
 
 
-class SeedableRandomSampler(OrderedSampler, RandomSampler):
+class SeedableRandomSampler(RandomSampler):
     """As `accelerate.data_loader.SeedableRandomSampler`: the order depends on the seed and the epoch alone.
 
     Args:
@@ -27,7 +26,7 @@ class SeedableRandomSampler(OrderedSampler, RandomSampler):
     """
 
     def __init__(self, data_source: Sized, *, seed: int, replacement: bool = False, num_samples: int | None = None):
-        super().__init__(data_source, replacement, num_samples, generator=torch.Generator())
+        super().__init__(data_source, replacement, num_samples)
         self.seed = seed
         self.epoch = 0
 
@@ -42,13 +41,19 @@ class SeedableRandomSampler(OrderedSampler, RandomSampler):
         """Draw the order of this epoch at the next iteration."""
         self.epoch = epoch
 
-    def epoch_order(self) -> np.ndarray:
-        """Draw the order of the epoch."""
-        assert self.generator is not None
-        self.generator.manual_seed(self.seed + self.epoch)
-        if is_permutation(self):
-            return random_order(self.num_samples, self.generator)
-        return np.fromiter(RandomSampler.__iter__(self), dtype=np.int64, count=self.num_samples)
+    def __iter__(self) -> Iterator[int]:
+        generator = torch.Generator().manual_seed(self.seed + self.epoch)
+        if self.replacement or self.num_samples != len(self.data_source):
+            return iter(RandomSampler(self.data_source, self.replacement, self.num_samples, generator))
+        return in_sequence(random_order(self.num_samples, generator))
+
+    def state_dict(self) -> dict[str, int]:
+        """Return the seed, so that an epoch is finished in its order where the arguments have another one by then."""
+        return {"seed": self.seed}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Restore the seed."""
+        self.seed = state["seed"]
 
 
 class IterableShard(IterableDataset):
@@ -169,7 +174,7 @@ def shared_in_turn(dataset: Any, processes: int, batch_size: int) -> Any:
     return share
 
 
-class SharedOrderSampler(OrderedSampler):
+class SharedOrderSampler(Sampler[int]):
     """Sampler with the order that process 0 draws, on every process.
 
     Each process advances its own generator as if it were alone. All processes have to iterate together.
@@ -180,48 +185,20 @@ class SharedOrderSampler(OrderedSampler):
 
     def __init__(self, sampler: Any) -> None:
         self.sampler = sampler
-        self._began: torch.Tensor | None = None
-
-    @property
-    def seed(self) -> torch.Tensor | None:
-        """Return the state of the sampler's own generator at the start of the iteration; None without one.
-
-        Set before an iteration, it reproduces that order.
-        """
-        own = self.sampler.generator
-        if own is None:
-            return None
-        return own.get_state() if self._began is None else self._began
-
-    @seed.setter
-    def seed(self, state: torch.Tensor) -> None:
-        self.sampler.generator.set_state(state)
-
-    @property
-    def next_seed(self) -> torch.Tensor | None:
-        """Return the `seed` of an iteration that would begin now."""
-        own = self.sampler.generator
-        return None if own is None else own.get_state()
 
     def __len__(self) -> int:
         return len(self.sampler)
 
-    def epoch_order(self) -> np.ndarray:
-        """Draw the order of this epoch."""
+    def __iter__(self) -> Iterator[int]:
         own = self.sampler.generator
         state = torch.get_rng_state() if own is None else own.get_state()
-        agreed = from_first_process(state)
-        self._began = None if own is None else state
-        order = self._drawn()
-        if not torch.equal(state, agreed):
-            self.sampler.generator = torch.Generator()
-            self.sampler.generator.set_state(agreed)
-            order = self._drawn()
-            self.sampler.generator = own
-        return order
+        of_first_process = from_first_process(state)
+        order = list(self.sampler)
 
-    def _drawn(self) -> np.ndarray:
-        order = order_of(self.sampler)
-        if order is None:
-            return np.asarray(list(self.sampler))
-        return order
+        # The order of process 0; this process's generator has been advanced.
+        if not torch.equal(state, of_first_process):
+            self.sampler.generator = torch.Generator()
+            self.sampler.generator.set_state(of_first_process)
+            order = list(self.sampler)
+            self.sampler.generator = own
+        yield from order

@@ -20,7 +20,8 @@ from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 
 from ..common.safe_serialization import UnsafeValueError, to_plain
-from .samplers import SeedableRandomSampler
+from .batch_samplers import ShardedBatchSampler
+from .samplers import SharedOrderSampler
 
 _log = logging.getLogger(__name__)
 
@@ -78,15 +79,16 @@ def drawing_parts(loader: Any) -> tuple[Any, Any]:
 def ordering_parts(loader: Any) -> tuple[Any, Any, Any]:
     """Return the parts that draw the order of an epoch: the loader itself, its sampler and its batch sampler.
 
-    A `SeedableRandomSampler` is left out: its order follows from seed and epoch.
+    Those of a script, which samplers of this library may be around.
     """
     batch_sampler = getattr(loader, "batch_sampler", None)
-    batch_sampler = getattr(batch_sampler, "given", batch_sampler)
+    if isinstance(batch_sampler, ShardedBatchSampler):
+        batch_sampler = batch_sampler.given
     sampler = getattr(batch_sampler, "sampler", None)
     if sampler is None:
         sampler = getattr(loader, "sampler", None)
-    if isinstance(sampler, SeedableRandomSampler):
-        sampler = None
+    if isinstance(sampler, SharedOrderSampler):
+        sampler = sampler.sampler
     return loader, sampler, batch_sampler
 
 

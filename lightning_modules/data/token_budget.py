@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
+from torch.utils.data import BatchSampler
 
-from .batch_samplers import SkippingBatchSampler
 from .length_grouping import grouped_order
 from .lengths import length_array
 
 
-class TokenBudgetSampler(SkippingBatchSampler):
+class TokenBudgetSampler(BatchSampler):
     """Batch sampler of at most `max_tokens` tokens a batch: the number of samples times the longest length.
 
     The samples are put into batches once: in a random order that `seed` gives, sorted by length in chunks of about 50
@@ -68,15 +67,9 @@ class TokenBudgetSampler(SkippingBatchSampler):
         return batches // self.world_size if self.drop_last else -(-batches // self.world_size)
 
     def __iter__(self) -> Iterator[list[int]]:
-        return self._peekable(self._of_rank())
-
-    def _of_rank(self) -> Iterator[list[int]]:
-        blanks, self.blanks = self.blanks, 0
-        yield from itertools.repeat([], blanks)
         generator = torch.Generator().manual_seed(self.seed + self.epoch)
         order = torch.randperm(len(self._ends), generator=generator, device="cpu").numpy()
-        own = np.resize(order, len(self) * self.world_size)[self.rank :: self.world_size]
-        for batch in own[self._take_skip() :]:
+        for batch in np.resize(order, len(self) * self.world_size)[self.rank :: self.world_size]:
             start = self._ends[batch - 1] if batch else 0
             yield self._samples[start : self._ends[batch]].tolist()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import pickle
@@ -50,9 +49,9 @@ class Fetched(NamedTuple):
 
     batch: Any
     worker: int
-    news: dict[str, bytes]
-    """`rng` if the global generators moved since the last batch, `collate_draws` and `dataset_draws` if the states
-    of collator and dataset changed, `dataset` if it has a state. Packed, since hardly any of them is ever read."""
+    states: dict[str, bytes]
+    """Those that changed since the last batch, packed, since hardly any of them is ever read: `rng` of the global
+    generators, `collate_draws` and `dataset_draws` of collator and dataset, `dataset` the position in a stream."""
 
 
 class ReportingCollate(SurfacingCollate):
@@ -61,74 +60,54 @@ class ReportingCollate(SurfacingCollate):
     Args:
         collate: makes the batch.
         batch_size: samples of a full batch, None where samples are not put together.
-        left: by worker, the saved states to restore.
+        saved: by worker, the states to restore before its first batch.
     """
 
     def __init__(
-        self, collate: Callable[[Any], Any], batch_size: int | None, left: dict[int, dict[str, Any]] | None = None
+        self, collate: Callable[[Any], Any], batch_size: int | None, saved: dict[int, dict[str, Any]] | None = None
     ) -> None:
         super().__init__(collate)
         self.batch_size = batch_size
-        self.left = left or {}
-        self._rng: Any = None
-        self._drawn: dict[str, bytes] = {}
+        self.saved = saved or {}
+        self._reported: dict[str, bytes] = {}
+        self._rng: dict[str, Any] | None = None
 
     @stop_iteration_surfaces
     def __call__(self, samples: Any) -> Any:
-        """Return the batch and the states of the worker after it; no batch for a blank, which has no samples."""
+        """Return the batch and the states of the worker after it."""
         info: Any = get_worker_info()
-        self._restore_collator(info.id)
-        if isinstance(samples, list) and not samples:
-            return Fetched(None, info.id, {})
+        # This is the worker's copy of the collator.
+        saved = self.saved.get(info.id, {})
+        self.saved = {}
+        restore_parts(saved.get("collate_draws"), self.collate)
 
         # The states are taken after the collator has drawn for this batch.
         batch = super().__call__(samples)
-        news = self._news(info.dataset, samples)
-        return Fetched(batch, info.id, news)
+        return Fetched(batch, info.id, self._changed(info.dataset, samples))
 
-    def _restore_collator(self, worker: int) -> None:
-        """Restore the generators of this worker's copy of the collator, before its first batch."""
-        left = self.left.get(worker, {})
-        self.left = {}
-        restore_parts(left.get("collate_draws"), self.collate)
+    def _changed(self, dataset: Any, samples: Any) -> dict[str, bytes]:
+        """Return the states that differ from those reported last."""
+        states = {"collate_draws": packed(part_states(self.collate)), "dataset_draws": packed(part_states(dataset))}
+        if is_resumable(dataset):
+            states["dataset"] = self._packed_position(dataset, samples)
+        changed = {name: state for name, state in states.items() if state != self._reported.get(name)}
+        self._reported = states
 
-    def _news(self, dataset: Any, samples: Any) -> dict[str, bytes]:
-        """Return the states that differ from those sent last; that of a stream in any case."""
-        news = {}
-
-        # The global generators: most workers never draw from them.
+        # Most workers never draw from the global generators, whose states take long to pack.
         rng = capture_host_rng()
         if self._rng is None or not same_rng(rng, self._rng):
             self._rng = rng
-            # As an array: a tensor would be sent through a shared-memory segment.
-            as_array = rng["cpu"].numpy()
-            news["rng"] = packed({**rng, "cpu": as_array})
-
-        # Generators and states of the collator and of the dataset.
-        owners = {"collate_draws": self.collate, "dataset_draws": dataset}
-        for name, owner in owners.items():
-            states = part_states(owner)
-            drawn = packed(states) if states else b""
-            if drawn != self._drawn.get(name, b""):
-                self._drawn[name] = drawn
-                news[name] = drawn
-
-        # A stream moves with every batch, so its position is not compared with the last one.
-        if is_resumable(dataset):
-            news["dataset"] = self._packed_position(dataset, samples)
-        return news
+            changed["rng"] = packed({**rng, "cpu": rng["cpu"].numpy()})
+        return changed
 
     def _packed_position(self, stream: Any, samples: Any) -> bytes:
         # Only the last batch of a stream has fewer samples.
-        if self._is_short(samples):
+        if isinstance(samples, list) and len(samples) != self.batch_size:
             return packed(ENDED)
         try:
             return packed(stream.state_dict())
         except UnsafeValueError:  # has to be read from its start again
             return packed(ENDED)
-
-    def _is_short(self, samples: Any) -> bool:
-        return isinstance(samples, list) and len(samples) != self.batch_size
 
 
 class WorkerStates(NamedTuple):
@@ -152,8 +131,8 @@ class WorkerStates(NamedTuple):
     def after(self, fetched: Fetched) -> WorkerStates:
         """Return the states after a batch."""
         states = self.states
-        if fetched.news:
-            of_worker = {**states.get(fetched.worker, {}), **fetched.news}
+        if fetched.states:
+            of_worker = {**states.get(fetched.worker, {}), **fetched.states}
             states = {**states, fetched.worker: of_worker}
         return WorkerStates(states, fetched.worker)
 
@@ -165,37 +144,34 @@ class WorkerStates(NamedTuple):
         return {"workers": workers, "last": self.last, "states": states}
 
 
-def next_worker(state: dict[str, Any]) -> int:
-    """Return the worker that produces the next batch, by `WorkerStates.state_dict`."""
-    if state["last"] is None:
-        return 0
-    return (state["last"] + 1) % state["workers"]
-
-
 class ResumedWorkers:
     """A `worker_init_fn` that restores the states of each worker.
+
+    torch asks its workers for batches in turn and begins with worker 0. So that takes the place of the worker whose
+    turn it is.
 
     Args:
         state: from `WorkerStates.state_dict`.
         then: the loader's own `worker_init_fn`.
-        first: index of the saved worker that worker 0 resumes.
     """
 
-    def __init__(self, state: dict[str, Any], then: Callable[[int], None] | None, first: int = 0) -> None:
-        self.first = first
+    def __init__(self, state: dict[str, Any], then: Callable[[int], None] | None) -> None:
         self.states = dict(state["states"])
         self.then = then
+        self.first = 0
+        if state["last"] is not None:
+            self.first = (state["last"] + 1) % state["workers"]
 
     def __call__(self, worker_id: int) -> None:
         """Called in the worker, after torch has seeded it."""
         info: Any = get_worker_info()
         worker = (self.first + worker_id) % info.num_workers
         if self.first > 0:
-            self._take_place(info, worker)
-
-        # The workers before the next one get empty batches, since torch asks them in turn.
-        if hasattr(info.dataset, "__getitems__"):
-            _let_pass_blanks(info.dataset)
+            seed = info.seed - info.id + worker
+            # The public object refuses changes, but a stream that shards by `info.id` has to see the resumed index.
+            object.__setattr__(info, "id", worker)
+            object.__setattr__(info, "seed", seed)
+            torch.manual_seed(seed)
 
         # The script's own function may seed generators, so the saved states are restored after it.
         if self.then is not None:
@@ -204,25 +180,10 @@ class ResumedWorkers:
         state = self.states.get(worker, {})
         if "rng" in state:
             rng = state["rng"]
-            cpu = torch.as_tensor(rng["cpu"], device="cpu")
-            restore_host_rng({**rng, "cpu": cpu})
+            restore_host_rng({**rng, "cpu": torch.as_tensor(rng["cpu"], device="cpu")})
         restore_parts(state.get("dataset_draws"), info.dataset)
         if state.get("dataset", ENDED) != ENDED:
             info.dataset.load_state_dict(state["dataset"])
-
-    def _take_place(self, info: Any, worker: int) -> None:
-        seed = info.seed - info.id + worker
-        # The public object refuses changes, but a stream that shards by `info.id` has to see the resumed index.
-        object.__setattr__(info, "id", worker)
-        object.__setattr__(info, "seed", seed)
-        torch.manual_seed(seed)
-
-
-def _let_pass_blanks(dataset: Any) -> None:
-    """Keep empty batches from `__getitems__`, which may fail on them; the dataset is this worker's own copy."""
-    load = dataset.__getitems__
-    with contextlib.suppress(AttributeError):  # an object with slots is left as it is
-        dataset.__getitems__ = lambda indices: load(indices) if len(indices) else []
 
 
 def packed(value: Any) -> bytes:

@@ -13,7 +13,7 @@ from typing_extensions import Self
 
 from ..common.class_paths import build_described, is_description
 from ..common.device_copies import WITH_PAGE_LOCKS
-from ..common.seeding import capture_host_rng, restore_host_rng, seed_worker
+from ..common.seeding import capture_host_rng, seed_worker
 from ..common.torch_files import pack, unpack
 from ..data.collators import RemoveColumnsCollator, collate_samples, remove_unused
 from ..data.epoch_loader import EpochLoader
@@ -217,7 +217,7 @@ class DataModule(LightningDataModule):
             split_batches=self.split_batches,
             worker_init_fn=None if stream else self._seeding_of_workers(),
         )
-        loader.track()
+        loader.tracked = True
         self._resume(loader)
         self._train_loader = loader
         return loader
@@ -363,12 +363,11 @@ class DataModule(LightningDataModule):
 
     def _resume(self, loader: EpochLoader) -> None:
         """Resume from a state that the user has loaded."""
-        pending, self._pending = self._pending, None
+        pending = self._pending
+        self._pending = None
         if pending is None:
             return
-        restores_later = loader.load_state_dict(pending["loader"], lambda: restore_host_rng(pending["rng"]))
-        if not restores_later:
-            restore_host_rng(pending["rng"])
+        loader.load_state_dict({**pending["loader"], "rng": pending["rng"]})
 
 
 def _measured_lengths(dataset: Any, length_column: str, input_column: str) -> Any:

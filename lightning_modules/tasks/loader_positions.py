@@ -13,7 +13,7 @@ from typing import Any
 from ..common.libraries import is_instance
 from ..common.safe_serialization import UnsafeValueError, from_plain, to_plain
 from ..data.epoch_loader import EpochLoader
-from ..data.loader_state import with_other_batches
+from ..data.loader_state import before_epoch, position_at, with_other_batches
 from ..internals.lightning_import import Trainer
 from ..internals.loop_states import (
     Place,
@@ -231,10 +231,9 @@ def _resume_loaders(trainer: Trainer, place: Place, states: list[Any]) -> None:
             if state is not None and _is_stateful(loader):
                 loader.load_state_dict(state)
         elif state is not None:
-            loader.resume(state)
+            loader.load_state_dict(state, inside_epoch=True)
         else:
-            loader.set_epoch(place.epoch)
-            loader.skip(place.done, keep_generators=True)
+            loader.load_state_dict(position_at(place.epoch, place.done))
     begin_reading_anew(trainer)
 
 
@@ -284,7 +283,7 @@ def _begin_next_epoch(trainer: Trainer, place: Place, states: list[Any]) -> None
         if isinstance(loader, EpochLoader):
             loader.set_epoch(_next(place)[0])
             if state is not None:
-                loader.begin_epoch_after(state)
+                loader.load_state_dict(before_epoch(state, _next(place)[0]))
         elif state is not None and _has_order_to_restore(loader):
             loader.load_state_dict(state)
             # This iteration is of the epoch that is complete, so that the next one is of the next epoch.

@@ -140,13 +140,13 @@ class ResumingCallback(Callback):
         """Record the states of loaders from their first batch on: Lightning may read it before the training starts."""
         for loader in loaders_given_to_fit(trainer):
             if isinstance(loader, EpochLoader):
-                loader.track()
+                loader.tracked = True
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Go to the position in the data, and restore the generators."""
         self._is_loaded = True
         for loader in epoch_loaders(trainer):
-            loader.track()
+            loader.tracked = True
             # It leaves the states of loaders out of files of weights only.
             _use_folder_reader(trainer)
 

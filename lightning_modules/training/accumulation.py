@@ -12,9 +12,9 @@ import torch
 
 from ..common.seeding import capture_host_rng, restore_host_rng
 from ..common.stop_iteration import stop_iteration_surfaces
+from ..data.epoch_loader import EpochLoader
 from ..data.iteration import iterate
-from ..data.loader_state import EpochStart, begin_after, begin_again, skip_items
-from ..data.stateful_parts import drawing_parts, restore_parts
+from ..data.loader_state import RereadLoader, before_epoch, skip_items
 
 _CHUNK = 1024
 """Losses that are kept as tensors of their own, before they are packed into one."""
@@ -64,9 +64,11 @@ class WindowLoader:
         self.exhausted = False
         self._stopped = False
         self._loader_state: dict[str, Any] | None = None
-        self._beginning: EpochStart | None = None
-        if hasattr(loader, "track"):
-            loader.track()
+        self._source: Any = loader
+        if isinstance(loader, EpochLoader):
+            loader.tracked = True
+        elif not (hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")):
+            self._source = RereadLoader(loader)
 
     def __len__(self) -> int:
         return self.windows
@@ -86,10 +88,15 @@ class WindowLoader:
             on_positioned: called once the position is reached: before anything is read at the start of an epoch. In
                 the middle of one, where the loader's state is known, when nothing has to be read any more to get
                 there; otherwise after the first window is read, where the reference restores its generators.
-            loader_state: what the loader's `state_dict` was there; without it the loader passes over what was read.
+            loader_state: what the loader's `state_dict` was there. Without it, or with that of another kind of loader,
+                the batches that were read are skipped.
         """
-        self.epoch, self.done, self.on_positioned = epoch, window, on_positioned
-        self._loader_state = loader_state
+        self.epoch = epoch
+        self.done = window
+        self.on_positioned = on_positioned
+        self._loader_state = None
+        if loader_state is not None and self._fits(loader_state):
+            self._loader_state = loader_state
 
     @property
     def is_at_end(self) -> bool:
@@ -122,9 +129,8 @@ class WindowLoader:
         self.epoch, self.done = self.epoch + 1, 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position of the next window, and of the loader if it has one, as Lightning's protocol asks."""
-        known = self.loader if _is_resumable(self.loader) else self._beginning
-        return {"epoch": self.epoch, "done": self.done, "loader": None if known is None else known.state_dict()}
+        """Return the position of the next window, and of the loader, as Lightning's protocol asks."""
+        return {"epoch": self.epoch, "done": self.done, "loader": self._source.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the position of a `state_dict`."""
@@ -150,9 +156,10 @@ class WindowLoader:
 
     def _begin_epoch(self) -> Iterator[Any]:
         """Return the micro-batches from the position on; nothing is read of an epoch that is at its end."""
-        self._stopped = self.exhausted = False
+        self._stopped = False
+        self.exhausted = False
         if self.done == 0 or self.is_at_end:
-            self._restore_own_generators()
+            self._load_state_between_epochs()
             self._positioned()
         if self.is_at_end:
             return iter(())
@@ -160,51 +167,48 @@ class WindowLoader:
         return batches if self.together is None else self.together(batches)
 
     def _positioned(self) -> None:
-        callback, self.on_positioned = self.on_positioned, None
+        callback = self.on_positioned
+        self.on_positioned = None
         if callback is not None:
             callback()
 
-    def _restore_own_generators(self) -> None:
-        """Restore the generators of collator and dataset, once, since an evaluation may follow the end of an epoch."""
+    def _load_state_between_epochs(self) -> None:
+        """Restore the loader, once, since an evaluation with the same collator may follow the end of an epoch."""
         state = self._loader_state
-        if state is not None and _kind_of(state) == _kind(self.loader) != "own":
-            restore_parts(state.get("own_now"), *drawing_parts(self.loader))
-            self._loader_state = {**state, "own_now": None}
+        if state is None or self._is_foreign:
+            return
+        # The epoch of the state may have been ended before its last batch.
+        if isinstance(self._source, EpochLoader) and state["handed_out"] > 0:
+            state = before_epoch(state, self.epoch + self.is_at_end)
+        self._source.load_state_dict(state)
+        self._loader_state = None
 
     def _micro_batches(self) -> Iterator[Any]:
+        source = self._source
         if hasattr(self.loader, "set_epoch"):
             self.loader.set_epoch(self.epoch)
-        state, self._loader_state = self._loader_state, None
-        if state is not None and _kind_of(state) != _kind(self.loader):
-            state = None
-        if not _is_resumable(self.loader):
-            return self._gone_through(state)
-        if state is not None and self.done > 0:
-            return self._resumed(state)
-        if state is not None and not hasattr(self.loader, "track"):
-            return self._epoch_after(state)
-        if state is not None:
-            self.loader.begin_epoch_after(state)
+        state = self._loader_state
+        self._loader_state = None
         skipped = self.done * self.accumulation
-        if skipped and hasattr(self.loader, "skip"):
-            self.loader.skip(skipped)
-            return iterate(self.loader)
-        return skip_items(iterate(self.loader), skipped)
 
-    def _gone_through(self, state: dict[str, Any] | None) -> Iterator[Any]:
-        """Iterate over a loader without state; the batches done are read again and skipped."""
-        if state is not None and self.done > 0:
-            begin_again(self.loader, state)
-        elif state is not None:
-            begin_after(self.loader, state)
-        self._beginning = EpochStart(self.loader)
-        skipped = self.done * self.accumulation
-        if skipped and hasattr(self.loader, "skip"):
-            self.loader.skip(skipped)
-            return iterate(self.loader)
-        batches = skip_items(iterate(self.loader), skipped)
-        if state is not None:
-            self._positioned()
+        # Without a state the batches are counted.
+        if state is None and self._is_foreign:
+            return skip_items(iterate(source), skipped)
+        if state is None:
+            source.skip(skipped)
+            return iter(source)
+
+        if self._is_foreign and self.done == 0:
+            return self._epoch_after(state)
+        if self._is_foreign:
+            source.load_state_dict(state)
+            batches = iterate(source)
+        else:
+            source.load_state_dict(state, inside_epoch=True)
+            if isinstance(source, RereadLoader):
+                source.skip(skipped)
+            batches = iter(source)
+        self._positioned()
         return batches
 
     def _epoch_after(self, state: dict[str, Any]) -> Iterator[Any]:
@@ -217,16 +221,18 @@ class WindowLoader:
         restore_host_rng(rng)
         return iterate(self.loader)
 
-    def _resumed(self, state: dict[str, Any]) -> Iterator[Any]:
-        if not hasattr(self.loader, "track"):  # a foreign loader, such as torchdata's
-            self.loader.load_state_dict(state)
-            batches = iterate(self.loader)
-            self._positioned()
-            return batches
-        on_ready, self.on_positioned = self.on_positioned, None
-        if not self.loader.resume(state, on_ready):
-            self.on_positioned = on_ready
-        return iterate(self.loader)
+    @property
+    def _is_foreign(self) -> bool:
+        """Return whether the loader is of another library, and has its own state."""
+        return not isinstance(self._source, (EpochLoader, RereadLoader))
+
+    def _fits(self, state: dict[str, Any]) -> bool:
+        """Return whether a state may be that of the loader, which may have been replaced in the meantime."""
+        if isinstance(self._source, EpochLoader):
+            return "handed_out" in state
+        if isinstance(self._source, RereadLoader):
+            return "began" in state
+        return "handed_out" not in state and "began" not in state
 
 
 class LossMeter:
@@ -325,20 +331,3 @@ class LossMeter:
 def _float32(value: float) -> float:
     """Round to float32; NumPy would warn of an infinite result."""
     return ctypes.c_float(value).value
-
-
-def _is_resumable(loader: Any) -> bool:
-    return hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
-
-
-def _kind(loader: Any) -> str:
-    """Return the kind of a loader's state: `Reading`, its own, or `EpochStart`."""
-    if not _is_resumable(loader):
-        return "beginning"
-    return "reading" if hasattr(loader, "track") else "own"
-
-
-def _kind_of(state: dict[str, Any]) -> str:
-    if "began" in state:
-        return "beginning"
-    return "reading" if "handed_out" in state else "own"

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, TensorDataset
 
-from lightrainer.lightning_modules.data.batch_samplers import GivenBatchSampler
+from lightrainer.lightning_modules.data.batch_samplers import ShardedBatchSampler
 from lightrainer.lightning_modules.data.loaders import EpochLoader, rebuild_loader
 
 
@@ -51,7 +51,7 @@ def theirs(given, rank, world_size, **ways):
 
 
 def ours(given, rank, world_size, **ways):
-    return GivenBatchSampler(given, rank=rank, world_size=world_size, **ways)
+    return ShardedBatchSampler(given, rank=rank, world_size=world_size, **ways)
 
 
 @pytest.mark.parametrize("even_batches", [True, False])
@@ -86,7 +86,7 @@ def test_a_short_batch_in_the_middle_is_not_lost():
 def test_one_process_gets_all_batches():
     given = BatchSampler(range(5), 2, False)
     assert shares(ours, given, 1) == [[[0, 1], [2, 3], [4]]]
-    assert list(GivenBatchSampler(given, rank=None, world_size=2)) == [[0, 1], [2, 3], [4, 0], [1, 2]]
+    assert list(ShardedBatchSampler(given, rank=None, world_size=2)) == [[0, 1], [2, 3], [4], [0]]
 
 
 DATA = TensorDataset(torch.arange(23))
@@ -145,7 +145,7 @@ def test_a_position_is_found_again(name, seen):
     def make():
         torch.manual_seed(23)
         loader = rebuild_loader(LOADERS[name](), seed=5)
-        loader.track()
+        loader.tracked = True
         return loader
 
     first = make()

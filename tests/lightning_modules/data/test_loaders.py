@@ -241,7 +241,7 @@ def test_a_batch_that_a_worker_cannot_send_is_an_error(name, tracked):
 
     loader = build_loader(list(range(8)), batch_size=4, collate_fn=collate, **ONE_WORKER)
     if tracked:
-        loader.track()
+        loader.tracked = True
     with pytest.raises(TypeError, match=r"worker cannot send a batch.*num_workers=0"):
         next(iter(loader))
 
@@ -275,3 +275,55 @@ def test_a_batch_of_many_kinds_is_sent():
     tensor, array, *others = next(iter(loader)).value
     assert tensor.tolist() == array.tolist() == [0, 1, 2, 3]
     assert others == ["text", {"set": {1}, "bytes": b"x"}, print]
+
+
+def shuffled(**options):
+    data = range(12)
+    loader = build_loader(data, batch_size=2, sampler=RandomSampler(data), **options)
+    loader.tracked = True
+    return loader
+
+
+def epochs_of(loader, count):
+    return [[batch.tolist() for batch in loader] for _ in range(count)]
+
+
+@pytest.mark.parametrize("handed_out", [0, 2, 6])
+def test_state_of_earlier_versions_has_the_seed_of_the_order(handed_out):
+    """Those wrote it beside the states of samplers; another seed of the arguments does not matter."""
+    whole = epochs_of(shuffled(seed=3), 2)
+    first = shuffled(seed=3)
+    list(itertools.islice(first, handed_out))
+    state = first.state_dict()
+    for entry in ("order", "order_now"):
+        state[entry] = [stored for stored in state[entry] or () if stored["kind"] != "state_dict"]
+    resumed = shuffled(seed=4)
+    resumed.load_state_dict({**state, "seed": 3, "next_seed": 3})
+    assert epochs_of(resumed, 1) == [whole[0][handed_out:] or whole[1]]
+
+
+def test_state_before_the_resumed_iteration_is_the_loaded_one():
+    """As where a training is interrupted again before it reads a batch."""
+    first = shuffled(seed=3)
+    list(itertools.islice(first, 2))
+    state = first.state_dict()
+    resumed = shuffled(seed=3)
+    resumed.load_state_dict(state)
+    again = shuffled(seed=3)
+    again.load_state_dict(resumed.state_dict())
+    assert epochs_of(again, 2) == epochs_of(resumed, 2)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="spawned workers take seconds")
+@pytest.mark.parametrize("tracked", [False, True])
+def test_skip_with_persistent_workers(tracked):
+    """Other workers read the rest of an epoch; the persistent ones read the whole epochs around it."""
+    whole = epochs_of(shuffled(seed=3), 4)
+    options = {"num_workers": 2, "persistent_workers": True, "multiprocessing_context": "fork"}
+    loader = shuffled(seed=3, **options)
+    loader.tracked = tracked
+    read = epochs_of(loader, 1)
+    loader.skip(3)
+    read += epochs_of(loader, 2)
+    loader.end_workers()
+    assert read == [whole[0], whole[1][3:], whole[2]]

@@ -11,7 +11,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, DistributedSamp
 from lightrainer import DataCollatorForLanguageModeling
 from lightrainer.lightning_modules.common.safe_serialization import from_plain, to_plain
 from lightrainer.lightning_modules.data.collators.default import RemoveColumnsCollator
-from lightrainer.lightning_modules.data.loader_state import EpochStart, begin_again
+from lightrainer.lightning_modules.data.loader_state import RereadLoader
 from lightrainer.lightning_modules.data.loaders import rebuild_loader
 from lightrainer.lightning_modules.data.stateful_parts import part_states, restore_parts
 
@@ -247,7 +247,7 @@ def test_epoch_loader_resumes_the_order_of_its_samplers(name, done):
 
     def make():
         loader = rebuild_loader(LOADERS[name](), seedable=False)
-        loader.track()
+        loader.tracked = True
         return loader
 
     whole = epochs_of(make(), 3)
@@ -266,23 +266,30 @@ def test_epoch_loader_resumes_the_order_of_its_samplers(name, done):
 
 
 @pytest.mark.parametrize("name", LOADERS)
-def test_epoch_start_begins_again_with_the_same_order(name):
-    loader = LOADERS[name]()
+def test_reread_loader_begins_again_with_the_same_order(name):
+    """In the middle of the second epoch, and after it."""
+    loader = RereadLoader(LOADERS[name]())
     epochs_of(loader, 1)
-    start = EpochStart(loader)
     expected = epochs_of(loader, 1)
+    state = through_a_checkpoint(loader.state_dict())
+    expected += epochs_of(loader, 1)
 
-    resumed = LOADERS[name]()
-    begin_again(resumed, through_a_checkpoint(start.state_dict()))
-    assert epochs_of(resumed, 1) == expected
+    resumed = RereadLoader(LOADERS[name]())
+    resumed.load_state_dict(state, inside_epoch=True)
+    resumed.skip(1)
+    assert epochs_of(resumed, 2) == [expected[0][1:], expected[1]]
+    resumed = RereadLoader(LOADERS[name]())
+    resumed.load_state_dict(state)
+    assert epochs_of(resumed, 1) == expected[1:]
 
 
-def test_begin_again_from_a_checkpoint_of_earlier_versions():
+def test_reread_loader_from_a_checkpoint_of_earlier_versions():
     """They wrote a tensor for each torch generator of the loader and its sampler."""
-    loader = LOADERS["generator of loader and sampler"]()
-    epochs_of(loader, 1)
-    state = EpochStart(loader).state_dict() | {"generators": [loader.generator.get_state()]}
+    given = LOADERS["generator of loader and sampler"]()
+    generator = given.generator.get_state()
+    loader = RereadLoader(given)
     expected = epochs_of(loader, 1)
-    resumed = LOADERS["generator of loader and sampler"]()
-    begin_again(resumed, state)
+    resumed = RereadLoader(LOADERS["generator of loader and sampler"]())
+    epochs_of(resumed, 1)
+    resumed.load_state_dict({**loader.state_dict(), "generators": [generator]}, inside_epoch=True)
     assert epochs_of(resumed, 1) == expected

@@ -45,7 +45,7 @@ def test_one_process_reads_on_where_each_of_two_read_its_own_files():
     def make(**shares):
         stream = datasets.IterableDataset.from_generator(read, gen_kwargs={"files": [0, 1]})
         loader = build_loader(stream, batch_size=2, **shares)
-        loader.track()
+        loader.tracked = True
         return loader
 
     datasets = pytest.importorskip("datasets")
