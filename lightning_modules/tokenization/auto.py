@@ -132,7 +132,7 @@ class AutoTokenizer:
 
     @staticmethod
     def from_pretrained(
-        pretrained_model_name_or_path: str | os.PathLike[str], *init_inputs: Any, **kwargs: Any
+        pretrained_model_name_or_path: str | os.PathLike[str], **kwargs: Any
     ) -> PreTrainedTokenizerFast:
         """As `PreTrainedTokenizerFast.from_pretrained`, with the defaults of the class that is named in the files."""
         kwargs = secret_values(kwargs)
@@ -144,7 +144,7 @@ class AutoTokenizer:
         _warn_what_is_not_run(name, config)
         named = config.get("tokenizer_class") or model.get("tokenizer_class")
         wanted = defaults_of(named, model.get("model_type"))
-        made = PreTrainedTokenizerFast._from_files(files, name, init_inputs, settings)
+        made = PreTrainedTokenizerFast._from_files(files, name, settings)
         return _with_defaults(made, wanted) if wanted else made
 
 

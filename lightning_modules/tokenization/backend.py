@@ -212,31 +212,25 @@ class Backend(SpecialTokens):
             self._set_padding(padding_strategy, max_length, pad_to_multiple_of, padding_side)
 
     def _set_truncation(self, strategy: TruncationStrategy, max_length: int | None, stride: int) -> None:
-        now = self._tokenizer.truncation
         if strategy == TruncationStrategy.DO_NOT_TRUNCATE:
-            if now is not None:
-                self._tokenizer.no_truncation()
+            self._tokenizer.no_truncation()
             return
-        wanted: Any = {"strategy": strategy.value, "max_length": max_length}
-        wanted |= {"direction": self.truncation_side, "stride": stride}
-        if now is None or {name: now.get(name) for name in wanted} != wanted:
-            self._tokenizer.enable_truncation(**wanted)
+        assert max_length is not None
+        self._tokenizer.enable_truncation(
+            max_length, strategy=strategy.value, direction=self.truncation_side, stride=stride
+        )
 
     def _set_padding(
         self, strategy: PaddingStrategy, max_length: int | None, multiple: int | None, side: str | None
     ) -> None:
-        now = self._tokenizer.padding
         if strategy == PaddingStrategy.DO_NOT_PAD:
-            if now is not None:
-                self._tokenizer.no_padding()
+            self._tokenizer.no_padding()
             return
-        wanted: Any = {
-            "length": max_length if strategy == PaddingStrategy.MAX_LENGTH else None,
-            "direction": self.padding_side if side is None else side,
-            "pad_id": self.pad_token_id,
-            "pad_token": self.pad_token,
-            "pad_type_id": self.pad_token_type_id,
-            "pad_to_multiple_of": multiple,
-        }
-        if now != wanted:
-            self._tokenizer.enable_padding(**wanted)
+        self._tokenizer.enable_padding(
+            length=max_length if strategy == PaddingStrategy.MAX_LENGTH else None,
+            direction=self.padding_side if side is None else side,
+            pad_id=self.pad_token_id,
+            pad_token=self.pad_token,
+            pad_type_id=self.pad_token_type_id,
+            pad_to_multiple_of=multiple,
+        )

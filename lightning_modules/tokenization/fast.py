@@ -54,11 +54,10 @@ class PreTrainedTokenizerFast(PreTrainedTokenizerBase):
     The same ids, columns and files, from the same tokenizer.json; it can be called from several threads.
     """
 
-    def __init__(self, *init_inputs: Any, **kwargs: Any):
+    def __init__(self, **kwargs: Any):
         """Take a tokenizer of the `tokenizers` library.
 
         Args:
-            init_inputs: for subclasses; kept in the settings.
             kwargs: `tokenizer_object`, a `tokenizers.Tokenizer`, which is copied; or `tokenizer_file`, a path. Special
                 tokens such as `pad_token="[PAD]"`, `extra_special_tokens=[...]`. `model_max_length`, `padding_side`,
                 `truncation_side`, `model_input_names`, `clean_up_tokenization_spaces`, `split_special_tokens`,
@@ -76,7 +75,6 @@ class PreTrainedTokenizerFast(PreTrainedTokenizerBase):
         kwargs.setdefault("backend", "tokenizers")
         added = kwargs.get("added_tokens_decoder") or {}
         self._frames_text = {"bos": bool(kwargs.get("add_bos_token")), "eos": bool(kwargs.get("add_eos_token"))}
-        self.init_inputs = init_inputs
         self._settle(kwargs)
         self._complete_vocabulary(added)
         asked = "add_bos_token" in self.init_kwargs or "add_eos_token" in self.init_kwargs
@@ -135,15 +133,12 @@ class PreTrainedTokenizerFast(PreTrainedTokenizerBase):
         self.add_tokens(tokens)
 
     @classmethod
-    def from_pretrained(
-        cls, pretrained_model_name_or_path: str | os.PathLike[str], *init_inputs: Any, **kwargs: Any
-    ) -> Self:
+    def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike[str], **kwargs: Any) -> Self:
         """As `PreTrainedTokenizerFast.from_pretrained`: from a tokenizer.json, a folder, or the Hub.
 
         Args:
             pretrained_model_name_or_path: a file, a folder that transformers 4.x or 5.x or this class wrote, or
                 `owner/name` of a repository, which is kept in the cache of this machine.
-            init_inputs: for subclasses.
             kwargs: `cache_dir`, `force_download`, `local_files_only`, `token`, `revision` and `subfolder` say where
                 from; the rest takes precedence over the files. `trust_remote_code` has no effect: no code is run.
 
@@ -152,14 +147,11 @@ class PreTrainedTokenizerFast(PreTrainedTokenizerBase):
         """
         kwargs = secret_values(kwargs)
         name = os.fspath(pretrained_model_name_or_path)
-        return cls._from_files(files_of(name, **hub_options(kwargs)), name, init_inputs, settings_in(kwargs))
+        return cls._from_files(files_of(name, **hub_options(kwargs)), name, settings_in(kwargs))
 
     @classmethod
-    def _from_files(
-        cls, files: TokenizerFiles, name: str, init_inputs: tuple[Any, ...], settings: dict[str, Any]
-    ) -> Self:
-        inputs, found = arguments_of(files, name, cls.SPECIAL_TOKENS_ATTRIBUTES, settings)
-        return cls(*(init_inputs or inputs), **found)
+    def _from_files(cls, files: TokenizerFiles, name: str, settings: dict[str, Any]) -> Self:
+        return cls(**arguments_of(files, name, cls.SPECIAL_TOKENS_ATTRIBUTES, settings))
 
     @property
     def add_bos_token(self) -> bool:

@@ -121,9 +121,7 @@ def _download(
     return Path(folder)
 
 
-def arguments_of(
-    files: TokenizerFiles, name: str, attributes: list[str], given: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def arguments_of(files: TokenizerFiles, name: str, attributes: list[str], given: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of the class, in the order of precedence of the reference.
 
     Args:
@@ -133,7 +131,7 @@ def arguments_of(
         given: by the user; takes precedence over the files.
 
     Returns:
-        positional and keyword arguments, among these `tokenizer_object` and `added_tokens_decoder`.
+        keyword arguments, among these `tokenizer_object` and `added_tokens_decoder`.
 
     Raises:
         OSError: a file cannot be read.
@@ -141,9 +139,9 @@ def arguments_of(
     stored = files.content(CONFIG_FILE)
     found = {name: value for name, value in stored.items() if not is_secret_name(name)}  # may be a token of the Hub
     found.pop("tokenizer_class", None)
-    inputs = tuple(found.pop("init_inputs", ()))
-    for inside in ("add_bos_token", "add_eos_token"):  # the post-processor in tokenizer.json does it
-        found.pop(inside, None)
+    # The post-processor in tokenizer.json adds these tokens, and positional arguments were for subclasses.
+    for name_of_setting in ("init_inputs", "add_bos_token", "add_eos_token"):
+        found.pop(name_of_setting, None)
     found |= _templates(files)
     found |= given
     if "additional_special_tokens" in found:
@@ -158,7 +156,7 @@ def arguments_of(
         if found.get(attribute) is not None:
             found[attribute] = by_text.get(str(found[attribute]), found[attribute])
     found["tokenizer_object"] = backend
-    return inputs, found
+    return found
 
 
 def settings_file(path: Path) -> dict[str, Any]:

@@ -33,7 +33,6 @@ class Saving(Backend):
     """`save_pretrained`."""
 
     init_kwargs: dict[str, Any]
-    init_inputs: tuple[Any, ...]
     chat_template: str | dict[str, str] | None
 
     def save_pretrained(
@@ -99,8 +98,6 @@ class Saving(Backend):
         if self._extra_special_tokens:
             config["extra_special_tokens"] = self.extra_special_tokens
         config.pop("chat_template", None)
-        if self.init_inputs:
-            config["init_inputs"] = list(self.init_inputs)
         config = {name: written(value) for name, value in config.items() if name not in _LEFT_OUT}
         config["tokenizer_class"] = type(self).__name__
         return json.dumps(config, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
