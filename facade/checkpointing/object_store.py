@@ -53,58 +53,76 @@ class StoreFolder:
     def __init__(self, folder: str) -> None:
         import fsspec
 
-        self.folder, self.address = Path(folder), str(address_of(folder))
+        self.folder = Path(folder)
+        self.address = str(address_of(folder))
         options = {"auto_mkdir": True} if self.address.startswith("file:") else {}
         storage, root = fsspec.url_to_fs(self.address, **options)
         self._files: Any = fsspec.filesystem("dir", path=root, fs=storage)
         self._sent: dict[str, tuple[int, int]] = {}  # files outside of checkpoints: time of change and size
 
     def send(self, name: str) -> None:
-        """Upload a checkpoint in place of what is there; its time of change is 0 from then on, until it changes."""
+        """Upload a checkpoint, replacing an older one; its time of change is 0 from then on, until it changes."""
         folder = self.folder / name
         begun = folder.stat()
         self._clear(name)
-        for path in filter(Path.is_file, folder.rglob("*")):
-            self._put(path)
+        for path in folder.rglob("*"):
+            if path.is_file():
+                self._put(path)
         self._files.rm_file(f"{name}/{INCOMPLETE}")
-        if folder.stat().st_mtime_ns == begun.st_mtime_ns:  # else it was written anew, and is sent again
+        # One that was written again meanwhile is sent again.
+        if folder.stat().st_mtime_ns == begun.st_mtime_ns:
             os.utime(folder, (0, 0))
 
     def send_others(self) -> None:
         """Upload the files outside of checkpoints that have changed; hidden ones stay here."""
-        for path in filter(Path.is_file, self.folder.rglob("*")):
-            name, now = path.relative_to(self.folder).as_posix(), path.stat()
-            if not _NOT_SENT.search(name) and self._sent.get(name) != (now.st_mtime_ns, now.st_size):
+        for path in self.folder.rglob("*"):
+            name = path.relative_to(self.folder).as_posix()
+            if _NOT_SENT.search(name) or not path.is_file():
+                continue
+            now = path.stat()
+            if self._sent.get(name) != (now.st_mtime_ns, now.st_size):
                 self._put(path)
-                self._sent[name] = now.st_mtime_ns, now.st_size
+                self._sent[name] = (now.st_mtime_ns, now.st_size)
 
     def discard(self, name: str) -> None:
         """Delete a checkpoint from the store."""
         self._clear(name)
         self._files.rm(name, recursive=True)
 
-    def here(self, *, unsent: bool = False) -> list[str]:
-        """Return the checkpoints on this machine by step: all, or those that are not in the store as they are now."""
-        return [one.name for one in checkpoints.list_checkpoints(self.folder) if not unsent or one.stat().st_mtime]
+    def here(self) -> list[str]:
+        """Return the checkpoints on this machine, by step."""
+        return [folder.name for folder in checkpoints.list_checkpoints(self.folder)]
+
+    def unsent(self) -> list[str]:
+        """Return the checkpoints on this machine that are not in the store as they are now, by step."""
+        return [folder.name for folder in checkpoints.list_checkpoints(self.folder) if folder.stat().st_mtime]
 
     def there(self, *, complete: bool = True) -> list[str]:
         """Return the checkpoints in the store by step: the complete ones, or the others."""
-        files = self._find("")
-        names = {found[0] for found in map(_CHECKPOINT.match, files) if found}
-        found = [one for one in names if complete != (f"{one}/{INCOMPLETE}" in files)]
-        return sorted(found, key=lambda one: int(one.partition("-")[2]))
+        files = set(self._find(""))
+        names: set[str] = set()
+        for file in files:
+            found = _CHECKPOINT.match(file)
+            if found is not None and (f"{found[0]}/{INCOMPLETE}" not in files) == complete:
+                names.add(found[0])
+        return sorted(names, key=lambda name: int(name.partition("-")[2]))
 
     def fetch(self, name: str) -> None:
         """Download a checkpoint if the store has all of it, unless the local copy is the same and intact."""
-        files, folder, manifest = self._find(name), self.folder / name, f"{name}/_manifest.json"
+        folder = self.folder / name
+        files = self._find(name)
         if not files or f"{name}/{INCOMPLETE}" in files:
             return
-        same = manifest in files and (self.folder / manifest).is_file()
-        same = same and self._files.cat_file(manifest) == (self.folder / manifest).read_bytes()
-        if not same or checkpoints.problems(folder, weights=False):
-            with checkpoints.staged_folder(folder) as stage:
-                self._files.get(files, [str(stage / os.path.relpath(file, name)) for file in files])
-            os.utime(folder, (0, 0))
+        manifest = f"{name}/_manifest.json"
+        own_manifest = self.folder / manifest
+        is_same = False
+        if manifest in files and own_manifest.is_file():
+            is_same = self._files.cat_file(manifest) == own_manifest.read_bytes()
+        if is_same and not checkpoints.problems(folder, weights=False):
+            return
+        with checkpoints.staged_folder(folder) as staging:
+            self._files.get(files, [str(staging / os.path.relpath(file, name)) for file in files])
+        os.utime(folder, (0, 0))
 
     def _find(self, name: str) -> list[str]:
         self._files.invalidate_cache()
@@ -115,17 +133,19 @@ class StoreFolder:
 
     def _clear(self, name: str) -> None:
         """Mark a checkpoint as incomplete, and delete its files."""
+        mark = f"{name}/{INCOMPLETE}"
         empty = self.folder / ".empty"
         self.folder.mkdir(parents=True, exist_ok=True)
         empty.touch()
-        self._files.put_file(str(empty), f"{name}/{INCOMPLETE}")  # makes folders where the storage has such
-        for file in {*self._find(name)} - {f"{name}/{INCOMPLETE}"}:
-            self._files.rm_file(file)
+        self._files.put_file(str(empty), mark)  # makes folders where the storage has such
+        for file in self._find(name):
+            if file != mark:
+                self._files.rm_file(file)
 
 
 @cache
-def _opened(folder: str) -> Any:
-    """Return the `StoreFolder` of a folder that has an address, else None."""
+def _opened(folder: str) -> StoreFolder | None:
+    """Return the store of a folder that has an address, else None."""
     return StoreFolder(folder) if address_of(folder) else None
 
 
@@ -140,22 +160,22 @@ class ObjectStore:
 
     def __init__(self, host: Trainer) -> None:
         self.host = host
+        self._saver: Callable[[], CheckpointSaver | None] = lambda: None
         self._run_dir = ""  # folder of checkpoints
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store-upload")
         self._job: Future[None] | None = None
-        self._problem = ""
-        self._saver: Callable[[], CheckpointSaver | None] = lambda: None
+        self._problem = ""  # of the last upload
 
     def serve(self, saver: CheckpointSaver) -> None:
         """Let `saver` remove the checkpoints that are sent."""
         self._saver = weakref.ref(saver)
 
-    # --- a training
-
     @property
     def is_open(self) -> bool:
         """Return whether `output_dir` is an address."""
         return _opened(str(self.host.args.output_dir)) is not None
+
+    # --- uploads
 
     def begin_training(self, run_dir: str) -> None:
         """Check that the store can be written to, and finish what an earlier run has left there or here; collective.
@@ -168,7 +188,7 @@ class ObjectStore:
         """
         if self.is_open:
             self._run_dir = run_dir
-            self._together(self._prepare)
+            self._together(self._prepare, runs=self.host.args.process_index == 0)
 
     def submit(self) -> None:
         """Send what is new, in a thread of the first process."""
@@ -183,7 +203,9 @@ class ObjectStore:
         Raises:
             ConnectionError: something could not be sent; in all processes.
         """
-        self._together(lambda: self.submit() or self.wait())
+        if self.is_open:
+            self.submit()
+            self._raise_in_all(self.wait())
 
     def written(self) -> None:
         """Send what was written to `output_dir`; in a training its end does.
@@ -191,35 +213,52 @@ class ObjectStore:
         Raises:
             ConnectionError: it could not be sent.
         """
-        if not self.host.is_in_train and (problem := self.submit() or self.wait()):
-            raise ConnectionError(problem)
+        if not self.host.is_in_train:
+            self.submit()
+            problem = self.wait()
+            if problem:
+                raise ConnectionError(problem)
 
     def wait(self) -> str:
         """Wait for uploads; return the last problem."""
-        return self._job.result() or self._problem if self._job else ""
+        if self._job is None:
+            return ""
+        self._job.result()
+        return self._problem
 
     def _send_until_there(self) -> None:
-        warned, send = bool(self._problem), partial(self._send, self.host.args.save_total_limit or 0)
+        is_warned = bool(self._problem)
         for pause in PAUSES:
-            self._problem = self._tried(send)
+            self._problem = self._attempt(partial(self._send, self.host.args.save_total_limit or 0))
             if not self._problem:
                 return
             time.sleep(pause)
-        if not warned:
-            logger.warning("%s Training goes on, and the next checkpoint tries again.", self._problem)
+        if not is_warned:
+            logger.warning("%s Training continues, and the next checkpoint tries again.", self._problem)
 
-    def _send(self, limit: int) -> Any:
-        """Send checkpoints, the newest first, and other files; keep so many checkpoints there, unless it is 0."""
-        store = _opened(self._run_dir or str(self.host.args.output_dir))
+    def _send(self, limit: int) -> None:
+        """Send checkpoints, the newest first, and other files; keep `limit` checkpoints there, or all if it is 0."""
+        output_dir = str(self.host.args.output_dir)
+        store = _opened(self._run_dir or output_dir)
+        others = _opened(output_dir)
+        assert store is not None
+        assert others is not None
         self._rotate(limit)
-        while waiting := store.here(unsent=True):
-            store.send(waiting[-1])
+        while True:
+            unsent = store.unsent()
+            if not unsent:
+                break
+            store.send(unsent[-1])
             self._rotate(limit)
-        self._rotate(limit or 1)  # all are in the store
-        _opened(str(self.host.args.output_dir)).send_others()
-        there = store.there() if limit else []
-        for one in [one for one in there if one not in store.here()][: max(len(there) - limit, 0)]:
-            store.discard(one)
+        # All are in the store now.
+        self._rotate(limit or 1)
+        others.send_others()
+        if limit:
+            there = store.there()
+            here = store.here()
+            gone = [name for name in there if name not in here]
+            for name in gone[: max(len(there) - limit, 0)]:
+                store.discard(name)
 
     def _rotate(self, limit: int) -> None:
         saver = self._saver()
@@ -228,58 +267,77 @@ class ObjectStore:
 
     def _prepare(self) -> None:
         store = _opened(self._run_dir)
+        assert store is not None
         store.discard(".probe")  # what may not be written, listed or deleted raises now
         self._send(0)
-        for one in store.there(complete=False):  # of a machine that has gone
-            store.discard(one)
-        for one in {*store.here()} - {*store.there()}:
-            logger.warning("%s is removed, as %s does not have it any more.", store.folder / one, store.address)
-            checkpoints.discard(store.folder / one)
+        for name in store.there(complete=False):  # of a machine that was terminated
+            store.discard(name)
+        there = store.there()
+        for name in store.here():
+            if name not in there:
+                logger.warning("Removing %s: %s does not have it any more.", store.folder / name, store.address)
+                checkpoints.discard(store.folder / name)
 
-    # --- several processes
+    # --- downloads
 
-    def localized(self, wanted: Any, *, weights: bool = True) -> Any:
-        """Return `resume_from_checkpoint` with a folder in place of an address, after its download; collective.
-
-        Args:
-            wanted: a folder or an address; True for the newest intact one, which each machine has then.
-            weights: as for `problems`.
+    def fetch(self, path: str | os.PathLike[str]) -> str:
+        """Return a checkpoint with a folder of this machine instead of an address, after its download; collective.
 
         Raises:
             ValueError: it is an address that cannot be used.
         """
-        args, path = self.host.args, os.path.join(str(self.host.args.output_dir), "")
-        if isinstance(wanted, (str, os.PathLike)):
-            path = os.path.abspath(local_folder(wanted))
-        store, names = _opened(os.path.dirname(path)), [] if wanted is True else [os.path.basename(path)]
-        if not wanted or store is None:
-            return wanted
-        if wanted is True:
-            self._together(lambda: names.extend(store.there()))
-        for one in reversed(from_first_process(names, args.world_size)):
-            self._together(partial(store.fetch, one), everywhere=True)
-            found = store.folder / one
-            if not any(gather_objects(args.local_process_index == 0 and checkpoints.problems(found, weights=weights))):
-                break
-        return path if wanted is not True and os.path.isdir(path) else wanted
+        local = os.path.abspath(local_folder(path))
+        run_dir, name = os.path.split(local)
+        store = _opened(run_dir)
+        if store is None:
+            return os.fspath(path)
+        self._together(partial(store.fetch, name), runs=self.host.args.local_process_index == 0)
+        return local if os.path.isdir(local) else os.fspath(path)
 
-    def _together(self, job: Callable[[], Any], everywhere: bool = False) -> None:
-        """Run a job in the first process, or in the first one of each machine, and raise its error in all."""
+    def fetch_newest(self, *, weights: bool = True) -> None:
+        """Download the newest intact checkpoint of `output_dir` to each machine; collective.
+
+        Args:
+            weights: as for `problems`.
+        """
         args = self.host.args
-        if not everywhere and not self.is_open:
+        store = _opened(str(args.output_dir))
+        if store is None:
             return
-        turn = (args.local_process_index if everywhere else args.process_index) == 0
-        if said := [one for one in gather_objects(self._tried(job) if turn else "") if one]:
-            raise ConnectionError(said[0])
+        names: list[str] = []
+        self._together(lambda: names.extend(store.there()), runs=args.process_index == 0)
+        for name in reversed(from_first_process(names, args.world_size)):
+            first_of_machine = args.local_process_index == 0
+            self._together(partial(store.fetch, name), runs=first_of_machine)
+            damaged = first_of_machine and bool(checkpoints.problems(store.folder / name, weights=weights))
+            if not any(gather_objects(damaged)):
+                return
 
-    def _tried(self, job: Callable[[], Any]) -> str:
-        """Run a job, and return what it returns, or its error with a remedy."""
+    # --- several processes
+
+    def _together(self, job: Callable[[], None], *, runs: bool) -> None:
+        """Run a job in some processes, and raise its error in all.
+
+        Args:
+            job: reads or writes the store.
+            runs: whether this process runs it.
+        """
+        self._raise_in_all(self._attempt(job) if runs else "")
+
+    def _raise_in_all(self, problem: str) -> None:
+        for found in gather_objects(problem):
+            if found:
+                raise ConnectionError(found)
+
+    def _attempt(self, job: Callable[[], None]) -> str:
+        """Run a job, and return its error with a remedy; an empty text without one."""
         try:
-            return job() or ""
+            job()
         except Exception as error:
             folder = str(self.host.args.output_dir)
             return (
                 f"{address_of(folder) or 'The store'} could not be read or written ({describe(error)}). {folder} keeps "
-                "what it lacks. See to bucket, network, and credentials that may list, read, write and delete there; "
+                "what it lacks. Check bucket, network, and credentials that may list, read, write and delete there; "
                 "trainer.save_state() sends the rest, as does the next start."
             )
+        return ""

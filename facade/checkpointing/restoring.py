@@ -77,7 +77,7 @@ class CheckpointRestorer:
 
         owners.begin_training(gather_objects(launcher) if self._on_several_machines else [launcher])
         if owners.restarts():
-            self.store.localized(True)
+            self.store.fetch_newest()
         own = self._newest(choose=owners.is_of_this_training)
         if not self._on_several_machines:
             own = from_first_process(own, self.host.args.world_size)
@@ -104,7 +104,7 @@ class CheckpointRestorer:
         if wanted is True:
             found = self._require_newest(weights=own_weights and strategy.gathers_on_save)
         else:
-            found = os.fspath(self.store.localized(wanted))
+            found = self.store.fetch(wanted)
             if not os.path.isdir(found):
                 found = self.hub.find_checkpoint(found) or found
             if not os.path.isdir(found):
@@ -118,7 +118,7 @@ class CheckpointRestorer:
         return found
 
     def _require_newest(self, *, weights: bool) -> str:
-        self.store.localized(True, weights=weights)
+        self.store.fetch_newest(weights=weights)
         newest = self._newest(weights=weights)
         if newest is not None:
             return newest
@@ -233,7 +233,7 @@ class CheckpointRestorer:
         stored.trial_params = None
         best = stored.best_model_checkpoint
         if isinstance(best, str):
-            self.store.localized(os.path.join(os.path.dirname(checkpoint), os.path.basename(best)))
+            self.store.fetch(os.path.join(os.path.dirname(checkpoint), os.path.basename(best)))
         stored.best_model_checkpoint = self._best_of_this_run(best, checkpoint)
         return stored
 
@@ -293,7 +293,7 @@ class CheckpointRestorer:
         logger.info("Loading the best model from %s (%s)", best, state.best_metric)
         if self._on_several_machines:
             self.store.finish()
-            self.store.localized(best)
+            self.store.fetch(best)
         parts = strategy.weights_are_in_parts(best)
         if not checkpoints.problems(best, training_state=parts, weights=not parts):
             strategy.load_weights(self.host.model, best)

@@ -89,7 +89,6 @@ class CheckpointSaver:
         self._bests: list[str] = []  # best checkpoints of this run so far, oldest first
         self._flushed: Path | str | None = None  # newest checkpoint that outlives a power failure
         self._flushed_at = 0.0
-        self._flushing: Future[None] | None = None
         self._has_spared = False  # whether `_flushed` is beyond `save_total_limit`, until a newer one is flushed
 
         self._owner: str | None = None  # the process that saves
@@ -143,19 +142,27 @@ class CheckpointSaver:
         # Nothing else is written meanwhile if this checkpoint is not copied. Parts of two checkpoints would share
         # process groups, and two checkpoints of one step a folder.
         if not later or has_parts or final == self._newest:
-            self._wait_until_written()
+            self._wait_for_writes()
         self._newest = final
 
         try:
             # Room for the files on the disk, and for copies of them in memory.
             self.lightning.collect(run)
             size = self.bytes_to_save(strategy)
-            is_tight = saves and self._wait_for_room(place, size)
+            needed = self.background.bytes_waiting + size + checkpoints.MARGIN
+            is_tight = saves and checkpoints.free_space(place) < 2 * needed
+            if is_tight:
+                self.wait_until_flushed()
+            if saves:
+                self._wait_for_writes(size, host.background_checkpoints or 0)
+
+            # The empty folder. A process of another machine may not see it: the first process writes its states.
+            has_other_machines = args.world_size > args.local_world_size
+            sends_states = has_other_machines and not args.save_on_each_node
             self._files = CheckpointFiles(
                 self.background.copies() if later and saves else None,
                 self.background.begin_parts() if has_parts else None,
-                # A process of another machine may not see the folder: the first process writes its states.
-                sends=self._sends_states and not saves,
+                sends=sends_states and not saves,
             )
             begin: list[Callable[[], object]] = []
             if is_tight:
@@ -163,12 +170,12 @@ class CheckpointSaver:
             if saves:
                 begin.append(partial(checkpoints.begin, final, owner))
             checkpoints.run_together(begin, final, args.world_size)
-            if args.world_size > args.local_world_size:
+            if has_other_machines:
                 self._require_one_disk(strategy, folder, final)
 
             # The files. Overrides of the methods of the Trainer are called like our own.
             self._staging = str(folder)
-            self._expect_weights(strategy)
+            self._expect_weights(is_spread=strategy.spread is not None)
             writes: list[Callable[[], object]] = [partial(host.save_model, str(folder), _internal_call=True)]
             if self.saves_training_state:
                 writes += [partial(part, str(folder)) for part in parts]
@@ -176,7 +183,7 @@ class CheckpointSaver:
             checkpoints.run_together(writes, final, args.world_size)
 
             # The list of all files, and the name: now, or in the thread.
-            sent = gather_objects(self._files.contents) if self._sends_states else []
+            sent = gather_objects(self._files.contents) if sends_states else []
             end = partial(self._end, folder, final, place, sent, size if later else None)
             checkpoints.run_together([end] if saves or has_parts else [], final, args.world_size)
         except BaseException:
@@ -286,11 +293,6 @@ class CheckpointSaver:
         """Return whether checkpoints hold the training state; always for interrupted trainings."""
         return not self.host.args.save_only_model or self.signals.is_interrupted
 
-    @property
-    def _sends_states(self) -> bool:
-        args = self.host.args
-        return args.world_size > args.local_world_size and not args.save_on_each_node
-
     def is_checkpoint(self, folder: str) -> bool:
         """Return whether this is the folder of the checkpoint being written."""
         return folder == self._staging
@@ -319,19 +321,17 @@ class CheckpointSaver:
             return False
         return not any(reads_checkpoints(callback) for callback in host.callback_handler.callbacks)
 
-    def _wait_for_room(self, run_dir: str, size: int) -> bool:
-        """Wait until there is room in memory for a checkpoint; for all earlier ones where the disk may become full.
+    def _wait_for_writes(self, size: int = 0, limit: int = -1) -> None:
+        """Wait until the thread has written checkpoints; a full disk only warns.
 
-        Returns:
-            whether it may.
+        Args:
+            size: of the next checkpoint, in bytes.
+            limit: bytes of copies that may be held, with those of the next checkpoint; by default all are written.
         """
-        needed = self.background.bytes_waiting + size + checkpoints.MARGIN
-        is_tight = checkpoints.free_space(run_dir) < 2 * needed
-        if is_tight:
-            self.wait_until_flushed()
-        with self._full_disk_warns():
-            self.background.make_room(size, self.host.background_checkpoints or 0)
-        return is_tight
+        try:
+            self.background.make_room(size, limit)
+        except Exception as error:
+            checkpoints.warn_if_disk_full(error, str(self.host.args.output_dir))
 
     def _make_space(self, run_dir: str, size: int) -> None:
         """Remove older checkpoints if the space is needed.
@@ -384,8 +384,9 @@ class CheckpointSaver:
                 write(folder, state_dict={})
             return
 
-        weights = strategy.whole_weights(host.model, keep=saves)
-        self._expect_weights(strategy, weights)
+        is_spread = strategy.spread is not None
+        weights = strategy.whole_weights(host.model, keep=saves) if is_spread else None
+        self._expect_weights(weights, is_spread=is_spread)
         if weights is None:
             weights = self.lightning.weights(run)
         if saves and weights is None:
@@ -418,17 +419,17 @@ class CheckpointSaver:
             processing.save_pretrained(folder)
         files.raw(torch_bytes(_without_tokens(host.args)), os.path.join(folder, TRAINING_ARGS_NAME))
 
-    def _expect_weights(self, strategy: Strategy, gathered: dict[str, Any] | None = None) -> None:
+    def _expect_weights(self, gathered: dict[str, Any] | None = None, *, is_spread: bool) -> None:
         """Note the weights that the first save of a model should hold.
 
         Args:
-            strategy: whether the model is spread over processes.
-            gathered: the weights of such a model; without them there is nothing to note.
+            gathered: the weights of a model that is spread over processes; without them there is nothing to note.
+            is_spread: whether it is.
         """
         model = inspection.unwrap_model(self.host.model)
         if self._compared is not None and self._compared() is model:
             return
-        if not self.host.args.should_save or (gathered is None and strategy.spread is not None):
+        if not self.host.args.should_save or (is_spread and gathered is None):
             return
         self._compared = weakref.ref(model)
         self._expected = checkpoints.expected_weights(model, gathered)
@@ -454,7 +455,7 @@ class CheckpointSaver:
         Args:
             flushed: wait until they outlive a power failure, too.
         """
-        self._wait_until_written()
+        self._wait_for_writes()
         if flushed:
             self.wait_until_flushed()
         self.host.accelerator.wait_for_everyone()
@@ -473,13 +474,12 @@ class CheckpointSaver:
 
     def wait_until_flushed(self) -> None:
         """Wait until the newest written checkpoint is on the disk."""
-        self._begin_to_flush()
-        assert self._flushing is not None
-        self._flushing.result()
+        if self._written is not None:
+            self._begin_to_flush().result()
 
-    def _begin_to_flush(self) -> None:
+    def _begin_to_flush(self) -> Future[None]:
         self._flushed_at = time.monotonic()
-        self._flushing = self.background.submit(self._flush)
+        return self.background.submit(self._flush)
 
     def _flush(self) -> None:
         """Flush the newest checkpoint that has its name; then the one before may go."""
@@ -488,17 +488,6 @@ class CheckpointSaver:
             self._flushed = written.folder
             if not self.store.is_open:
                 self.rotate(self.host.args.save_total_limit)
-
-    def _wait_until_written(self) -> None:
-        with self._full_disk_warns():
-            self.background.wait()
-
-    @contextlib.contextmanager
-    def _full_disk_warns(self) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:
-            checkpoints.warn_if_disk_full(error, str(self.host.args.output_dir))
 
     # --- a training
 
@@ -554,10 +543,10 @@ class CheckpointSaver:
                 yield
             finally:
                 try:
-                    self.background.wait()
+                    self.background.make_room(0, -1)
                 except Exception as error:
                     logger.warning("The last checkpoint could not be written: %s", error)
-                if args.should_save:
+                if self._written is not None:
                     self._begin_to_flush()
                 self.background.release()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,10 @@ from ..common.local_paths import StrPath
 
 _log = logging.getLogger(__name__)
 
-_WRITTEN, _KTH, _BEST = "best_k_models", "kth_best_model_path", "best_model_path"
-_PATHS = (_BEST, _KTH, "last_model_path")
+_WRITTEN = "best_k_models"
+_KTH = "kth_best_model_path"
+_BEST = "best_model_path"
+_LAST = "last_model_path"
 
 
 def without_foreign_paths(
@@ -34,44 +36,65 @@ def without_foreign_paths(
         checkpoint: path of the checkpoint that holds the states.
         run_dir: the folder of the run, if it has one besides those of the callbacks.
     """
-    others = [str(Path(checkpoint).absolute().parent), *([] if run_dir is None else [str(run_dir)])]
-    by_key = {one.state_key: one for one in callbacks if hasattr(one, "state_key")}
-    return {key: _checked(by_key[key], state, others) if key in by_key else state for key, state in states.items()}
+    others = [str(Path(checkpoint).absolute().parent)]
+    if run_dir is not None:
+        others.append(str(run_dir))
+    by_key = {callback.state_key: callback for callback in callbacks if hasattr(callback, "state_key")}
+
+    checked: dict[str, Any] = {}
+    for key, state in states.items():
+        checked[key] = _checked(by_key[key], state, others) if key in by_key else state
+    return checked
 
 
 def _checked(callback: Any, state: Any, others: list[str]) -> Any:
-    if not isinstance(state, Mapping) or not any(name in state for name in (_WRITTEN, *_PATHS)):
+    """Return the state of a callback without foreign paths.
+
+    Args:
+        callback: has the folder that its paths have to be in.
+        state: as it was saved.
+        others: further folders of the best path.
+    """
+    if not isinstance(state, Mapping) or state.keys().isdisjoint((_WRITTEN, _KTH, _BEST, _LAST)):
         return state
     folder = getattr(callback, "dirpath", None)
     own = [] if folder is None else [str(folder)]
-    kept, dropped = dict(state), []
+    kept = dict(state)
+    dropped: list[Any] = []
+
+    # Files that the callback may delete, with their scores.
     if _WRITTEN in state:
         written = state[_WRITTEN] if isinstance(state[_WRITTEN], Mapping) else {}
         kept[_WRITTEN] = {path: score for path, score in written.items() if _lies_below(path, own)}
         dropped += [path for path in written if path not in kept[_WRITTEN]]
-    for name in _PATHS:
+
+    for name in (_BEST, _KTH, _LAST):
         path = state.get(name)
-        elsewhere = name == _BEST and _lies_below(path, others) and not _seems_below(path, own)
-        if path and not _lies_below(path, own) and not elsewhere:
-            kept[name] = ""
-            dropped.append(path)
+        if not path or _lies_below(path, own):
+            continue
+        # The best one may be in the folder of an earlier run, but not behind a link in the folder of this one.
+        if name == _BEST and _lies_below(path, others) and not _seems_below(path, own):
+            continue
+        kept[name] = ""
+        dropped.append(path)
+
     if not dropped:
         return state
     paths = ", ".join(dict.fromkeys(map(repr, dropped)))
-    _log.warning("%s goes on without paths of another run in its state: %s.", type(callback).__name__, paths)
-    return _with_scores_of_the_rest(kept, worst=max if getattr(callback, "mode", "min") == "min" else min)
+    _log.warning("%s continues without paths of another run in its state: %s.", type(callback).__name__, paths)
 
-
-def _with_scores_of_the_rest(state: dict[str, Any], worst: Callable[..., Any]) -> dict[str, Any]:
-    """Update the worst and the best path of the state to the remaining ones."""
-    left = state.get(_WRITTEN) or {}
-    if state.get(_KTH) not in left:
-        state.pop("kth_value", None)
-        state[_KTH] = worst(left, key=left.__getitem__) if left else ""
-        state |= {"kth_value": left[state[_KTH]]} if left else {}
-    if not state.get(_BEST):
-        state["best_model_score"] = None
-    return state
+    # The worst and the best of the remaining ones.
+    left = kept.get(_WRITTEN) or {}
+    if kept.get(_KTH) not in left:
+        kept[_KTH] = ""
+        kept.pop("kth_value", None)
+        if left:
+            worst = max if getattr(callback, "mode", "min") == "min" else min
+            kept[_KTH] = worst(left, key=left.__getitem__)
+            kept["kth_value"] = left[kept[_KTH]]
+    if not kept.get(_BEST):
+        kept["best_model_score"] = None
+    return kept
 
 
 def _lies_below(path: Any, folders: Iterable[str]) -> bool:

@@ -119,22 +119,15 @@ class BackgroundWriter:
 
         Args:
             size: of the checkpoint, in bytes.
-            limit: bytes of copies that may be held at a time; one checkpoint is copied whatever its size.
+            limit: bytes of copies that may be held at a time; one checkpoint is copied whatever its size. With a
+                negative number all checkpoints are written then.
 
         Raises:
-            BaseException: the error of an earlier checkpoint.
+            BaseException: the error of an earlier checkpoint; once.
         """
         while self._writing and (self._writing[0][0].done() or self.bytes_waiting + size > limit):
             future, _ = self._writing.pop(0)
             future.result()
-
-    def wait(self) -> None:
-        """Wait until all checkpoints are written.
-
-        Raises:
-            BaseException: the error of the thread; once.
-        """
-        self.make_room(0, -1)
 
     def begin_parts(self) -> Snapshot:
         """Return the memory for the copies of the parts, of which those before are not needed any more."""

@@ -245,7 +245,7 @@ def test_the_best_checkpoint_cannot_be_elsewhere(tmp_path, victim, caplog, elsew
     options |= {"eval_strategy": "steps", "save_strategy": "steps", "eval_steps": 1, "save_steps": 1}
     resumed(tmp_path, entries, [reading], **options)
     assert best not in read
-    assert "is forgotten" in caplog.text
+    assert "ignoring it" in caplog.text
     assert (victim / "thesis.tex").read_text() == "ten years"
     assert any(path.name.startswith("checkpoint-") for path in (tmp_path / "out").iterdir())
 
@@ -261,7 +261,7 @@ def test_the_best_checkpoint_of_this_run_stays(tmp_path, best, caplog):
     """Be it there or not: it may have been deleted in favour of others."""
     path = best.format(tmp=tmp_path)
     assert resumed(tmp_path, {"best_model_checkpoint": path}).state.best_model_checkpoint == path
-    assert "forgotten" not in caplog.text
+    assert "ignoring" not in caplog.text
 
 
 # --- sweeps and studies

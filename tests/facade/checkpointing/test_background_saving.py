@@ -71,8 +71,9 @@ def test_they_hold_what_was_when_they_were_due(tmp_path, monkeypatch):
     let_go = At("on_step_end", lambda *_: held and held[-1].set())
     made = trainer(tmp_path / "late", save_strategy="steps", save_steps=2, callbacks=[let_go])
     made.add_callback(At("on_train_end", lambda *_: None))
-    wait = made._checkpoints.background.wait
-    monkeypatch.setattr(made._checkpoints.background, "wait", lambda: (held and held[-1].set(), wait()))
+    background = made._checkpoints.background
+    make_room = background.make_room
+    monkeypatch.setattr(background, "make_room", lambda *limits: (held and held[-1].set(), make_room(*limits)))
     made.train()
     now = trainer(tmp_path / "now", save_strategy="steps", save_steps=2)
     now.background_checkpoints = None
@@ -135,7 +136,7 @@ def test_a_step_is_saved_again_while_its_checkpoint_is_being_written(tmp_path, m
     """By its interval, and by a callback at the end of the epoch; the first save is held until the second begins."""
     second_begins = threading.Event()
     begin = saving.checkpoints.begin
-    wait = BackgroundWriter.wait
+    make_room = BackgroundWriter.make_room
     run = writing.CheckpointFiles.run
 
     def begin_noted(final, owner):
@@ -145,9 +146,10 @@ def test_a_step_is_saved_again_while_its_checkpoint_is_being_written(tmp_path, m
             second_begins.set()
         return staging
 
-    def wait_noted(self):
-        second_begins.set()
-        wait(self)
+    def make_room_noted(self, size, limit):
+        if limit < 0:
+            second_begins.set()
+        make_room(self, size, limit)
 
     def held(self):
         assert second_begins.wait(60)
@@ -155,7 +157,7 @@ def test_a_step_is_saved_again_while_its_checkpoint_is_being_written(tmp_path, m
 
     begun: list[str] = []
     monkeypatch.setattr(saving.checkpoints, "begin", begin_noted)
-    monkeypatch.setattr(BackgroundWriter, "wait", wait_noted)
+    monkeypatch.setattr(BackgroundWriter, "make_room", make_room_noted)
     monkeypatch.setattr(writing.CheckpointFiles, "run", held)
     again = At("on_epoch_end", lambda trainer, state, control: setattr(control, "should_save", True))
     options = {"save_strategy": "steps", "save_steps": 2, "per_device_train_batch_size": 8, "num_train_epochs": 2}
@@ -199,7 +201,7 @@ def test_an_older_one_makes_room_but_never_the_best(tmp_path, monkeypatch):
     monkeypatch.setattr(disk.shutil, "disk_usage", lambda folder: Free(free[0]))
 
     def shrink(host, state, control):
-        host._checkpoints.background.wait()
+        host._checkpoints.background.make_room(0, -1)
         state.best_model_checkpoint = str(tmp_path / "out" / "checkpoint-1")
         free[0] = (1 << 20) + host._checkpoints.bytes_to_save(host._strategy) - 10
 

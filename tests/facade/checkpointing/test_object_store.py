@@ -146,7 +146,7 @@ def test_a_lost_connection_loses_nothing(bucket, server, caplog):
     calls = At("on_save", lambda one, *_: one._object_store.wait())
     trained(bucket, callbacks=[*actions, calls])
     assert checkpoints(bucket) == ["checkpoint-2", "checkpoint-4", "checkpoint-6", "checkpoint-8"]
-    assert caplog.text.count("Training goes on") == 1
+    assert caplog.text.count("Training continues") == 1
 
 
 def test_what_is_not_there_at_the_end_is_an_error_and_sent_later(bucket, server, tmp_path):
@@ -194,7 +194,7 @@ def test_a_kill_in_the_middle_of_an_upload(bucket, server, tmp_path, monkeypatch
 def test_a_store_that_cannot_be_written_to_stops_before_the_training(bucket, tmp_path):
     found = told(trainer("s3://no-such-bucket/run", **SAVES))
     with pytest.raises(
-        ConnectionError, match=r"s3://no-such-bucket/run could not.*bucket does not exist.*See to bucket"
+        ConnectionError, match=r"s3://no-such-bucket/run could not.*bucket does not exist.*Check bucket"
     ):
         found.train()
     assert found.state.global_step == 0

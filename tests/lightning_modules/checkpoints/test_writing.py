@@ -72,7 +72,7 @@ def write_both(model: nn.Module, folder: Path) -> tuple[dict[str, bytes], dict[s
         files.tensors(optimizer.state_dict(), folder / name / "optimizer.pt")
     optimizer.step()
     start(background, later, nothing)
-    background.wait()
+    background.make_room(0, -1)
     return contents(folder / "now"), contents(folder / "later")
 
 
@@ -149,7 +149,7 @@ def test_room_in_memory_is_waited_for(limit, waited):
     opener.start()
     begin(background, lambda: order.append("second"), limit=limit)
     assert (order[:1] == ["first"]) is waited
-    background.wait()
+    background.make_room(0, -1)
     assert order == ["first", "second"]
 
 
