@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import enum
 import functools
 import os
 import re
@@ -11,6 +10,10 @@ from collections.abc import Mapping
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch.nn.parameter import is_lazy
+
+from ...lightning_modules.common.nested import map_nested
 from ...lightning_modules.data.lengths import has_length
 from ...lightning_modules.data.uneven_inputs import may_be_uneven
 from ...lightning_modules.distributed.health.consistency import require_same
@@ -56,7 +59,6 @@ _MAY_DIFFER = {
 """Arguments that concern one rank alone, or that only one rank reads."""
 
 _REMEDY = "Start all of them with the same script, arguments and data, otherwise they deadlock."
-_KINDS = (bool, int, float, str, type(None))
 
 
 def require_same_training(trainer: Trainer, length: Any, checkpoint: str | None) -> None:
@@ -92,9 +94,9 @@ def require_same_evaluation(trainer: Trainer, loader: Any) -> None:
 
 
 def _require_same(trainer: Trainer, data: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
-    known = {**_arguments(trainer.args), **_facts_of_model(trainer), **_lengths(data)}
-    known |= {name: str(value) for name, value in facts.items()}
-    require_same(known | _versions(), _REMEDY)
+    texts = {name: str(value) for name, value in facts.items()}
+    settings = {**_arguments(trainer), **_facts_of_model(trainer), **_lengths(data), **texts, **_versions()}
+    require_same(settings, _REMEDY)
 
 
 @functools.cache
@@ -129,55 +131,49 @@ def _facts_of_model(trainer: Trainer) -> dict[str, str]:
     model = trainer.model
     if trainer.plan.strategy.distributes and trainer.model_wrapped is not model:
         return {}
-    kinds = {"parameter": model.named_parameters(), "buffer": model.named_buffers()}
-    found = {"model": type(model).__name__}
-    for kind, named in kinds.items():
-        for name, one in named:
-            frozen = ", frozen" if kind == "parameter" and not one.requires_grad else ""
-            found[f"{kind} {name}"] = f"{_shape(one)} of {str(one.dtype).removeprefix('torch.')}{frozen}"
-    return found
+
+    facts = {"model": type(model).__name__}
+    for name, parameter in model.named_parameters():
+        frozen = "" if parameter.requires_grad else ", frozen"
+        facts[f"parameter {name}"] = f"{_kind(parameter)}{frozen}"
+    for name, buffer in model.named_buffers():
+        facts[f"buffer {name}"] = _kind(buffer)
+    return facts
 
 
-def _shape(tensor: Any) -> str:
-    try:
-        return " x ".join(map(str, tensor.shape)) or "a number"
-    except RuntimeError:  # lazy parameters have none before the first forward pass
-        return "unknown"
+def _kind(tensor: torch.Tensor) -> str:
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    # Lazy parameters have no shape before the first forward pass.
+    if is_lazy(tensor):
+        return f"unknown of {dtype}"
+    shape = " x ".join(map(str, tensor.shape)) or "a number"
+    return f"{shape} of {dtype}"
 
 
-def _arguments(args: Any) -> dict[str, str]:
+def _arguments(trainer: Trainer) -> dict[str, str]:
     """Return the documented arguments as text; fields added by a subclass are not compared."""
+    args = trainer.args
     package = __name__.partition(".")[0]
-    kind = next((one for one in type(args).__mro__ if one.__module__.partition(".")[0] == package), type(args))
-    names = [field.name for field in dataclasses.fields(kind) if field.name not in _MAY_DIFFER]
-    return {name: _text(getattr(args, name)) for name in names if hasattr(args, name)}
+    documented = next(kind for kind in type(args).__mro__ if kind.__module__.partition(".")[0] == package)
+    names = {field.name for field in dataclasses.fields(documented)} - _MAY_DIFFER
+    return {name: _text(value) for name, value in args.to_dict().items() if name in names}
 
 
 def _text(value: Any) -> str:
-    """Format a value equally in each process: without addresses, with sets sorted."""
-    if isinstance(value, enum.Enum):
-        return repr(value.value)
-    if isinstance(value, _KINDS):
-        return repr(value)
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(sorted(f"{key!r}: {_text(one)}" for key, one in value.items())) + "}"
-    if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(map(_text, value)) + "]"
-    if isinstance(value, (set, frozenset)):
-        return "{" + ", ".join(sorted(map(_text, value))) + "}"
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return _text({field.name: getattr(value, field.name) for field in dataclasses.fields(value)})
-    if callable(as_dict := getattr(value, "to_dict", None)):
-        return _text(as_dict())
-    return re.sub(r"0x[0-9a-fA-F]+", "", repr(value))
+    """Format a value equally in each process: sets sorted, without addresses of objects."""
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(map_nested(_sorted_if_set, value)))
+
+
+def _sorted_if_set(value: Any) -> Any:
+    return sorted(value, key=repr) if isinstance(value, (set, frozenset)) else value
 
 
 def _lengths(data: Mapping[str, Any]) -> dict[str, str]:
     """Return the lengths of datasets and loaders."""
-    found: dict[str, str] = {}
-    for name, one in data.items():
-        if isinstance(one, Mapping):
-            found |= _lengths({f"{name}[{key!r}]": part for key, part in one.items()})
-        elif one is not None:
-            found[f"length of {name}"] = str(len(one)) if has_length(one) else "unknown"
-    return found
+    lengths: dict[str, str] = {}
+    for name, dataset in data.items():
+        if isinstance(dataset, Mapping):
+            lengths |= _lengths({f"{name}[{key!r}]": part for key, part in dataset.items()})
+        elif dataset is not None:
+            lengths[f"length of {name}"] = str(len(dataset)) if has_length(dataset) else "unknown"
+    return lengths

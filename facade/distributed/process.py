@@ -8,13 +8,13 @@ import logging
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cache, lru_cache
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...lightning_modules.common.libraries import loaded
-from .launchers import Launch, find_launch, is_batch_script, number_in, whole_number
+from .launchers import find_launch, is_batch_script, number_in
 from .xla_device import xla_device, xla_is_chosen
 
 if TYPE_CHECKING:
@@ -107,31 +107,47 @@ def others_wait(first: bool, processes: int) -> Iterator[None]:
             dist.barrier()
 
 
-# By process id, since a fork may have another launch. Cached, since device properties are read in every step.
-_looked_up: dict[int, Launch | None] = {}
+class _Place(NamedTuple):
+    """What `ProcessEnvironment` has, without the device."""
+
+    rank: int = 0
+    local_rank: int = 0
+    world_size: int = 1
+    local_world_size: int = 1
+    backend: str | None = None
+    launcher: str | None = None
+
+
+_ALONE = _Place()
+
+_world_sizes: dict[int, int] = {}
+"""World sizes that launchers said, by process id, since a fork may have another launch."""
+
+_joined: dict[int, _Place] = {}
+"""Places in the group that was joined, by process id: a fork has not joined what its parent has.
+
+They are kept when the group is gone: joining again would wait for processes that may be gone.
+"""
 
 
 def launched_world_size() -> int:
     """Return the launcher's number of processes, read again; 1 without a launcher."""
-    if os.getpid() in _joined:  # joining has set the variables of torchrun
-        return number_in("WORLD_SIZE", 1)
-    launch = _looked_up[os.getpid()] = find_launch()
-    if launch is None and is_batch_script():
-        _warn_of_idle_tasks(number_in("SLURM_NTASKS", 1))
-    return 1 if launch is None else launch.world_size
-
-
-def _world_size() -> int:
-    """As `launched_world_size`, but cached unless WORLD_SIZE is set."""
-    if os.environ.get("WORLD_SIZE") or os.getpid() not in _looked_up:
-        return launched_world_size()
-    launch = _looked_up[os.getpid()]
-    return 1 if launch is None else launch.world_size
+    pid = os.getpid()
+    if pid in _joined:
+        return _joined[pid].world_size
+    launch = find_launch()
+    if launch is None and is_batch_script() and number_in("SLURM_NTASKS", 1) > 1:
+        _warn_once(
+            f"The job has {os.environ['SLURM_NTASKS']} tasks (SLURM_NTASKS), but this is the batch script itself, so "
+            "only one process trains. Put srun before the command, or use torchrun."
+        )
+    _world_sizes[pid] = 1 if launch is None else launch.world_size
+    return _world_sizes[pid]
 
 
 def state_is_configured() -> bool:
     """Return True if the script has set up a state of `accelerate` or a process group."""
-    return _accelerate_state() is not None or _group_is_there()
+    return _accelerate_state() is not None or _has_group()
 
 
 def join_others(
@@ -149,19 +165,20 @@ def join_others(
         RuntimeError: Variables of the launcher are missing; or this is a fork of a process that has joined.
         ValueError: The backend is not available.
     """
-    launched = launched_world_size() > 1
-    if not launched and not ("torch.distributed" in sys.modules and _group_is_there()):
+    is_launched = launched_world_size() > 1
+    if not is_launched and not ("torch.distributed" in sys.modules and _has_group()):
         return
+    from .process_group import refuse_inherited_place, warn_of_other_group
+
+    # A fork of a process that has joined has its group, too.
+    had_joined = os.getpid() in _joined
     launch = find_launch()
-    if launched and launch is not None and os.getpid() not in _joined:
-        from .process_group import refuse_inherited_place
-
+    if is_launched and launch is not None and not had_joined:
         refuse_inherited_place(launch)
-    found = current_process(use_cpu, ddp_backend, ddp_timeout, configured)
-    if os.getpid() not in _joined:
-        from .process_group import warn_of_other_group
 
-        warn_of_other_group(found.backend, ddp_backend, ddp_timeout)
+    process = current_process(use_cpu, ddp_backend, ddp_timeout, configured)
+    if os.getpid() not in _joined:
+        warn_of_other_group(process.backend, ddp_backend, ddp_timeout)
 
 
 def current_process(
@@ -187,68 +204,64 @@ def current_process(
     if state is not None:
         return _from_accelerate(state)
     use_cpu = use_cpu or os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes", "y", "t", "on")
-    has_group = _group_is_there()
-    if has_group and os.getpid() not in _joined:
-        return _from_group(use_cpu)
-    if _world_size() > 1:
-        return _launched(use_cpu, ddp_backend, ddp_timeout)
-    return _from_group(use_cpu) if has_group else _single(use_cpu)
+
+    pid = os.getpid()
+    if pid in _joined:
+        return _on_its_device(_joined[pid], use_cpu)
+    if _has_group():
+        return _on_its_device(_place_in_group(use_cpu), use_cpu)
+
+    # Without the variables of torchrun the launch is looked up once.
+    if pid not in _world_sizes or os.environ.get("WORLD_SIZE"):
+        launched_world_size()
+    if _world_sizes[pid] == 1:
+        return _on_its_device(_ALONE, use_cpu)
+    _joined[pid] = _join(use_cpu, ddp_backend, ddp_timeout)
+    return _on_its_device(_joined[pid], use_cpu)
 
 
-# Joined groups by process id (a forked child has not joined what its parent has). Once the script has destroyed its
-# group, joining again would wait for processes that may be gone.
-_joined: dict[int, ProcessEnvironment] = {}
-
-
-def _launched(use_cpu: bool, backend: str | None, timeout: float) -> ProcessEnvironment:
-    if os.getpid() not in _joined:
-        _joined[os.getpid()] = _join(use_cpu, backend, timeout)
-    return _on_its_device(_joined[os.getpid()], use_cpu)
-
-
-# Cached as `_single` is.
-@lru_cache(maxsize=2)
-def _on_its_device(known: ProcessEnvironment, use_cpu: bool) -> ProcessEnvironment:
-    return replace(known, device=_device_of_rank(use_cpu, known.local_rank))
-
-
-def _join(use_cpu: bool, backend: str | None, timeout: float) -> ProcessEnvironment:
+def _join(use_cpu: bool, backend: str | None, timeout: float) -> _Place:
     import torch
 
-    from .process_group import join, prepared
+    from .process_group import join
 
     launch = find_launch()
     assert launch is not None  # the world size is above 1
-    launch, store = prepared(launch, timeout)
-    assert launch.local_rank is not None
-    device = _device_of_rank(use_cpu, launch.local_rank)
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    join(launch, store, backend or ("nccl" if device.type == "cuda" else "gloo"), timeout)
-    return replace(_from_group(use_cpu), launcher=launch.launcher)
+    on_gpu = not use_cpu and torch.cuda.is_available()
+    launch = join(launch, backend or ("nccl" if on_gpu else "gloo"), timeout)
+    place = _place_in_group(use_cpu)._replace(launcher=launch.launcher)
+    if on_gpu:
+        torch.cuda.set_device(_device_of_rank(use_cpu, place.local_rank))
+    return place
 
 
-def _group_is_there() -> bool:
+def _has_group() -> bool:
     import torch.distributed as dist
 
     return dist.is_available() and dist.is_initialized()
 
 
-def _from_group(use_cpu: bool) -> ProcessEnvironment:
+def _place_in_group(use_cpu: bool) -> _Place:
+    """Return the place in the process group.
+
+    If the script made it without the variables of torchrun, all processes are taken to run on one machine, but no more
+    than it has GPUs.
+    """
+    import torch
     import torch.distributed as dist
 
-    local_rank, local_size = os.environ.get("LOCAL_RANK"), os.environ.get("LOCAL_WORLD_SIZE")
-    return _member(dist.get_rank(), dist.get_world_size(), str(dist.get_backend()), use_cpu, local_rank, local_size)
-
-
-# Cached as `_single` is. Without a local rank in the environment all processes are taken to run on one machine.
-@lru_cache(maxsize=4)
-def _member(
-    rank: int, size: int, backend: str, use_cpu: bool, local_rank_text: str | None, local_size_text: str | None
-) -> ProcessEnvironment:
-    local_rank = whole_number("LOCAL_RANK", local_rank_text, rank)
-    local_size = whole_number("LOCAL_WORLD_SIZE", local_size_text, _processes_here(size, use_cpu))
-    return ProcessEnvironment(rank, local_rank, size, local_size, _device_of_rank(use_cpu, local_rank), backend)
+    rank = dist.get_rank()
+    size = dist.get_world_size()
+    processes_here = size
+    if not use_cpu and torch.cuda.is_available():
+        processes_here = min(size, torch.cuda.device_count())
+    return _Place(
+        rank=rank,
+        local_rank=number_in("LOCAL_RANK", rank),
+        world_size=size,
+        local_world_size=number_in("LOCAL_WORLD_SIZE", processes_here),
+        backend=str(dist.get_backend()),
+    )
 
 
 def _accelerate_state() -> Any:
@@ -269,12 +282,19 @@ def _from_accelerate(state: Any) -> ProcessEnvironment:
     return ProcessEnvironment(state.process_index, state.local_process_index, size, local_size, state.device, backend)
 
 
-def _processes_here(size: int, use_cpu: bool) -> int:
-    """Estimate the processes on this machine of a group that the script made, from its devices."""
-    import torch
-
-    on_gpus = not use_cpu and torch.cuda.is_available()
-    return min(size, torch.cuda.device_count()) if on_gpus else size
+# Cached since device properties are read in every step.
+@lru_cache(maxsize=4)
+def _on_its_device(place: _Place, use_cpu: bool) -> ProcessEnvironment:
+    device = _single_device(use_cpu) if place == _ALONE else _device_of_rank(use_cpu, place.local_rank)
+    return ProcessEnvironment(
+        place.rank,
+        place.local_rank,
+        place.world_size,
+        place.local_world_size,
+        device,
+        place.backend,
+        place.launcher,
+    )
 
 
 def _device_of_rank(use_cpu: bool, local_rank: int) -> "torch.device":
@@ -286,12 +306,6 @@ def _device_of_rank(use_cpu: bool, local_rank: int) -> "torch.device":
     return torch.device("cuda", local_rank % torch.cuda.device_count())
 
 
-# Cached since device properties are read in every step.
-@lru_cache(maxsize=2)
-def _single(use_cpu: bool) -> ProcessEnvironment:
-    return ProcessEnvironment(0, 0, 1, 1, _single_device(use_cpu))
-
-
 def _single_device(use_cpu: bool) -> "torch.device":
     import torch
 
@@ -300,36 +314,20 @@ def _single_device(use_cpu: bool) -> "torch.device":
     if xla_is_chosen():
         return xla_device()
     if torch.cuda.is_available():
-        _warn_of_idle_gpus(torch.cuda.device_count())
+        count = torch.cuda.device_count()
+        if count > 1:
+            _warn_once(
+                f"{count} GPUs are visible, but only one is used. To use all, start the script with torchrun "
+                f"--nproc_per_node={count}; or set CUDA_VISIBLE_DEVICES."
+            )
         return torch.device("cuda", 0)
     if torch.backends.mps.is_available():
         return torch.device("mps")
     if torch.xpu.is_available():
-        _warn_of_unused_xpu()
+        _warn_once("This machine has a GPU of Intel, but Lightning has no accelerator for it: the CPU is used.")
     return torch.device("cpu")
 
 
-@lru_cache(maxsize=1)
-def _warn_of_unused_xpu() -> None:
-    logger.warning("This machine has a GPU of Intel, but Lightning has no accelerator for it: the CPU is used.")
-
-
-@lru_cache(maxsize=1)
-def _warn_of_idle_gpus(count: int) -> None:
-    if count > 1:
-        logger.warning(
-            "%s GPUs are visible, but only one is used. To use all, start the script with torchrun "
-            "--nproc_per_node=%s; or set CUDA_VISIBLE_DEVICES.",
-            count,
-            count,
-        )
-
-
-@lru_cache(maxsize=1)
-def _warn_of_idle_tasks(count: int) -> None:
-    if count > 1:
-        logger.warning(
-            "The job has %s tasks (SLURM_NTASKS), but this is the batch script itself, so only one process trains. Put "
-            "srun before the command, or use torchrun.",
-            count,
-        )
+@cache
+def _warn_once(message: str) -> None:
+    logger.warning(message)

@@ -1,4 +1,4 @@
-"""Join and leave the process group: resolve the address of rank 0, the local rank, and make the group."""
+"""Join and leave the process group: resolve the address of rank 0, make the group, find the local rank."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from collections.abc import Iterator
 from datetime import timedelta
 from functools import lru_cache
 from importlib import import_module
-from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from ...lightning_modules.distributed.health import OtherProcessError, has_failed, one_line, report_uncaught_errors
-from .launchers import Launch, on_this_machine, port_in, port_of_job
+from ...lightning_modules.internals.torch_names import default_store
+from .launchers import Launch, port_in, port_of_job
 
 logger = logging.getLogger(__name__)
 
@@ -29,45 +30,27 @@ _SECONDS_TO_LEAVE = 5.0
 """Time limit for destroying a group that has lost a rank."""
 
 
-def prepared(launch: Launch, timeout: float) -> tuple[Launch, Any]:
-    """Complete a launch, and set the variables of torchrun for other libraries.
+def join(launch: Launch, backend: str, timeout: float) -> Launch:
+    """Make the process group, which is left when the interpreter ends, and set the variables of torchrun.
 
     Args:
         launch: from the launcher's variables.
-        timeout: seconds to wait for the other ranks.
+        backend: of torch.distributed.
+        timeout: seconds to wait for the other ranks, and after which a collective call that never completes fails.
 
     Returns:
-        The launch with local rank and size, and the store by which ranks exchanged their host names; None if the local
-        rank was known.
+        The launch with local rank and local size.
 
     Raises:
-        RuntimeError: rank or address are missing, or this process has inherited its rank from one that has joined.
+        RuntimeError: the address of rank 0 is missing, or this process has inherited its rank from one that has joined.
+        ValueError: the backend is not available.
     """
-    if launch.rank is None:
-        raise RuntimeError(
-            f"WORLD_SIZE={launch.world_size} is set, but RANK is not. Start the script with torchrun, or unset "
-            "WORLD_SIZE to train in one process."
-        )
     _look_up_address(launch)
     refuse_inherited_place(launch)
-    launch, store = _look_up_place(launch, timeout)
     _use_one_thread_in_forks()
     os.environ["RANK"] = str(launch.rank)
     os.environ["WORLD_SIZE"] = str(launch.world_size)
-    os.environ["LOCAL_RANK"] = str(launch.local_rank)
-    os.environ["LOCAL_WORLD_SIZE"] = str(launch.local_world_size)
-    return launch, store
 
-
-def join(launch: Launch, store: Any, backend: str, timeout: float) -> None:
-    """Make the process group, which is left when the interpreter ends.
-
-    Args:
-        launch: from `prepared`.
-        store: from `prepared`.
-        backend: of torch.distributed.
-        timeout: seconds after which a collective call that never completes fails.
-    """
     # Its functions bind the default group at import as the default of an argument, and DDP imports it: imported after
     # the group is made, it would keep the group and its threads alive beyond `leave`.
     import torch.distributed.nn.functional  # noqa: F401 - for its effect
@@ -80,17 +63,17 @@ def join(launch: Launch, store: Any, backend: str, timeout: float) -> None:
             f"ddp_backend={backend!r} is not available: this build of torch.distributed supports "
             f"{', '.join(available)}."
         )
-
-    # Without a store torch reads the variables of torchrun.
-    place: dict[str, Any] = {}
-    if store is not None:
-        place = {"store": store, "rank": launch.rank, "world_size": launch.world_size}
     with _explained_timeout(launch, timeout):
-        dist.init_process_group(backend, timeout=timedelta(seconds=timeout), **place)
+        dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
+        launch = _with_local_rank(launch)
+    os.environ["LOCAL_RANK"] = str(launch.local_rank)
+    os.environ["LOCAL_WORLD_SIZE"] = str(launch.local_world_size)
     os.environ[_MARK] = f"{os.getpid()} {_place(launch)}"
+
     # A gloo group whose threads outlive Python may end with "terminate called without an active exception".
     atexit.register(leave)
     report_uncaught_errors()
+    return launch
 
 
 @contextlib.contextmanager
@@ -105,6 +88,87 @@ def _explained_timeout(launch: Launch, timeout: float) -> Iterator[None]:
             f"Process {launch.rank} of {launch.world_size} could not join the others at {address}:{port} with "
             f"ddp_timeout={timeout:g}: {one_line(error)}"
         ) from error
+
+
+def _look_up_address(launch: Launch) -> None:
+    """Set MASTER_ADDR and MASTER_PORT, as loopback on one machine or from Lightning's class for the launcher."""
+    if os.environ.get("MASTER_PORT"):
+        port_in("MASTER_PORT")
+    if not os.environ.get("MASTER_ADDR"):
+        launcher = _launcher_with_address(launch)
+        if launch.local_world_size == launch.world_size:
+            os.environ["MASTER_ADDR"] = "127.0.0.1"
+        elif launcher is not None:
+            from ...lightning_modules.distributed.cluster_environments import address_of_launcher
+
+            address, port = address_of_launcher(launcher)
+            os.environ["MASTER_ADDR"] = address
+            os.environ.setdefault("MASTER_PORT", str(port))
+        else:
+            raise RuntimeError(
+                f"{launch.launcher} started {launch.world_size} processes on several machines without an address. Set "
+                "MASTER_ADDR to the machine of the first one, or install mpi4py."
+            )
+    os.environ.setdefault("MASTER_PORT", str(port_of_job()))
+
+
+def _launcher_with_address(launch: Launch) -> str | None:
+    """Return the launcher by whose name Lightning finds the address of rank 0; None if it has no class for it."""
+    if launch.launcher in ("SLURM", "LSF", "mpi4py"):
+        return launch.launcher
+    if launch.launcher != "MPI":
+        return None
+
+    # The host names are exchanged by MPI itself.
+    try:
+        import_module("mpi4py.MPI")
+    except ImportError:
+        return None
+    return "mpi4py"
+
+
+def _with_local_rank(launch: Launch) -> Launch:
+    """Find local rank and size by exchanging host names, if the launcher does not set them."""
+    if launch.local_rank is not None and launch.local_world_size is not None:
+        return launch
+
+    # MPI has no store, and sets them.
+    store = default_store()
+    if store is None:
+        return launch.placed([""] * launch.world_size)
+    host = f"{socket.gethostname()} {os.environ.get('SLURM_NODEID', '')}"
+    store.set(f"lightrainer/host/{launch.rank}", host)
+    return launch.placed([store.get(f"lightrainer/host/{rank}").decode() for rank in range(launch.world_size)])
+
+
+def _place(launch: Launch) -> str:
+    return f"{launch.rank} {launch.world_size} {os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+
+
+def refuse_inherited_place(launch: Launch) -> None:
+    """Refuse to join with the variables of a parent that has joined: both would hang.
+
+    Args:
+        launch: from the variables.
+
+    Raises:
+        RuntimeError: The variables are inherited.
+    """
+    pid, _, place = os.environ.get(_MARK, "").partition(" ")
+    if pid and int(pid) != os.getpid() and place == _place(launch):
+        raise RuntimeError(
+            f"This process was started by one of {launch.launcher}, and has inherited its place (RANK={launch.rank}, "
+            f"WORLD_SIZE={launch.world_size}). Use torchrun or multiprocessing, not both, or unset WORLD_SIZE and RANK "
+            "in it."
+        )
+
+
+def _use_one_thread_in_forks() -> None:
+    """Compute on one thread in a fork, as under torchrun; a fork may hang on threads that its parent has used."""
+    spawned = "--multiprocessing-fork" in sys.orig_argv  # Python's option for spawned processes
+    if multiprocessing.parent_process() is not None and not spawned:
+        os.environ["OMP_NUM_THREADS"] = "1"  # without it Lightning would choose more
+        torch.set_num_threads(1)
 
 
 @lru_cache(maxsize=4)
@@ -125,132 +189,21 @@ def warn_of_other_group(backend: str | None, asked: str | None, timeout: float) 
 
 def leave() -> None:
     """Destroy the process group, if there is one, so that its threads end before Python does."""
-    if dist.is_initialized():
-        # The last error holds the frames in which it was raised, and with them the model.
-        for name in ("last_exc", "last_value", "last_traceback"):
-            if hasattr(sys, name):
-                delattr(sys, name)
-        # A DistributedDataParallel in a reference cycle that is freed after its group may abort or hang.
-        gc.collect()
-        if has_failed():
-            _leave_broken_group()
-        else:
-            dist.destroy_process_group()
+    if not dist.is_initialized():
+        return
 
+    # The last error holds the frames in which it was raised, and with them the model.
+    for name in ("last_exc", "last_value", "last_traceback"):
+        if hasattr(sys, name):
+            delattr(sys, name)
+    # A DistributedDataParallel in a reference cycle that is freed after its group may abort or hang.
+    gc.collect()
 
-def _leave_broken_group() -> None:
-    """Destroy the group with a time limit: gloo waits without end for an unreachable machine."""
+    if not has_failed():
+        dist.destroy_process_group()
+        return
+
+    # gloo waits without end for a machine that it cannot reach.
     leaving = threading.Thread(target=dist.destroy_process_group, daemon=True)
     leaving.start()
     leaving.join(_SECONDS_TO_LEAVE)
-
-
-def _look_up_address(launch: Launch) -> None:
-    """Set MASTER_ADDR and MASTER_PORT, from Lightning's class for the launcher or as loopback on one machine."""
-    if os.environ.get("MASTER_PORT"):
-        port_in("MASTER_PORT")
-    if all(os.environ.get(name) for name in ("MASTER_ADDR", "MASTER_PORT")):
-        return
-    one_machine = launch.local_world_size == launch.world_size
-    if launch.launcher == "SLURM":
-        _take_nodes_of_step()
-    if one_machine and launch.launcher in ("SLURM", "MPI", "variables"):
-        os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
-    launcher = _launcher_with_address(launch)
-    if launcher is not None:
-        from ...lightning_modules.distributed.cluster_environments import address_of_launcher
-
-        address, port = address_of_launcher(launcher, launch.local_world_size or 1)
-        os.environ.setdefault("MASTER_ADDR", address)
-        os.environ.setdefault("MASTER_PORT", str(port))
-    os.environ.setdefault("MASTER_PORT", str(port_of_job()))
-    if not os.environ.get("MASTER_ADDR"):
-        raise RuntimeError(
-            f"{launch.launcher} started {launch.world_size} processes on several machines without an address. Set "
-            "MASTER_ADDR to the machine of the first one, or install mpi4py."
-        )
-
-
-def _launcher_with_address(launch: Launch) -> str | None:
-    """Return the launcher by whose name Lightning finds the address of rank 0; None if it has no class for it."""
-    if launch.launcher in ("SLURM", "LSF", "mpi4py"):
-        return launch.launcher
-    if launch.launcher != "MPI" or os.environ.get("MASTER_ADDR"):
-        return None
-    try:  # the host names are exchanged by MPI itself
-        import_module("mpi4py.MPI")
-    except ImportError:
-        return None
-    return "mpi4py"
-
-
-def _take_nodes_of_step() -> None:
-    """Set the node list to that of the step: rank 0 is on its first node, which need not be the job's."""
-    for variable in ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"):
-        if os.environ.get(variable):
-            os.environ["SLURM_NODELIST"] = os.environ[variable]
-            return
-
-
-def _look_up_place(launch: Launch, timeout: float) -> tuple[Launch, Any]:
-    """Find local rank and size by exchanging host names, if the launcher does not set them."""
-    if launch.local_rank is not None and launch.local_world_size is not None:
-        return launch, None
-    if on_this_machine():
-        return launch.placed([""] * launch.world_size), None
-    if launch.launcher == "Lightning":  # its rank 0 makes the group itself and would not join the store
-        return launch.placed([""] * launch.world_size), None
-    stores: Any = import_module("torch.distributed")  # whose stores are not declared for type checkers
-    address, port = os.environ["MASTER_ADDR"], port_in("MASTER_PORT")
-    delta = timedelta(seconds=timeout)
-    with _explained_timeout(launch, timeout):
-        store = stores.TCPStore(address, port, launch.world_size, is_master=launch.rank == 0, timeout=delta)
-    store.set(f"machine of {launch.rank}", socket.gethostname())
-    hosts = [store.get(f"machine of {rank}").decode() for rank in range(launch.world_size)]
-    return launch.placed(hosts), stores.PrefixStore("group", store)
-
-
-def _place(launch: Launch) -> str:
-    return f"{launch.rank} {launch.world_size} {os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
-
-
-def refuse_inherited_place(launch: Launch) -> None:
-    """Refuse to join with the variables of a parent that has joined: both would hang.
-
-    Args:
-        launch: from the variables.
-
-    Raises:
-        RuntimeError: The variables are inherited.
-    """
-    pid, _, place = os.environ.get(_MARK, "").partition(" ")
-    inherited = bool(pid) and int(pid) != os.getpid() and place == _place(launch)
-    if not inherited and not _is_spawned_under_torchrun():
-        return
-    raise RuntimeError(
-        f"This process was started by one of {launch.launcher}, and has inherited its place (RANK={launch.rank}, "
-        f"WORLD_SIZE={launch.world_size}). Use torchrun or multiprocessing, not both, or unset WORLD_SIZE and RANK in "
-        "it."
-    )
-
-
-def _use_one_thread_in_forks() -> None:
-    """Compute on one thread in a fork, as under torchrun; a fork may hang on threads that its parent has used."""
-    spawned = "--multiprocessing-fork" in sys.orig_argv  # Python's option for spawned processes
-    if multiprocessing.parent_process() is not None and not spawned:
-        import torch
-
-        os.environ["OMP_NUM_THREADS"] = "1"  # without it Lightning would choose more
-        torch.set_num_threads(1)
-
-
-def _is_spawned_under_torchrun() -> bool:
-    """Return True if multiprocessing in a process of torchrun started this one; detected on Linux only."""
-    parent = multiprocessing.parent_process()
-    if parent is None or "TORCHELASTIC_RUN_ID" not in os.environ:
-        return False
-    try:
-        with open(f"/proc/{parent.pid}/environ", "rb") as stream:
-            return b"\0TORCHELASTIC_RUN_ID=" in b"\0" + stream.read()
-    except OSError:
-        return False

@@ -67,12 +67,11 @@ class GivenEnvironment(ClusterEnvironment):
         return self._node_rank
 
 
-def address_of_launcher(launcher: str, tasks: int) -> tuple[str, int]:
+def address_of_launcher(launcher: str) -> tuple[str, int]:
     """Return address and port of rank 0, as Lightning's class for a launcher finds them.
 
     Args:
         launcher: `SLURM`, `LSF` or `mpi4py`.
-        tasks: number of processes on this machine.
 
     Raises:
         ValueError: The launcher's variables are not those that Lightning reads.
@@ -80,7 +79,11 @@ def address_of_launcher(launcher: str, tasks: int) -> tuple[str, int]:
     environment: ClusterEnvironment
     if launcher == "SLURM":
         # Lightning requires `--ntasks-per-node`, which srun does not.
-        os.environ.setdefault("SLURM_NTASKS_PER_NODE", str(tasks))
+        os.environ.setdefault("SLURM_NTASKS_PER_NODE", "1")
+        # Rank 0 is on the first node of the step, which need not be the job's.
+        nodes = os.environ.get("SLURM_STEP_NODELIST") or os.environ.get("SLURM_JOB_NODELIST")
+        if nodes:
+            os.environ["SLURM_NODELIST"] = nodes
         environment = SLURMEnvironment(auto_requeue=False)
     elif launcher == "LSF":
         environment = LSFEnvironment()

@@ -6,10 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 
-import torch
-import torch.distributed as dist
-
-from ...common.collectives import gather_objects, transport_device
+from ...common.collectives import gather_objects
 
 _SHOWN = 12
 
@@ -26,18 +23,10 @@ def require_same(facts: Mapping[str, str], remedy: str) -> None:
     Raises:
         ValueError: in all processes; names each fact that differs, with the processes that have each value.
     """
-    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+    digest = hashlib.sha256(json.dumps(sorted(facts.items())).encode()).hexdigest()
+    if len(set(gather_objects(digest))) == 1:
         return
 
-    # Exchange a digest.
-    text = json.dumps(sorted(facts.items()))
-    digest = torch.tensor(list(hashlib.sha256(text.encode()).digest()), dtype=torch.uint8, device=transport_device())
-    digests = [torch.empty_like(digest) for _ in range(dist.get_world_size())]
-    dist.all_gather(digests, digest)
-    if all(torch.equal(other, digests[0]) for other in digests[1:]):
-        return
-
-    # They differ: exchange the settings themselves.
     lines = differences(gather_objects(dict(facts)))
     shown = lines[:_SHOWN]
     if len(lines) > _SHOWN:
@@ -57,20 +46,17 @@ def differences(gathered: list[dict[str, str]]) -> list[str]:
 
     lines = []
     for name in names:
-        ranks = _ranks_by_value(name, gathered)
-        if len(ranks) > 1:
-            # The value of the majority comes first, so that the deviating one is easy to see.
-            ordered = sorted(ranks.items(), key=lambda item: (-len(item[1]), item[1]))
-            values = [f"{value[:200]} in {_name(with_value)}" for value, with_value in ordered]
-            lines.append(f"- {name}: {', '.join(values)}")
+        ranks_of: dict[str, list[int]] = {}
+        for rank, facts in enumerate(gathered):
+            ranks_of.setdefault(facts.get(name, "missing"), []).append(rank)
+        if len(ranks_of) == 1:
+            continue
+
+        # The value of the majority comes first, so that the deviating one is easy to see.
+        values = sorted(ranks_of, key=lambda value: (-len(ranks_of[value]), ranks_of[value]))
+        shown = [f"{value[:200]} in {_name(ranks_of[value])}" for value in values]
+        lines.append(f"- {name}: {', '.join(shown)}")
     return lines
-
-
-def _ranks_by_value(name: str, gathered: list[dict[str, str]]) -> dict[str, list[int]]:
-    ranks: dict[str, list[int]] = {}
-    for rank, facts in enumerate(gathered):
-        ranks.setdefault(facts.get(name, "missing"), []).append(rank)
-    return ranks
 
 
 def _name(ranks: list[int]) -> str:

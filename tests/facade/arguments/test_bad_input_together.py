@@ -22,7 +22,7 @@ def two_processes(monkeypatch):
     monkeypatch.setattr(process_group, "join", waits)
     monkeypatch.setattr(process, "_joined", {})
     yield
-    process._looked_up.pop(os.getpid(), None)
+    process._world_sizes.pop(os.getpid(), None)
 
 
 ZERO = {"zero_optimization": {"stage": 2}}

@@ -24,9 +24,9 @@ def on_a_tpu(monkeypatch):
     monkeypatch.setattr("lightrainer.facade.distributed.xla_device.has_xla", lambda: True)
     monkeypatch.setenv("PJRT_DEVICE", "TPU")
     monkeypatch.setattr(process, "xla_device", lambda: torch.device("xla", 0))
-    process._single.cache_clear()
+    process._on_its_device.cache_clear()
     yield
-    process._single.cache_clear()
+    process._on_its_device.cache_clear()
 
 
 def arguments(tmp_path, **changes):
