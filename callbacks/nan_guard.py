@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
-from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from ._signal_exchange import processes
@@ -16,6 +15,8 @@ from .state import TrainerControl, TrainerState
 if TYPE_CHECKING:
     import torch
     from lightning.fabric.utilities.spike import SpikeDetection
+    from torch import nn
+    from torch.utils.hooks import RemovableHandle
 
 logger = logging.getLogger(__name__)
 
@@ -46,9 +47,9 @@ class NaNGuardCallback(TrainerCallback):
             "go_back" too, but with weights and optimizer of the newest checkpoint of this training, as if all steps
             since then had been skipped.
         patience: with both, steps in a row that may be skipped before the training ends; None for any number.
-        spikes: `SpikeDetection` of `lightning.pytorch.callbacks`: steps whose loss, the mean that the model returns
-            over micro-batches and ranks, it takes for a spike count as bad, too. It is asked before the step and writes
-            no file; its window is in checkpoints.
+        spikes: `SpikeDetection` of `lightning.pytorch.callbacks`, of which the settings count: steps whose loss, the
+            mean that the model returns over micro-batches and ranks, is a spike by them count as bad, too. No file is
+            written; the window of losses is in checkpoints.
 
     Attributes:
         skipped: the skipped steps of this training, the one that ended it included.
@@ -69,45 +70,38 @@ class NaNGuardCallback(TrainerCallback):
         self.patience = patience
         self.spikes = spikes
         self.skipped: list[int] = []
-        self._usual: deque[float] = deque(maxlen=spikes.running_mean.window if spikes is not None else 0)
-        self._begun = self._resumed = False
+        self._window: deque[float] = deque(maxlen=0 if spikes is None else spikes.running_mean.window)
+        self._resumed = False
         self._in_a_row = 0
         self._losses: list[torch.Tensor] = []
-        self._hook: Any = None
-        self._statistics: tuple[list[torch.Tensor], list[torch.Tensor]] = ([], [])
-        self._groups: list[dict[str, Any]] | None = None
+        self._hook: RemovableHandle | None = None
+        self._statistics: list[torch.Tensor] = []
+        self._statistics_before: list[torch.Tensor] = []
+        self._groups_before: list[dict[str, Any]] = []
 
     def on_train_begin(
         self, args: Any, state: TrainerState, control: TrainerControl, model: Any = None, **kwargs: Any
     ) -> None:
         """Record the losses that the model returns from now on."""
         self._let_go()
-        self.skipped, self._in_a_row = [], 0
-        self._begun, self._resumed, resumed = False, False, self._resumed
-        if not resumed:
-            self._usual.clear()
-        if self.action == "go_back" and not hasattr(args, "save_only_model"):
-            raise ValueError(
-                "action='go_back' reads checkpoints of the Trainer, which a LightningBridge does not write. Take "
-                "action='skip' or 'stop', or train with lightrainer.Trainer."
-            )
-        if self.action == "go_back" and (args.save_only_model or args.save_strategy == "no"):
-            raise ValueError(
-                "action='go_back' needs checkpoints of the Trainer with the optimizer, but save_strategy is 'no' or "
-                "save_only_model=True. Set save_strategy='steps' and save_only_model=False, or take action='skip'."
-            )
+        if self.action == "go_back":
+            _require_checkpoints(args)
+        self.skipped = []
+        self._in_a_row = 0
+        if not self._resumed:
+            self._window.clear()
+        self._resumed = False
         if model is None:
             return
         if not is_compiled(args, model):
             self._hook = model.register_forward_hook(self._note_loss)
-        found = list(_running_statistics(model))
-        self._statistics = (found, [buffer.clone() for buffer in found])
+        self._statistics = _running_statistics(model)
+        self._statistics_before = [buffer.clone() for buffer in self._statistics]
 
     def on_step_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Copy the running statistics: the forward pass changes them before the loss is known."""
         self._losses = []
-        present, kept = self._statistics
-        _copy(kept, present)
+        _copy(self._statistics_before, self._statistics)
 
     def on_pre_optimizer_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Check losses and gradients, and drop the gradients if any is bad, so that the optimizer does nothing.
@@ -115,31 +109,42 @@ class NaNGuardCallback(TrainerCallback):
         Raises:
             NaNGuardError: with the action "raise".
         """
-        model, optimizer = kwargs.get("model"), kwargs.get("optimizer")
-        losses, self._losses = self._losses, []
-        parameters, scaled = _parameters(model, optimizer), getattr(args, "fp16", False)
-        gradients = [] if scaled else [one.grad for one in parameters if one.grad is not None]
-        bad_values = _any_process_has_bad(losses, gradients)
-        if not (self.spikes is not None and self._is_spike(losses)) and not bad_values:
+        model = kwargs.get("model")
+        optimizer = kwargs.get("optimizer")
+        parameters = _parameters(model, optimizer)
+        has_loss_scaler = getattr(args, "fp16", False)
+        losses = self._losses
+        self._losses = []
+
+        # All ranks decide by the same values.
+        gradients = [] if has_loss_scaler else [weight.grad for weight in parameters if weight.grad is not None]
+        is_bad = _is_bad(losses, gradients)
+        loss = 0.0 if self.spikes is None else _mean(losses)
+        if processes() > 1:
+            is_bad, loss = _over_ranks(is_bad, loss)
+        if not is_bad and not self._is_spike(loss):
             self._in_a_row = 0
             return
-        bad = _named(model, parameters)
-        said = _said(state.global_step + 1, losses, bad)
-        if not (scaled and bad):  # then the loss scaler leaves the step out, and is to see why
-            for parameter in parameters:
-                parameter.grad = None
-        present, kept = self._statistics
-        _copy(present, kept)
-        self._groups = [{**group} for group in getattr(optimizer, "param_groups", ())]
-        if not bad_values:
-            said += f" That is a spike: the usual loss is {sum(self._usual) / max(len(self._usual), 1):.4g}."
-        self._answer(said, state, control)
+
+        # Without gradients the optimizer does nothing. A loss scaler skips the step itself where it sees bad ones.
+        names = _names_of_bad(model, parameters)
+        text = _description(state.global_step + 1, losses, names)
+        if not is_bad:
+            text += f" That is a spike: the usual loss is {sum(self._window) / max(len(self._window), 1):.4g}."
+        if not (has_loss_scaler and names):
+            for weight in parameters:
+                weight.grad = None
+        _copy(self._statistics, self._statistics_before)
+        self._groups_before = [dict(group) for group in getattr(optimizer, "param_groups", ())]
+        self._answer(text, state, control)
 
     def on_optimizer_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Undo what an optimizer counted although it had no gradients."""
-        groups, self._groups = self._groups, None
-        for group, before in zip(getattr(kwargs.get("optimizer"), "param_groups", ()), groups or (), strict=False):
+        if not self._groups_before:
+            return
+        for group, before in zip(kwargs["optimizer"].param_groups, self._groups_before, strict=True):
             group.update(before)
+        self._groups_before = []
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Remove the forward hook."""
@@ -147,60 +152,44 @@ class NaNGuardCallback(TrainerCallback):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the losses in the window of `spikes`; nothing without it."""
-        return {"usual": list(self._usual)} if self._usual else {}
+        return {"usual": list(self._window)} if self._window else {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take them from a checkpoint."""
-        self._usual.extend(state_dict["usual"])
+        self._window.extend(state_dict["usual"])
         self._resumed = True
 
-    def _is_spike(self, losses: list[torch.Tensor]) -> bool:
-        """Return whether `spikes` takes the mean loss of all ranks for one; otherwise it joins the window."""
-        import torch
-        from lightning.fabric.utilities.spike import SpikeDetection, TrainingSpikeException
+    def _is_spike(self, loss: float) -> bool:
+        """Return whether a loss is a spike by the settings of `spikes`; otherwise it joins the window."""
+        if self.spikes is None:
+            return False
+        is_spike = len(self._window) >= self.spikes.warmup and _is_above(self._window, loss, self.spikes)
+        if not is_spike:
+            self._window.append(loss)
+        return is_spike
 
-        if not losses:
-            raise ValueError("NaNGuardCallback(spikes=...) reads the loss that the model returns, and found none.")
-        mean = torch.stack([loss.float().mean() for loss in losses]).mean()
-        if processes() > 1:
-            mean = mean.to(_transport(mean.device))
-            torch.distributed.all_reduce(mean)
-            mean /= processes()
-        strategy = SimpleNamespace(root_device=mean.device, barrier=lambda: None, reduce_boolean_decision=_as_it_is)
-        fabric: Any = SimpleNamespace(strategy=strategy, global_rank=1)  # which writes no file
-        detector: Any = self.spikes
-        if not self._begun:
-            self._begun = True
-            detector.running_mean.reset()
-            for usual in self._usual:
-                SpikeDetection.on_train_batch_end(detector, fabric, mean.new_tensor(usual), None, 0)
-        try:
-            SpikeDetection.on_train_batch_end(detector, fabric, mean, None, len(self._usual))
-        except TrainingSpikeException:
-            return True
-        self._usual.append(mean.item())
-        return False
-
-    def _answer(self, said: str, state: TrainerState, control: TrainerControl) -> None:
+    def _answer(self, text: str, state: TrainerState, control: TrainerControl) -> None:
         self.skipped.append(state.global_step + 1)
         self._in_a_row += 1
         if self.action == "raise":
             self._let_go()
-            raise NaNGuardError(f"{said} The weights are those before this step.")
-        goes_on = self.action in ("skip", "go_back")
-        at_its_end = goes_on and self.patience is not None and self._in_a_row >= self.patience
-        if at_its_end:
-            said += f" That is {self._in_a_row} in a row, as many as patience={self.patience} allows."
-        if self.action == "stop" or at_its_end:
-            control.should_training_stop = True
-            said += " Training stops, with the weights before this step."
-        else:
-            control.should_go_back |= self.action == "go_back"
-            said += " The step is left out."
-        if state.is_world_process_zero:
-            logger.warning("%s", said)
+            raise NaNGuardError(f"{text} The weights are those before this step.")
 
-    def _note_loss(self, module: Any, inputs: Any, output: Any) -> None:
+        continues = self.action != "stop"
+        if continues and self._in_a_row == self.patience:
+            continues = False
+            text += f" That is {self._in_a_row} in a row, as many as patience={self.patience} allows."
+        if continues:
+            text += " The step is left out."
+            if self.action == "go_back":
+                control.should_go_back = True
+        else:
+            text += " Training stops, with the weights before this step."
+            control.should_training_stop = True
+        if state.is_world_process_zero:
+            logger.warning("%s", text)
+
+    def _note_loss(self, module: nn.Module, inputs: Any, output: Any) -> None:
         """Record the loss, as a forward hook; it stays on the device."""
         loss = _loss_of(output) if module.training else None
         if loss is not None:
@@ -209,36 +198,74 @@ class NaNGuardCallback(TrainerCallback):
     def _let_go(self) -> None:
         if self._hook is not None:
             self._hook.remove()
-        self._hook, self._losses, self._statistics = None, [], ([], [])
+        self._hook = None
+        self._losses = []
+        self._statistics = []
+        self._statistics_before = []
 
 
-def _as_it_is(decision: bool, all: bool = True) -> bool:
-    return decision
+def _require_checkpoints(args: Any) -> None:
+    """Refuse to go back where there is no checkpoint with the optimizer."""
+    if not hasattr(args, "save_only_model"):
+        raise ValueError(
+            "action='go_back' reads checkpoints of the Trainer, which a LightningBridge does not write. Take "
+            "action='skip' or 'stop', or train with lightrainer.Trainer."
+        )
+    if args.save_only_model or args.save_strategy == "no":
+        raise ValueError(
+            "action='go_back' needs checkpoints of the Trainer with the optimizer, but save_strategy is 'no' or "
+            "save_only_model=True. Set save_strategy='steps' and save_only_model=False, or take action='skip'."
+        )
 
 
-def _any_process_has_bad(losses: list[torch.Tensor], gradients: list[torch.Tensor]) -> bool:
-    """Return whether a loss or gradient on any rank is NaN or infinite; synchronizes the device once."""
+def _is_above(window: deque[float], loss: float, settings: SpikeDetection) -> bool:
+    """Return whether a loss is a spike, as Lightning's `SpikeDetection` decides it.
+
+    Args:
+        window: the last losses that were no spikes.
+        loss: the new one.
+        settings: which direction is better, and what may lie between the loss and the mean of the window.
+    """
+    if settings.finite_only and not math.isfinite(loss):
+        return True
+    change = loss - (window[-1] if window else 0.0)
+    if change == 0 or (change < 0) == (settings.mode == "min"):
+        return False
+    mean = sum(window) / len(window) if window else math.nan
+    distance = abs(loss - mean)
+    is_above_atol = settings.atol is None or distance >= abs(settings.atol)
+    is_above_rtol = settings.rtol is None or distance >= abs(settings.rtol * mean)
+    return is_above_atol and is_above_rtol
+
+
+def _is_bad(losses: list[torch.Tensor], gradients: list[torch.Tensor]) -> bool:
+    """Return whether a loss or gradient of this rank is NaN or infinite; synchronizes the device once."""
     import torch
 
-    parts = [_values(one) for one in gradients]
-    largest = torch.nn.utils.get_total_norm([one for one in parts if one.numel()], norm_type=float("inf"))
+    parts = [_values(gradient) for gradient in gradients]
+    largest = torch.nn.utils.get_total_norm([part for part in parts if part.numel()], norm_type=float("inf"))
     bad = ~largest.isfinite()
     for loss in losses:
         bad = bad | ~loss.isfinite().all().to(bad.device)
-    if processes() > 1:
-        shared = bad.to(_transport(bad.device), torch.int32).reshape(1)
-        torch.distributed.all_reduce(shared, torch.distributed.ReduceOp.MAX)
-        return bool(shared.item())
     return bool(bad.item())
 
 
-def _transport(device: torch.device) -> torch.device:
-    """Return the device on which the backend of the process group takes tensors."""
+def _mean(losses: list[torch.Tensor]) -> float:
+    """Return the mean of the losses of the micro-batches."""
     import torch
 
-    if str(torch.distributed.get_backend()) == "nccl":
-        return device if device.type == "cuda" else torch.device("cuda", torch.cuda.current_device())
-    return torch.device("cpu") if str(torch.distributed.get_backend()) == "gloo" else device
+    if not losses:
+        raise ValueError("NaNGuardCallback(spikes=...) reads the loss that the model returns, and found none.")
+    return torch.stack([loss.float().mean() for loss in losses]).mean().item()
+
+
+def _over_ranks(is_bad: bool, loss: float) -> tuple[bool, float]:
+    """Return whether a step is bad on any rank, and the mean loss of the ranks, the same on all of them."""
+    import torch.distributed as dist
+
+    ranks: list[tuple[bool, float]] = [(is_bad, loss)] * processes()
+    dist.all_gather_object(ranks, (is_bad, loss))
+    return any(bad for bad, _ in ranks), sum(loss for _, loss in ranks) / len(ranks)
 
 
 def _values(tensor: Any) -> torch.Tensor:
@@ -255,23 +282,25 @@ def _parameters(model: Any, optimizer: Any) -> list[torch.nn.Parameter]:
     return [] if model is None else list(model.parameters())
 
 
-def _named(model: Any, parameters: list[torch.nn.Parameter]) -> list[str]:
-    """Return the names of the parameters whose gradients are bad here."""
-    names = {} if model is None else {id(parameter): name for name, parameter in model.named_parameters()}
-    return [
-        names.get(id(parameter), f"parameter {index} of the optimizer")
-        for index, parameter in enumerate(parameters)
-        if parameter.grad is not None and not bool(_values(parameter.grad).isfinite().all())
-    ]
+def _names_of_bad(model: Any, parameters: list[torch.nn.Parameter]) -> list[str]:
+    """Return the names of the parameters whose gradients are bad on this rank."""
+    names = {} if model is None else {id(weight): name for name, weight in model.named_parameters()}
+    bad = []
+    for index, weight in enumerate(parameters):
+        if weight.grad is not None and not _values(weight.grad).isfinite().all():
+            bad.append(names.get(id(weight), f"parameter {index} of the optimizer"))
+    return bad
 
 
-def _said(step: int, losses: list[torch.Tensor], bad: list[str]) -> str:
-    """Describe the bad losses and gradients of a step on this rank."""
-    of_model = f"the loss is {', '.join(f'{loss.float().mean().item():.4g}' for loss in losses)}" if losses else ""
-    more = f" and {len(bad) - _NAMED} more" if len(bad) > _NAMED else ""
-    of_gradients = f"gradients are NaN or infinite in {', '.join(bad[:_NAMED])}{more}" if bad else ""
-    facts = " and ".join(fact for fact in (of_model, of_gradients) if fact)
-    return f"Step {step}: {facts or 'another process has a loss that is NaN or infinite'}."
+def _description(step: int, losses: list[torch.Tensor], names: list[str]) -> str:
+    """Describe the losses and the bad gradients of a step on this rank."""
+    facts = []
+    if losses:
+        facts.append(f"the loss is {', '.join(f'{loss.float().mean().item():.4g}' for loss in losses)}")
+    if names:
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        facts.append(f"gradients are NaN or infinite in {', '.join(names[:_NAMED])}{more}")
+    return f"Step {step}: {' and '.join(facts) or 'another process has a loss that is NaN or infinite'}."
 
 
 def _loss_of(output: Any) -> torch.Tensor | None:
@@ -285,11 +314,13 @@ def _loss_of(output: Any) -> torch.Tensor | None:
     return found if isinstance(found, torch.Tensor) and found.is_floating_point() else None
 
 
-def _running_statistics(model: Any) -> Iterator[torch.Tensor]:
-    """Yield the buffers that forward passes change."""
+def _running_statistics(model: nn.Module) -> list[torch.Tensor]:
+    """Return the buffers that forward passes change."""
+    buffers = []
     for module in model.modules():
         if getattr(module, "track_running_stats", False):
-            yield from module.buffers(recurse=False)
+            buffers.extend(module.buffers(recurse=False))
+    return buffers
 
 
 def _copy(to: list[torch.Tensor], values: list[torch.Tensor]) -> None:
