@@ -19,12 +19,16 @@ from .state import TrainerControl, TrainerState, ends_epoch
 logger = logging.getLogger(__name__)
 
 _DEFAULT: dict[int, Any] = {signal.SIGINT: signal.default_int_handler}
+_INTERRUPTED = b"\nInterrupted. Saving a checkpoint; press Ctrl-C again to stop immediately.\n"
+_REQUEST = 1 << 16
+"""In the place of a signal: the script asks for a checkpoint and the end of the training."""
 
 
 class CheckpointManager:
     """As `transformers.trainer_jit_checkpoint.CheckpointManager`: asks for a checkpoint, `kill_wait` after a SIGTERM.
 
-    A manager that is put into `jit_manager`, mostly of a subclass, replaces the listening of the callback.
+    A manager that a script puts into `jit_manager` replaces the listening of the callback, which is its own manager
+    otherwise.
 
     Args:
         trainer: the Trainer whose state is written.
@@ -52,38 +56,6 @@ class CheckpointManager:
 
     def _enable_checkpoint(self) -> None:
         self.is_checkpoint_requested = True
-
-
-class _OwnManager(CheckpointManager):
-    """The view that subclasses of a callback have of its own listening, which waits for nothing."""
-
-    def __init__(self, callback: JITCheckpointCallback, trainer: Any) -> None:
-        self.callback, self.trainer, self.kill_wait = callback, trainer, 0
-
-    @property
-    def is_checkpoint_requested(self) -> bool:
-        """True after a signal. Setting it to True requests a checkpoint too, but `train` then returns normally."""
-        return self.callback.received is not None
-
-    @is_checkpoint_requested.setter
-    def is_checkpoint_requested(self, requested: bool) -> None:
-        self.callback.request(requested)
-
-    @property
-    def _original_sigterm_handler(self) -> Any:
-        return self.callback._previous.get(signal.SIGTERM)
-
-    def setup_signal_handler(self) -> None:
-        """Listen from now on, and not from `on_train_begin` on."""
-        if not self.callback.is_listening:
-            self.callback.start_listening()
-
-    def execute_jit_checkpoint(self) -> None:
-        """Write a checkpoint of the present state."""
-        self.callback.save_now(self.trainer.state)
-
-    def _sigterm_handler(self, signum: int, frame: Any) -> None:
-        self.callback._receive(signum, frame)
 
 
 class JITCheckpointCallback(TrainerCallback):
@@ -130,7 +102,7 @@ class JITCheckpointCallback(TrainerCallback):
         self.told = False
         """True once the first process has logged that this callback stops the present or the last training."""
         self.received: int | None = None
-        """The signal that this process, or with several of them any process, got."""
+        """The signal that this process, or with several of them any process, got, or `_REQUEST`."""
         self._previous: dict[int, Any] = {}
         self._listening_in: int | None = None
         self._interrupted = False
@@ -138,31 +110,40 @@ class JITCheckpointCallback(TrainerCallback):
         self._exchange: SignalExchange | None = None
         self._saved: tuple[int, bool] | None = None
         self._at_epoch_end = False
-        self._by_signal = True
         self.trainer: Any = None
         """The Trainer, once `set_trainer` was called."""
-        self.jit_manager: CheckpointManager | None = None
-        """As in the reference, made by `set_trainer` where `enable_jit_checkpoint` is set."""
+        self.jit_manager: CheckpointManager | JITCheckpointCallback | None = None
+        """As in the reference, set by `set_trainer` where `enable_jit_checkpoint` is set: the callback itself."""
 
     def set_trainer(self, trainer: Any) -> None:
         """As in the reference: called by the Trainer that listens with this callback, before a training."""
         self.trainer = trainer
         if not trainer.args.enable_jit_checkpoint:
             return
-        self.jit_manager = _OwnManager(self, trainer)
+        self.jit_manager = self
         if self.save is None:
             self.save = partial(_save, trainer)
 
-    def request(self, requested: bool = True) -> None:
-        """Ask for a checkpoint and the end of the training as a signal does, but without one to be passed on.
+    @property
+    def is_checkpoint_requested(self) -> bool:
+        """True after a signal. Setting it to True requests a checkpoint too, but `train` then returns normally."""
+        return self.received is not None
 
-        Args:
-            requested: False takes it back, also where it was a signal that asked.
-        """
+    @is_checkpoint_requested.setter
+    def is_checkpoint_requested(self, requested: bool) -> None:
         if not requested:
-            self.received, self._by_signal = None, True
+            self.received = None
         elif self.received is None:
-            self.received, self._by_signal = next(iter(self.signals), signal.SIGTERM), False
+            self.received = _REQUEST
+
+    def setup_signal_handler(self) -> None:
+        """Listen from now on, and not from `on_train_begin` on."""
+        if not self.is_listening:
+            self.start_listening()
+
+    def execute_jit_checkpoint(self) -> None:
+        """Write a checkpoint of the present state."""
+        self.save_now(self.trainer.state)
 
     @property
     def is_listening(self) -> bool:
@@ -172,9 +153,12 @@ class JITCheckpointCallback(TrainerCallback):
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Begin to listen; a training that starts over goes on listening."""
         if not self.is_listening and self._foreign_manager() is None:
-            self.leaving, self.received, self._saved = False, None, None
+            self.leaving = False
             self.told = False
-            self._interrupted, self._speaks = False, state.is_world_process_zero
+            self.received = None
+            self._saved = None
+            self._interrupted = False
+            self._speaks = state.is_world_process_zero
             self.start_listening()
 
     def on_epoch_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
@@ -267,7 +251,7 @@ class JITCheckpointCallback(TrainerCallback):
         for number in self.signals:
             handler = signal.getsignal(number)
             if handler is None:
-                logger.log(level, "%s is not listened to, for a library handles it already.", _name(number))
+                logger.log(level, "%s is not handled: a library has installed its own handler.", _name(number))
             elif handler != signal.SIG_IGN or number in self.insisted_on:
                 self._previous[number] = signal.signal(number, self._receive)
         self.on_change(True)
@@ -275,9 +259,9 @@ class JITCheckpointCallback(TrainerCallback):
     def stop_listening(self) -> None:
         """Put back the handlers that were there, where they have not been replaced since; twice is fine."""
         self._let_go()
-        exchange, self._exchange = self._exchange, None
-        if exchange is not None:
-            exchange.leave()
+        if self._exchange is not None:
+            self._exchange.leave()
+            self._exchange = None
 
     def pass_on(self) -> None:
         """Pass a signal that stopped the training on to its previous handler.
@@ -288,10 +272,11 @@ class JITCheckpointCallback(TrainerCallback):
         Raises:
             SystemExit: see above.
         """
-        number, self.received = self.received, None
-        leaving, self.leaving = self.leaving, False
-        by_signal, self._by_signal = self._by_signal, True
-        if number is None or not leaving or not by_signal:
+        number = self.received
+        stopped_training = self.leaving
+        self.received = None
+        self.leaving = False
+        if number is None or number == _REQUEST or not stopped_training:
             return
         if signal.getsignal(number) == signal.SIG_DFL:
             sys.exit(128 + number)
@@ -313,7 +298,7 @@ class JITCheckpointCallback(TrainerCallback):
                 if self._speaks and logger.isEnabledFor(logging.WARNING):
                     # On file descriptor 2, as the buffer of `sys.stderr` may be in the middle of a line.
                     with contextlib.suppress(OSError):
-                        os.write(2, b"\nInterrupted: saving a checkpoint first. Once more to stop without.\n")
+                        os.write(2, _INTERRUPTED)
 
     def _give_up(self) -> None:
         """Restore the previous handlers, without a checkpoint for this signal."""
@@ -322,15 +307,17 @@ class JITCheckpointCallback(TrainerCallback):
 
     def _let_go(self) -> None:
         self._listening_in = None
-        previous, self._previous = self._previous, {}
+        previous = self._previous
+        self._previous = {}
         for number, handler in previous.items():
             if signal.getsignal(number) == self._receive:
                 signal.signal(number, handler)
         if previous:
             self.on_change(False)
 
-    def _foreign_manager(self) -> CheckpointManager | None:
-        return None if isinstance(self.jit_manager, _OwnManager) else self.jit_manager
+    def _foreign_manager(self) -> Any:
+        """Return the manager that the script has put into `jit_manager`."""
+        return None if self.jit_manager is self else self.jit_manager
 
     def _obey(self, control: TrainerControl) -> bool:
         """Save and stop at once where the script's own manager requests it, as the reference does."""
@@ -359,7 +346,8 @@ class JITCheckpointCallback(TrainerCallback):
     def save_now(self, state: TrainerState) -> None:
         """Write a checkpoint in the middle of something else, with `save`."""
         self._saved = (state.global_step, False)
-        leaving, self.leaving = self.leaving, True
+        leaving = self.leaving
+        self.leaving = True
         if self.save is not None:
             self.save()
         self.leaving = leaving
@@ -367,8 +355,11 @@ class JITCheckpointCallback(TrainerCallback):
     def _warn(self, state: TrainerState) -> None:
         if state.is_world_process_zero:
             self.told = True
-            said = "%s: training stops at step %s, with a checkpoint to go on from."
-            logger.warning(said, _name(self.received), state.global_step)
+            logger.warning(
+                "%s: training stops at step %s, with a checkpoint to resume from.",
+                _name(self.received),
+                state.global_step,
+            )
 
 
 def _save(trainer: Any) -> None:
@@ -381,4 +372,6 @@ def _save(trainer: Any) -> None:
 
 
 def _name(number: int | None) -> str:
-    return "A signal" if number is None else signal.Signals(number).name
+    if number is None or number == _REQUEST:
+        return "The script"
+    return signal.Signals(number).name

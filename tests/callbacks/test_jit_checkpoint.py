@@ -126,7 +126,7 @@ def test_a_second_ctrl_c_interrupts_at_once(capfd):
     callback = JITCheckpointCallback([signal.SIGINT], save=lambda: None)
     at(callback, "on_train_begin")
     signal.raise_signal(signal.SIGINT)
-    assert "Once more to stop without" in capfd.readouterr().err
+    assert "press Ctrl-C again" in capfd.readouterr().err
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -177,3 +177,15 @@ def test_several_processes_stop_at_the_same_step(tmp_path):
     for rank in (0, 1):
         said = (tmp_path / f"{rank}.txt").read_text().split("\n")
         assert said == [f"{step} True {int(signal.SIGTERM)}" for step in (6, 8, 112)]
+
+
+def test_a_script_that_asks_through_the_manager_stops_without_a_signal(callback):
+    """The callback is the `jit_manager` of scripts; what they ask for is saved, and no signal is passed on."""
+    args = SimpleNamespace(enable_jit_checkpoint=True)
+    callback.set_trainer(SimpleNamespace(args=args))
+    at(callback, "on_train_begin")
+    callback.jit_manager.is_checkpoint_requested = True
+    assert switches(at(callback, "on_step_end", global_step=3, epoch=0.5)) == SAVE_AND_STOP
+    at(callback, "on_train_end", global_step=3, epoch=0.5)
+    callback.pass_on()
+    assert not callback.jit_manager.is_checkpoint_requested

@@ -70,7 +70,7 @@ def test_a_signal_to_the_whole_group_of_processes(tmp_path, number, how):
     assert lines == ["interrupted"] * interrupted + ["finally", "left in order"]
     assert last is not None
     assert f"{number.name}: training stops at step {last.rpartition('-')[2]}" in said
-    assert ("Once more to stop without." in said) == interrupted
+    assert ("press Ctrl-C again" in said) == interrupted
 
 
 @pytest.fixture
