@@ -1,4 +1,4 @@
-"""Optimizers and schedules of custom loops, which step at the end of an accumulation window."""
+"""What `Accelerator.prepare` returns: optimizers and schedules that step at the end of a window, sharded loaders."""
 
 from __future__ import annotations
 
@@ -6,8 +6,13 @@ import math
 from typing import Any
 
 from torch.optim import Optimizer
+from torch.utils.data import DataLoader
 
+from ...lightning_modules.common.nested import to_device
+from ...lightning_modules.data.batch_samplers import has_batches, iterates_as_torch
+from ...lightning_modules.data.loaders import EpochLoader, rebuild_loader
 from ...lightning_modules.optim import steps_in_backward
+from ..arguments.parallelism import ways_of_sharing
 from ..distributed.process import forwarded
 
 
@@ -29,7 +34,8 @@ class PreparedOptimizer(Optimizer):
     load_state_dict: Any = forwarded("optimizer.load_state_dict", "Load into the wrapped optimizer.")
 
     def __init__(self, optimizer: Optimizer, accelerator: Any) -> None:
-        self.optimizer, self.accelerator = optimizer, accelerator
+        self.optimizer = optimizer
+        self.accelerator = accelerator
         self.step_was_skipped = False
 
     def __getattr__(self, name: str) -> Any:
@@ -55,10 +61,12 @@ class PreparedOptimizer(Optimizer):
         """Step at the end of a window, through the loss scaler, which skips infinite gradients."""
         if not self._steps or steps_in_backward(self.optimizer):
             return None
+        arguments = () if closure is None else (closure,)
         scaler = None if self.accelerator.in_run else self.accelerator.scaler
         if scaler is None:
-            return self.optimizer.step() if closure is None else self.optimizer.step(closure)
-        result = scaler.step(self.optimizer) if closure is None else scaler.step(self.optimizer, closure)
+            return self.optimizer.step(*arguments)
+
+        result = scaler.step(self.optimizer, *arguments)
         self.step_was_skipped = scaler.step_was_skipped
         scaler.update()
         return result
@@ -91,7 +99,9 @@ class PreparedScheduler:
     """
 
     def __init__(self, scheduler: Any, accelerator: Any, optimizers: list[PreparedOptimizer]) -> None:
-        self.scheduler, self.accelerator, self.optimizers = scheduler, accelerator, optimizers
+        self.scheduler = scheduler
+        self.accelerator = accelerator
+        self.optimizers = optimizers
         self.skipped = 0  # steps of micro-batches that `adjust_scheduler` counts
 
     def __getattr__(self, name: str) -> Any:
@@ -112,3 +122,48 @@ class PreparedScheduler:
             for _ in range(1 if accelerator.split_batches else accelerator.num_processes):
                 if self.scheduler.last_epoch + self.skipped < getattr(self.scheduler, "total_steps", math.inf):
                     self.scheduler.step(*args, **kwargs)
+
+
+def prepared_loader(accelerator: Any, loader: DataLoader, *, placed: bool) -> DataLoader:
+    """Return the loader of `Accelerator.prepare_data_loader`.
+
+    Args:
+        accelerator: its processes share the data.
+        loader: a torch DataLoader.
+        placed: move batches to the device.
+    """
+    if isinstance(loader, EpochLoader):
+        return loader
+
+    # Iterations that are not torch's are left alone where nothing has to be shared.
+    is_alone = accelerator.num_processes == 1
+    if is_alone and not (iterates_as_torch(loader) and has_batches(loader)):
+        return loader
+    if not has_batches(loader):
+        raise NotImplementedError("A DataLoader with batch_size=None cannot be sharded: give it a batch_size.")
+
+    ways = ways_of_sharing(accelerator.args, accelerator.dataloader_config, accelerator.even_batches)
+    rebuilt = rebuild_loader(loader, **ways)
+    rebuilt.watcher = _Watcher(accelerator, placed=placed)
+    return rebuilt
+
+
+class _Watcher:
+    """Move batches to the device, and record the active loader in the accelerator."""
+
+    def __init__(self, accelerator: Any, *, placed: bool) -> None:
+        self.accelerator = accelerator
+        self.placed = placed
+
+    def handed_out(self, loader: EpochLoader, batch: Any) -> Any:
+        """See `BatchWatcher`."""
+        self.accelerator.gradient_state.enter_loader(loader)
+        if not self.placed:
+            return batch
+
+        non_blocking = self.accelerator.dataloader_config.non_blocking
+        return to_device(batch, self.accelerator.device, non_blocking)
+
+    def ended(self, loader: EpochLoader) -> None:
+        """See `BatchWatcher`."""
+        self.accelerator.gradient_state.exit_loader(loader)

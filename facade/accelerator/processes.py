@@ -1,9 +1,10 @@
-"""Ranks, kind of distribution, and functions that run on some ranks only."""
+"""Ranks, kind of distribution, code that runs on some ranks only, and what all ranks exchange."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -11,16 +12,21 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
+from ...lightning_modules.common.nested import map_nested
 from ..arguments.fsdp_config import settings_of
-from ..arguments.parallelism import data_rank, groups_of
-from ..distributed.collectives import share_of_inputs
+from ..arguments.parallelism import ParallelismConfig, data_rank, groups_of
+from ..distributed.collectives import all_gather, has_only_tensors, pad_to_longest, require_tensor, share_of_inputs
 from ..distributed.process import forwarded, others_wait
 from .refusals import refusal
 
 if TYPE_CHECKING:
     from ..arguments import TrainingArguments
 
+logger = logging.getLogger(__name__)
+
 Function = Callable[..., Any]
+
+_REDUCTIONS = {"sum": dist.ReduceOp.SUM, "mean": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
 
 
 class DistributedType(str, Enum):
@@ -63,9 +69,16 @@ def fsdp_version(args: TrainingArguments) -> int | None:
 
 
 class Processes:
-    """The members of `accelerate.Accelerator`, and of its `state`, about processes."""
+    """The members of `accelerate.Accelerator`, and of its `state`, about processes and what they exchange.
 
-    args: TrainingArguments
+    Args:
+        args: the training arguments.
+    """
+
+    flag_tensor: torch.Tensor | None = None
+
+    def __init__(self, args: TrainingArguments) -> None:
+        self.args = args
 
     device: torch.device = forwarded("args.device", "The device of this process.")
     num_processes: int = forwarded("args.world_size", "The number of processes.")
@@ -130,12 +143,7 @@ class Processes:
         """
         yield share_of_inputs(inputs, self.process_index, self.num_processes, apply_padding)
 
-
-class Grid(Processes):
-    """The members of `accelerate.Accelerator` about the dimensions of parallelism.
-
-    Ranks that split layers (tensor parallel) are consecutive; then come those that shard one copy of the model.
-    """
+    # --- the place in a grid: ranks that split layers are consecutive, then come those that shard one copy
 
     @property
     def tensor_parallel_rank(self) -> int:
@@ -150,25 +158,22 @@ class Grid(Processes):
     def data_parallel_rank(self) -> int:
         """Return the rank among the copies of the model; errors as of `tensor_parallel_rank`."""
         groups = self._groups("data_parallel_rank")
-        return data_rank(self.args) // groups.dp_shard_size if groups.dp_replicate_enabled else 0
+        if not groups.dp_replicate_enabled:
+            return 0
+        return data_rank(self.args) // groups.dp_shard_size
 
     @property
     def data_parallel_shard_rank(self) -> int:
         """Return the rank among the processes that shard one copy; errors as of `tensor_parallel_rank`."""
         return data_rank(self.args) % self._groups("data_parallel_shard_rank").dp_shard_size
 
-    def _groups(self, name: str) -> Any:
+    def _groups(self, name: str) -> ParallelismConfig:
         groups = groups_of(self.args)
         if groups is None:
             raise refusal(name)
         return groups
 
-
-class ProcessDecorators(Processes):
-    """Decorators for functions that run on some processes; on the others they return None.
-
-    The rank is read when the function is called.
-    """
+    # --- functions that run on some processes; on the others they return None
 
     def on_main_process(self, function: Function | None = None) -> Function:
         """Run a function on process 0 only."""
@@ -198,6 +203,76 @@ class ProcessDecorators(Processes):
 
         @functools.wraps(function)
         def run(*args: Any, **kwargs: Any) -> Any:
-            return function(*args, **kwargs) if here() or not self.use_distributed else None
+            if here() or not self.use_distributed:
+                return function(*args, **kwargs)
+            return None
 
         return run
+
+    # --- exchanges, which all processes have to call
+
+    def gather(self, tensor: Any) -> Any:
+        """Concatenate (nested) tensors of all processes along the first dimension, on every process.
+
+        Shapes must be equal on all processes, see `pad_across_processes`. Scalars become vectors. A single process gets
+        its input back.
+
+        Raises:
+            TypeError: with several processes, `tensor` holds something other than tensors.
+        """
+        if self.num_processes == 1:
+            return tensor
+        return map_nested(all_gather, tensor)
+
+    def reduce(self, tensor: Any, reduction: str = "sum", scale: float = 1.0) -> Any:
+        """Reduce (nested) tensors over all processes; returns copies.
+
+        Args:
+            tensor: tensors, nested or not, of equal shapes on all processes.
+            reduction: `sum`, `mean` (of floating point numbers) or `max`.
+            scale: no effect except on TPUs, as in the reference.
+
+        Raises:
+            TypeError: `tensor` holds something other than tensors.
+            ValueError: unknown reduction.
+        """
+        if scale != 1.0:
+            logger.warning("accelerator.reduce: scale=%s counts on TPUs only, and is left out here.", scale)
+        return map_nested(functools.partial(self._reduce_one, reduction), tensor)
+
+    def _reduce_one(self, reduction: str, leaf: Any) -> torch.Tensor:
+        leaf = require_tensor(leaf).clone()
+        if self.num_processes > 1:
+            dist.all_reduce(leaf, _REDUCTIONS[reduction])
+            if reduction == "mean":
+                leaf /= self.num_processes
+        return leaf
+
+    def pad_across_processes(self, tensor: Any, dim: int = 0, pad_index: int = 0, pad_first: bool = False) -> Any:
+        """Pad tensors along `dim` to the longest of all processes, so that they can be gathered.
+
+        Args:
+            tensor: tensors, nested or not; those without the dimension `dim` are returned unchanged.
+            dim: dimension to pad; negative ones count from the last.
+            pad_index: padding value.
+            pad_first: pad at the beginning.
+
+        Raises:
+            TypeError: `tensor` holds something other than tensors.
+        """
+        if self.num_processes == 1 and has_only_tensors(tensor):
+            return tensor
+        return map_nested(lambda leaf: pad_to_longest(leaf, dim, pad_index, pad_first), tensor)
+
+    def set_trigger(self) -> None:
+        """Set a flag that `check_trigger` reads on all processes."""
+        self.flag_tensor = torch.tensor(1, device=self.device)
+
+    def check_trigger(self) -> bool:
+        """Return whether any process has called `set_trigger`, and reset the flag."""
+        if self.flag_tensor is None:
+            self.flag_tensor = torch.tensor(0, device=self.device)
+        is_set = bool(self.reduce(self.flag_tensor).item() >= 1)
+        if is_set:
+            self.flag_tensor = torch.tensor(0, device=self.device)
+        return is_set

@@ -11,12 +11,15 @@ _GRID = "there is no parallelism_config with that dimension. Give one in the arg
 _PROJECT = "folders and numbers of checkpoints are those of the arguments: output_dir, save_total_limit"
 
 REFUSED: dict[str, str] = {
-    **dict.fromkeys(("save_state", "load_state"), _STATES),
+    "save_state": _STATES,
+    "load_state": _STATES,
     "register_for_checkpointing": "give a callback state_dict and load_state_dict",
     "register_save_state_pre_hook": "there is no save_state. Override Trainer._save, or use a callback with on_save",
     "register_load_state_pre_hook": "there is no load_state. Override Trainer._load_from_checkpoint",
-    **dict.fromkeys(("project_configuration", "save_iteration"), _PROJECT),
-    **dict.fromkeys(("init_trackers", "log"), _TRACKERS),
+    "project_configuration": _PROJECT,
+    "save_iteration": _PROJECT,
+    "init_trackers": _TRACKERS,
+    "log": _TRACKERS,
     "get_tracker": "the trackers are those of report_to: look for their callback in trainer.callback_handler.callbacks",
     "ddp_handler": "set ddp_find_unused_parameters, ddp_bucket_cap_mb and their like in the arguments",
     "scaler_handler": "Lightning's precision plugin has the scaler; its scale is trainer.accelerator.scaler",
@@ -24,10 +27,15 @@ REFUSED: dict[str, str] = {
     "autocast_handler": "pass it to accelerator.autocast",
     "profile_handler": "pass it to accelerator.profile",
     "rng_types": "set accelerator_config={'use_seedable_sampler': ...} in the arguments",
-    **{f"{kind}_recipe_handler": _FP8 for kind in ("fp8", "ao", "te", "msamp")},
+    "fp8_recipe_handler": _FP8,
+    "ao_recipe_handler": _FP8,
+    "te_recipe_handler": _FP8,
+    "msamp_recipe_handler": _FP8,
     "deepspeed_engine_wrapped": "in a training with DeepSpeed the engine is trainer.model_wrapped",
     "deepspeed_ulysses_dl_adapter": "a batch is split here, not a loader. Set sp_size of parallelism_config",
-    **{f"{dimension}_rank": _GRID for dimension in ("tensor_parallel", "data_parallel", "data_parallel_shard")},
+    "tensor_parallel_rank": _GRID,
+    "data_parallel_rank": _GRID,
+    "data_parallel_shard_rank": _GRID,
     "pipeline_parallel_rank": "pipelines are not here, nor in the reference",
     "context_parallel_rank": "the reference has none. It is process_index // tp_size % cp_size",
 }
@@ -42,5 +50,6 @@ class RefusedError(RuntimeError, AttributeError):
 
 def refusal(name: str) -> AttributeError:
     """Return the error for an unsupported member."""
-    text = f"trainer.accelerator has no {name!r}: {REFUSED.get(name, _UNKNOWN)}."
-    return RefusedError(text) if REFUSED.get(name) is _GRID else AttributeError(text)
+    reason = REFUSED.get(name, _UNKNOWN)
+    kind = RefusedError if reason is _GRID else AttributeError
+    return kind(f"trainer.accelerator has no {name!r}: {reason}.")
