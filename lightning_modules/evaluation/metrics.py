@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from numbers import Number
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from ..internals.lightning_import import torchmetrics
 from .collecting import join_objects
-from .metric_inputs import IGNORED, CountedRows, InputKind, input_kind, metric_inputs, shifted
+from .metric_inputs import IGNORED, InputKind, input_kind, metric_inputs, shifted
 
 Metric, MetricCollection = torchmetrics.Metric, torchmetrics.MetricCollection
 
@@ -74,13 +74,20 @@ class BatchMetrics(nn.Module):
 
     def __init__(self, metrics: Any, prepare: Callable[..., Any] | None = None, *, shift: bool | None = None) -> None:
         super().__init__()
-        named = {name: _as_metric(name, one) for name, one in metrics.items()} if _is_named(metrics) else {"": metrics}
+        named = {"": metrics}
+        if isinstance(metrics, Mapping) and not isinstance(metrics, MetricCollection):
+            named = {name: _as_metric(name, metric) for name, metric in metrics.items()}
         _require_metrics(named)
         self.names = list(named)
         self.metrics: Any = nn.ModuleList(named.values())
-        self.prepare, self.shift = prepare, shift
-        self.takes = _further_parameters(prepare)
-        self._kinds = [] if prepare else [[input_kind(one) for one in _each(metric)] for metric in named.values()]
+        self.prepare = prepare
+        self.shift = shift
+        self.takes = _optional_parameters(prepare)
+        self._kinds: list[list[InputKind]] = []
+        """Of each metric in `metrics`, or of each in a collection; empty with a `prepare`."""
+        if prepare is None:
+            for metric in named.values():
+                self._kinds.append([input_kind(one) for one in _each(metric)])
 
     @torch.no_grad()
     @metric_dtype()
@@ -156,20 +163,26 @@ class BatchMetrics(nn.Module):
     ) -> Iterator[tuple[Any, list[Arguments]]]:
         """Yield each metric or collection, with the arguments of the one metric, or of each in the collection."""
         if self.prepare is not None:
-            further = {"inputs": inputs, "loss": loss}
-            prepared = self.prepare(predictions, labels, **{name: further[name] for name in self.takes})
-            if prepared is not None:
-                given = _as_arguments(prepared)
-                yield from ((metric, [given for _ in _each(metric)]) for metric in self.metrics)
+            optional = {"inputs": inputs, "loss": loss}
+            prepared = self.prepare(predictions, labels, **{name: optional[name] for name in self.takes})
+            if prepared is None:
+                return
+            arguments = _as_arguments(prepared)
+            for metric in self.metrics:
+                yield metric, [arguments] * len(_each(metric))
             return
-        if shift if self.shift is None else self.shift:
+
+        if self.shift is not None:
+            shift = self.shift
+        if shift:
             predictions, labels = shifted(predictions, labels)
+
+        # Metrics of one kind share their arguments.
         made: dict[InputKind, Arguments] = {}
-        rows = CountedRows()
         for metric, kinds in zip(self.metrics, self._kinds, strict=True):
             for kind in kinds:
                 if kind not in made:
-                    made[kind] = _counted_or_made_up(*metric_inputs(kind, predictions, labels, rows))
+                    made[kind] = _counted_or_made_up(*metric_inputs(kind, predictions, labels))
             yield metric, [made[kind] for kind in kinds]
 
 
@@ -181,7 +194,9 @@ def as_batch_metrics(value: Any) -> BatchMetrics:
 def _as_arguments(prepared: Any) -> Arguments:
     if isinstance(prepared, Mapping):
         return Arguments((), dict(prepared))
-    return Arguments(tuple(prepared) if isinstance(prepared, (tuple, list)) else (prepared,), {})
+    if isinstance(prepared, (tuple, list)):
+        return Arguments(tuple(prepared), {})
+    return Arguments((prepared,), {})
 
 
 def _counted_or_made_up(predictions: torch.Tensor, labels: torch.Tensor) -> Arguments:
@@ -205,9 +220,11 @@ def _show_shapes(metric: Any, given: list[Arguments]) -> None:
                 setattr(one, name, [row[:0] for row in state if isinstance(row, torch.Tensor) and row.ndim])
 
 
-def _each(metric: Any) -> Iterable[Any]:
+def _each(metric: Any) -> list[Any]:
     """Return the metrics of a collection, or the metric itself."""
-    return list(metric.values(copy_state=False)) if isinstance(metric, MetricCollection) else [metric]
+    if isinstance(metric, MetricCollection):
+        return list(metric.values(copy_state=False))
+    return [metric]
 
 
 @contextlib.contextmanager
@@ -227,10 +244,6 @@ def _named_values(name: str, metric: Any, value: Any) -> dict[str, Any]:
     if isinstance(value, Mapping):
         return {f"{name}_{key}" if name else str(key): part for key, part in value.items()}
     return {name or type(metric).__name__: value}
-
-
-def _is_named(metrics: Any) -> bool:
-    return isinstance(metrics, Mapping) and not isinstance(metrics, MetricCollection)
 
 
 def _as_metric(name: str, value: Any) -> Any:
@@ -255,7 +268,7 @@ def _kind_of(value: Any) -> str:
     return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
 
 
-def _further_parameters(prepare: Callable[..., Any] | None) -> list[str]:
+def _optional_parameters(prepare: Callable[..., Any] | None) -> list[str]:
     if prepare is None:
         return []
     parameters = inspect.signature(prepare).parameters

@@ -146,7 +146,6 @@ from lightning.pytorch.trainer.states import RunningStage, TrainerFn
 from lightning.pytorch.utilities import CombinedLoader
 from lightning.pytorch.utilities.seed import isolate_rng
 from torchmetrics import classification
-from torchmetrics.aggregation import BaseAggregator
 
 if not is_installed("torch_xla"):
     # Lightning takes a folder of that name for the library, and remembers its first answer.

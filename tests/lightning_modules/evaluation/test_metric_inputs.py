@@ -40,7 +40,7 @@ def test_tokens_without_a_label_are_left_out():
     metric = classification.MulticlassAccuracy(CLASSES, average="micro")
     assert said(metric, logits, labels).item() == pytest.approx(expected.item())
     predictions, targets = given(metric, logits, labels)
-    assert torch.equal(predictions, logits[counts])
+    assert torch.equal(predictions, logits[counts].softmax(-1))
     assert torch.equal(targets, labels[counts])
 
 
@@ -79,12 +79,11 @@ def test_several_labels_for_each_sample():
     assert given(classification.MultilabelAccuracy(3), logits, labels)[0].shape == (2, 3)
 
 
-def test_probabilities_only_where_they_matter():
+def test_classification_gets_probabilities_and_other_metrics_logits():
     logits, labels = torch.randn(9, CLASSES), torch.arange(9) % CLASSES
-    for metric in (classification.MulticlassF1Score(CLASSES), classification.MulticlassConfusionMatrix(CLASSES)):
-        assert torch.equal(given(metric, logits, labels)[0], logits)
-    for metric in (classification.MulticlassAUROC(CLASSES), classification.MulticlassCalibrationError(CLASSES)):
+    for metric in (classification.MulticlassF1Score(CLASSES), classification.MulticlassAUROC(CLASSES)):
         assert torch.equal(given(metric, logits, labels)[0], logits.softmax(-1))
+    assert torch.equal(given(TokenLoss(), logits, labels)[0], logits)
 
 
 def test_class_numbers_as_predictions():
@@ -111,13 +110,6 @@ def test_values():
     assert len(given(regression.MeanSquaredError(), predictions, labels)[1]) == 7, "a value of -100 is a value"
 
 
-def test_perplexity_of_torchmetrics():
-    logits, labels = tokens()
-    counts = labels != -100
-    expected = functional.cross_entropy(logits[counts], labels[counts]).exp()
-    assert torch.allclose(said(text.Perplexity(), logits, labels), expected)
-
-
 def test_the_first_of_several_predictions():
     logits, labels = tokens()
     for predictions in ((logits, torch.ones(3)), {"logits": logits, "more": (torch.ones(1),)}, [(logits,)]):
@@ -126,7 +118,13 @@ def test_the_first_of_several_predictions():
 
 @pytest.mark.parametrize(
     "metric",
-    [torchmetrics.MeanMetric(), text.BLEUScore(), retrieval.RetrievalMAP(), segmentation.MeanIoU(3)],
+    [
+        torchmetrics.MeanMetric(),
+        text.BLEUScore(),
+        text.Perplexity(),
+        retrieval.RetrievalMAP(),
+        segmentation.MeanIoU(3),
+    ],
     ids=lambda metric: type(metric).__name__,
 )
 def test_metrics_without_a_rule(metric):
@@ -143,7 +141,7 @@ def test_wrapped_and_derived_metrics():
     for metric in (ClasswiseWrapper(Own(CLASSES, average=None)), Own(CLASSES)):
         assert input_kind(metric) == InputKind("Multiclass")
     for metric in (accuracy + 1, 1 - accuracy, accuracy * accuracy):
-        assert input_kind(metric) == InputKind("Binary", True)
+        assert input_kind(metric) == InputKind("Binary")
 
 
 @pytest.mark.parametrize(
