@@ -15,7 +15,7 @@ def tables() -> str:
     """Training arguments, then names that are imported."""
     lines = ["| training argument | now |", "|---|---|"]
     for name, old in OLD_NAMES.items():
-        refused = "; a value that asks for more is refused" if old.turn is None and old.refused(object()) else ""
+        refused = "; a value that asks for more is refused" if old.refuses(object()) else ""
         lines.append(f"| `{name}` | {old.now}{refused} |")
     lines += ["", "| name that is imported | taken in its place |", "|---|---|"]
     lines += [

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, is_dataclass, replace
 from typing import Any
 
@@ -52,6 +52,151 @@ def shown(name: str, value: Any) -> str:
     return f"{name}=..." if hidden else redacted(f"{name}={' '.join(repr(value).split())}")[: len(name) + 61]
 
 
+class NoLongerPossibleError(ValueError):
+    """An argument of transformers 4 requests a removed feature."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OldName:
+    """An argument of transformers 4, and what takes its place."""
+
+    to: str = ""
+    """The argument that takes its place; empty for none."""
+    key: str = ""
+    """The key that takes its place, in the dict `to`."""
+    value: Any = None
+    """The value of `to` that stands for True now; a list is added to that of `to`."""
+    instead: str = ""
+    """What to do where no argument takes its place."""
+    default: Any = None
+    """Its value where no argument takes its place."""
+    harmless: tuple[Any, ...] | None = None
+    """The values that are accepted, beside None and the default; without it all are."""
+    kind: Callable[[str], Any] | None = str
+    """Parse a word of a command line; None for truth values."""
+
+    @property
+    def now(self) -> str:
+        """What takes its place, for warnings and documentation."""
+        if self.instead:
+            return self.instead
+        if self.key:
+            return f"`{self.to}={{'{self.key}': ...}}`"
+        return f"`{self.to}`" if self.value is None else f"`{self.to}={self.value!r}`"
+
+    @property
+    def is_renamed(self) -> bool:
+        """True if an argument with the same values takes its place."""
+        return self.now == f"`{self.to}`"
+
+    def refuses(self, value: Any) -> bool:
+        """Return True for a value that requests a removed feature."""
+        return self.harmless is not None and value not in (None, self.default, *self.harmless)
+
+    def turned(self, value: Any, given: Given) -> dict[str, Any]:
+        """Return the current arguments that have the effect of a value.
+
+        Args:
+            value: of the old argument.
+            given: all current arguments.
+        """
+        present = given.get(self.to)
+        if not self.to:
+            return {}
+        if self.key:
+            return {} if value is None else {self.to: self._with_key(present or {}, value)}
+        if isinstance(self.value, list):
+            words = present.split() if isinstance(present, str) else list(present or [])
+            return {self.to: [*words, *(word for word in self.value if value and word not in words)]}
+        if self.value is not None:
+            return {self.to: self.value} if value else {}
+        return {self.to: value}
+
+    def _with_key(self, present: Any, value: Any) -> Any:
+        """Return a dict, or an object with the same names, with the value at the key."""
+        if is_dataclass(present) and not isinstance(present, type):
+            return replace(present, **{self.key: value})
+        if not isinstance(present, Mapping):
+            given = f"{self.key}={value!r} is part of {self.to} now, which is given too"
+            raise NoLongerPossibleError(f"{given}. Write it there.")
+        return {**present, self.key: value}
+
+    def read(self, args: Any) -> Any:
+        """Return its value, as current arguments with a successor have it."""
+        present = getattr(args, self.to)
+        if self.key:
+            return present.get(self.key) if isinstance(present, Mapping) else getattr(present, self.key, None)
+        if isinstance(self.value, list):
+            return self.value[0] in (present or [])
+        return present if self.value is None else present == self.value
+
+
+class _Organization(OldName):
+    """The organization of a repository, which is the first part of its name now."""
+
+    def turned(self, value: Any, given: Given) -> dict[str, Any]:
+        """Put it before the name of the repository, or of the folder."""
+        folder = os.path.normpath(given.get("output_dir") or "trainer_output")
+        name = (given.get(self.to) or os.path.basename(folder)).rpartition("/")[2]
+        return {} if value is None else {self.to: f"{value}/{name}"}
+
+    def read(self, args: Any) -> Any:
+        """Return what is before the name."""
+        return (getattr(args, self.to) or "").rpartition("/")[0] or None
+
+
+def _optional_int(text: str) -> int | None:
+    return None if text.lower() == "none" else int(text)
+
+
+_AMP = ("amp", "cuda_amp", "cpu_amp")
+
+OLD_NAMES: dict[str, OldName] = {
+    "adafactor": OldName(to="optim", value="adafactor", kind=None),
+    "dispatch_batches": OldName(to="accelerator_config", key="dispatch_batches", kind=None),
+    "evaluate_during_training": OldName(to="eval_strategy", value="steps", kind=None),
+    "evaluation_strategy": OldName(to="eval_strategy"),
+    "fp16_backend": OldName(instead="nothing: `fp16=True` takes torch's own", default="auto", harmless=_AMP),
+    "fp16_opt_level": OldName(instead="nothing: it was for Apex, `fp16=True` takes torch's own", default="O1"),
+    "fsdp_min_num_params": OldName(to="fsdp_config", key="min_num_params", kind=int),
+    "fsdp_transformer_layer_cls_to_wrap": OldName(to="fsdp_config", key="transformer_layer_cls_to_wrap"),
+    "group_by_length": OldName(to="train_sampling_strategy", value="group_by_length", kind=None),
+    "half_precision_backend": OldName(
+        instead="nothing: `fp16=True` and `bf16=True` take torch's own", default="auto", harmless=_AMP
+    ),
+    "include_inputs_for_metrics": OldName(to="include_for_metrics", value=["inputs"], kind=None),
+    "include_tokens_per_second": OldName(to="include_num_input_tokens_seen", value="all", kind=None),
+    "jit_mode_eval": OldName(instead="`torch_compile=True`", default=False, harmless=(), kind=None),
+    "mp_parameters": OldName(instead="nothing: there is no SageMaker model parallelism", default="", harmless=()),
+    "no_cuda": OldName(to="use_cpu", kind=None),
+    "overwrite_output_dir": OldName(
+        instead="nothing: a folder is written to as it is; scripts may go on reading it", default=False, kind=None
+    ),
+    "past_index": OldName(
+        instead="nothing: models keep no state from one batch to the next", default=-1, harmless=(), kind=int
+    ),
+    "per_gpu_eval_batch_size": OldName(to="per_device_eval_batch_size", kind=int),
+    "per_gpu_train_batch_size": OldName(to="per_device_train_batch_size", kind=int),
+    "push_to_hub_model_id": OldName(to="hub_model_id"),
+    "push_to_hub_organization": _Organization(to="hub_model_id", instead="`hub_model_id='organization/name'`"),
+    "push_to_hub_token": OldName(to="hub_token"),
+    "ray_scope": OldName(instead="`hyperparameter_search(scope=...)`", default="last", harmless=()),
+    "save_safetensors": OldName(
+        instead="nothing: weights are always written as safetensors, and read from both", default=True, kind=None
+    ),
+    "sharded_ddp": OldName(instead="`fsdp='full_shard'`", default="", harmless=(False, [])),
+    "split_batches": OldName(to="accelerator_config", key="split_batches", kind=None),
+    "torchdynamo": OldName(to="torch_compile_backend"),
+    "tpu_metrics_debug": OldName(to="debug", value=["tpu_metrics_debug"], kind=None),
+    "tpu_num_cores": OldName(instead="nothing: the launcher says it", kind=_optional_int),
+    "use_ipex": OldName(instead="`torch_compile=True`", default=False, harmless=(), kind=None),
+    "use_legacy_prediction_loop": OldName(instead="nothing: there is one loop", default=False, kind=None),
+    "use_mps_device": OldName(instead="nothing: the device is found by itself", default=False, kind=None),
+    "xpu_backend": OldName(to="ddp_backend"),
+}
+"""Arguments that 5.3.0 has dropped; `warmup_ratio` and `logging_dir` still are fields of it."""
+
+
 def advice(name: str, known: Iterable[str]) -> str:
     """Return the successor of an old argument, or the nearest known name; often an empty text.
 
@@ -61,182 +206,77 @@ def advice(name: str, known: Iterable[str]) -> str:
     """
     if name not in OLD_NAMES:
         return did_you_mean(name, known)
-    now = OLD_NAMES[name].now
-    if name in _RENAMED:
-        return f" It is called {now.strip('`')} now."
-    return f" Leave it out: {now.removeprefix('nothing: ')}." if now.startswith("nothing") else f" Pass {now}."
-
-
-class NoLongerPossibleError(ValueError):
-    """An argument of transformers 4 requests a removed feature."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class OldName:
-    """The successor of an argument of transformers 4."""
-
-    now: str
-    """The replacement, for warnings and documentation."""
-    turn: Callable[[Any, Given], dict[str, Any]] | None = None
-    """Convert its value, given all arguments, to current arguments; None if it has no effect."""
-    read: Callable[[Any], Any] | None = None
-    """Read its value from current arguments; None for the value that was given, or `default`."""
-    default: Any = None
-    """Its value if not given."""
-    refused: Callable[[Any], bool] = lambda value: False
-    """Return True for an unsupported value."""
-    kind: Callable[[str], Any] | None = None
-    """Parse a word of a command line; None for truth values."""
-
-
-def _to(new: str, kind: Callable[[str], Any] | None = str) -> OldName:
-    return OldName(
-        now=f"`{new}`", turn=lambda value, given: {new: value}, read=lambda args: getattr(args, new), kind=kind
-    )
-
-
-def _nothing(why: str, default: Any = None, kind: Callable[[str], Any] | None = str) -> OldName:
-    return OldName(now=f"nothing: {why}", default=default, kind=kind)
-
-
-def _refused(now: str, default: Any, kind: Callable[[str], Any] | None, fine: tuple[Any, ...] = ()) -> OldName:
-    """Return a row for an argument that takes its default only, or a value that means the same."""
-    harmless = (default, None, *fine)
-    return OldName(now=now, default=default, refused=lambda value: value not in harmless, kind=kind)
-
-
-def _in_dict(holder: str, key: str, value: Any, given: Given) -> dict[str, Any]:
-    there = given.get(holder) or {}
-    if value is None:
-        return {}
-    if is_dataclass(there) and not isinstance(there, type):
-        return {holder: replace(there, **{key: value})}
-    if not isinstance(there, Mapping):
-        raise NoLongerPossibleError(f"{key}={value!r} is part of {holder} now, which is given too. Write it there.")
-    return {holder: {**there, key: value}}
-
-
-def _into(holder: str, key: str, kind: Callable[[str], Any] | None) -> OldName:
-    """Return a row for an argument that is a key of a dict now."""
-
-    def read(args: Any) -> Any:
-        there = getattr(args, holder)
-        return there.get(key) if isinstance(there, Mapping) else getattr(there, key, None)
-
-    now, turn = f"`{holder}={{'{key}': ...}}`", lambda value, given: _in_dict(holder, key, value, given)
-    return OldName(now=now, turn=turn, read=read, kind=kind)
-
-
-def _flag(new: str, value_now: Any) -> OldName:
-    """Return a row for a truth value that is a choice now."""
-    turn, read = lambda value, given: {new: value_now} if value else {}, lambda args: getattr(args, new) == value_now
-    return OldName(now=f"`{new}={value_now!r}`", turn=turn, read=read)
-
-
-def _one_more(new: str, word: str) -> OldName:
-    """Return a row for a truth value that is a word in a list now."""
-
-    def turn(value: Any, given: Given) -> dict[str, Any]:
-        there = given.get(new) or []
-        there = there.split() if isinstance(there, str) else list(there)
-        return {new: [*there, word] if value and word not in there else there}
-
-    return OldName(now=f"`{new}=[{word!r}]`", turn=turn, read=lambda args: word in (getattr(args, new) or []))
-
-
-def _in_organization(value: Any, given: Given) -> dict[str, Any]:
-    folder = os.path.normpath(given.get("output_dir") or "trainer_output")
-    name = (given.get("hub_model_id") or os.path.basename(folder)).rpartition("/")[2]
-    return {} if value is None else {"hub_model_id": f"{value}/{name}"}
-
-
-def _optional_int(text: str) -> int | None:
-    return None if text.lower() == "none" else int(text)
-
-
-OLD_NAMES: dict[str, OldName] = {
-    "adafactor": _flag("optim", "adafactor"),
-    "dispatch_batches": _into("accelerator_config", "dispatch_batches", None),
-    "evaluate_during_training": _flag("eval_strategy", "steps"),
-    "evaluation_strategy": _to("eval_strategy"),
-    "fp16_backend": _refused("nothing: `fp16=True` takes torch's own", "auto", str, ("amp", "cuda_amp", "cpu_amp")),
-    "fp16_opt_level": _nothing("it was for Apex, `fp16=True` takes torch's own", "O1"),
-    "fsdp_min_num_params": OldName(
-        now="`fsdp_config={'min_num_params': ...}`",
-        turn=lambda value, given: _in_dict("fsdp_config", "min_num_params", value or None, given),
-        default=0,
-        kind=int,
-    ),
-    "fsdp_transformer_layer_cls_to_wrap": _into("fsdp_config", "transformer_layer_cls_to_wrap", str),
-    "group_by_length": _flag("train_sampling_strategy", "group_by_length"),
-    "half_precision_backend": _refused(
-        "nothing: `fp16=True` and `bf16=True` take torch's own", "auto", str, ("amp", "cuda_amp", "cpu_amp")
-    ),
-    "include_inputs_for_metrics": _one_more("include_for_metrics", "inputs"),
-    "include_tokens_per_second": _flag("include_num_input_tokens_seen", "all"),
-    "jit_mode_eval": _refused("`torch_compile=True`", False, None),
-    "mp_parameters": _refused("nothing: there is no SageMaker model parallelism", "", str),
-    "no_cuda": _to("use_cpu", None),
-    "overwrite_output_dir": _nothing("a folder is written to as it is; scripts may go on reading it", False, None),
-    "past_index": _refused("nothing: models keep no state from one batch to the next", -1, int),
-    "per_gpu_eval_batch_size": _to("per_device_eval_batch_size", int),
-    "per_gpu_train_batch_size": _to("per_device_train_batch_size", int),
-    "push_to_hub_model_id": _to("hub_model_id"),
-    "push_to_hub_organization": OldName(
-        now="`hub_model_id='organization/name'`",
-        turn=_in_organization,
-        read=lambda args: (args.hub_model_id or "").rpartition("/")[0] or None,
-        kind=str,
-    ),
-    "push_to_hub_token": _to("hub_token"),
-    "ray_scope": _refused("`hyperparameter_search(scope=...)`", "last", str),
-    "save_safetensors": _nothing("weights are always written as safetensors, and read from both", True, None),
-    "sharded_ddp": _refused("`fsdp='full_shard'`", "", str, (False, [])),
-    "split_batches": _into("accelerator_config", "split_batches", None),
-    "torchdynamo": _to("torch_compile_backend"),
-    "tpu_metrics_debug": _one_more("debug", "tpu_metrics_debug"),
-    "tpu_num_cores": _nothing("the launcher says it", None, _optional_int),
-    "use_ipex": _refused("`torch_compile=True`", False, None),
-    "use_legacy_prediction_loop": _nothing("there is one loop", False, None),
-    "use_mps_device": _nothing("the device is found by itself", False, None),
-    "xpu_backend": _to("ddp_backend"),
-}
-"""Arguments that 5.3.0 has dropped; `warmup_ratio` and `logging_dir` still are fields of it."""
-
-
-def modernised(given: Given, fields: Collection[str]) -> dict[str, Any]:
-    """Convert arguments that may have old names to current ones, with a warning for each.
-
-    Args:
-        given: The arguments by name.
-        fields: The names that the class has; of these none is old, even if it is in the table.
-
-    Raises:
-        NoLongerPossibleError: An old argument requests a removed feature, or conflicts with its new name.
-    """
-    old = [name for name in OLD_NAMES if name in given and name not in fields]
-    new = {name: value for name, value in given.items() if name not in old}
-    # An organization needs the name that another one gives.
-    for name in sorted(old, key=lambda one: one == "push_to_hub_organization"):
-        for target, value in turned(name, given[name], new).items():
-            if name in _RENAMED and target in given and given[target] != value:
-                both = f"{shown(name, given[name])} is called {target} now, and {shown(target, given[target])} is given"
-                raise NoLongerPossibleError(f"{both} too. Leave {name} out.")
-            new[target] = value
-    return new
+    old = OLD_NAMES[name]
+    if old.is_renamed:
+        return f" It is called {old.to} now."
+    reason = old.now.removeprefix("nothing: ")
+    return f" Pass {old.now}." if reason == old.now else f" Leave it out: {reason}."
 
 
 def turned(name: str, value: Any, given: Given) -> dict[str, Any]:
     """Return the current arguments that replace an old one, after a warning.
 
     Raises:
-        NoLongerPossibleError: It requests a removed feature.
+        NoLongerPossibleError: It requests a removed feature, or conflicts with its new name.
     """
     old = OLD_NAMES[name]
-    if old.refused(value):
+    if old.refuses(value):
         raise NoLongerPossibleError(f"{shown(name, value)} is not possible since transformers 5. Instead: {old.now}.")
     warn(f"{name} is an argument of transformers 4. Instead: {old.now}.")
-    return {} if old.turn is None else old.turn(value, given)
+    return old.turned(value, given)
 
 
-_RENAMED = {name for name, old in OLD_NAMES.items() if old.now.strip("`").isidentifier()}
+def modernised(given: Given, old: Iterable[str]) -> dict[str, Any]:
+    """Convert arguments with old names to current ones, with a warning for each.
+
+    Args:
+        given: All arguments by name.
+        old: The old names that a class understands.
+
+    Raises:
+        NoLongerPossibleError: An old argument requests a removed feature, or conflicts with its new name.
+    """
+    names = [name for name in old if name in given]
+    new = {name: value for name, value in given.items() if name not in names}
+    # An organization needs the name that another one gives.
+    for name in sorted(names, key=lambda one: one == "push_to_hub_organization"):
+        value = given[name]
+        to = OLD_NAMES[name].to
+        if OLD_NAMES[name].is_renamed and to in given and given[to] != value:
+            both = f"{shown(name, value)} is called {to} now, and {shown(to, given[to])} is given"
+            raise NoLongerPossibleError(f"{both} too. Leave {name} out.")
+        new |= turned(name, value, new)
+    return new
+
+
+class OldAttribute:
+    """An attribute with the name of an old argument, which reads and sets what takes its place, where it is accepted.
+
+    A class that has a field of this name keeps it.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, args: Any, owner: type) -> Any:
+        """Return the value of its successor, or the one that was given, or its default."""
+        old = OLD_NAMES[self.name]
+        values = {} if args is None else vars(args)
+        if self.name in values:
+            return values[self.name]
+        if args is None or not _accepted:
+            raise AttributeError(f"{owner.__name__!r} object has no attribute {self.name!r}")
+        if not old.to:
+            return old.default
+        warn(f"{self.name} is an argument of transformers 4. Instead: {old.now}.")
+        return old.read(args)
+
+    def __set__(self, args: Any, value: Any) -> None:
+        """Set its successor."""
+        if not _accepted or self.name in args.__dataclass_fields__:
+            vars(args)[self.name] = value
+            return
+        for name, meant in turned(self.name, value, vars(args)).items():
+            setattr(args, name, meant)
+        if not OLD_NAMES[self.name].to:
+            vars(args)[self.name] = value

@@ -8,7 +8,7 @@ from collections.abc import Collection, Set
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...lightning_modules.common.redaction import hidden_values, secret_values
-from .old_names import OLD_NAMES, accepted, advice, modernised, turned, warn
+from .old_names import OLD_NAMES, OldAttribute, accepted, advice, modernised
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -40,30 +40,15 @@ class NamesItsArguments:
         return OLD_NAMES.keys() - getattr(cls, "__dataclass_fields__", {}).keys()
 
     def _modernise(self, given: dict[str, Any]) -> dict[str, Any]:
-        for name in self._old_names() & given.keys():
-            self._keep(name, given[name])
-        return modernised(given, getattr(self, "__dataclass_fields__", {}).keys())
+        old = self._old_names()
+        current = modernised(given, old)
+        # What no argument takes the place of can still be read.
+        vars(self).update((name, given[name]) for name in old if name in given and not OLD_NAMES[name].to)
+        return current
 
-    def __getattr__(self, name: str) -> Any:
-        if name not in OLD_NAMES or not accepted():
-            return self.__getattribute__(name)  # raises what it raised before
-        old = OLD_NAMES[name]
-        if old.read is None:
-            return self.__dict__.get(_KEPT, {}).get(name, old.default)
-        warn(f"{name} is an argument of transformers 4. Instead: {old.now}.")
-        return old.read(self)
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name not in OLD_NAMES or not accepted() or name not in self._old_names():
-            object.__setattr__(self, name, value)
-            return
-        self._keep(name, value)
-        for new, meant in turned(name, value, vars(self)).items():
-            object.__setattr__(self, new, meant)
-
-    def _keep(self, name: str, value: Any) -> None:
-        if OLD_NAMES[name].read is None:
-            self.__dict__.setdefault(_KEPT, {})[name] = value
+for _name in OLD_NAMES:
+    setattr(NamesItsArguments, _name, OldAttribute(_name))
 
 
 def refuse_unknown(cls: Any, kwargs: dict[str, Any]) -> None:
@@ -76,16 +61,19 @@ def refuse_unknown(cls: Any, kwargs: dict[str, Any]) -> None:
     Raises:
         TypeError: Names each unknown keyword and a remedy, without its value: a misspelt one may have a secret.
     """
-    known = _parameters(cls.__init__)
-    if known is not None and "hub_token" in known:
-        understand_old_names(cls)  # masks tokens for a subclass's constructor, which appears in tracebacks
-    unknown = [] if known is None else [name for name in kwargs if name not in known]
-    if unknown and accepted() and not cls._old_names().isdisjoint(unknown):
-        # For the constructor of a subclass; those of this package are decorated.
+    code = getattr(inspect.unwrap(cls.__init__), "__code__", None)
+    if code is None or code.co_flags & inspect.CO_VARKEYWORDS:
+        return
+    known = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+    unknown = [name for name in kwargs if name not in known]
+    is_old = accepted() and not cls._old_names().isdisjoint(unknown)
+    # The constructor of a subclass; those of this package are decorated.
+    if is_old or "hub_token" in known:
         understand_old_names(cls)
+    if is_old:
         unknown = [name for name in unknown if name not in cls._old_names()]
     if unknown:
-        said = [f"{name}: {cls._advice(name, known or ())}" for name in unknown]
+        said = [f"{name}: {cls._advice(name, known)}" for name in unknown]
         several = f"{len(said)} arguments that {cls.__name__} does not have:\n" if len(said) > 1 else ""
         raise TypeError(several + "\n".join(said))
 
@@ -122,14 +110,3 @@ def understand_old_names(cls: T) -> T:
     marked.understands = True
     cls.__init__ = marked
     return cls
-
-
-def _parameters(init: Any) -> tuple[str, ...] | None:
-    """Return the parameter names of a constructor; None if it takes any, or has no code object."""
-    code = getattr(inspect.unwrap(init), "__code__", None)
-    if code is None or code.co_flags & inspect.CO_VARKEYWORDS:
-        return None
-    return code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
-
-
-_KEPT = "_given_by_old_names"

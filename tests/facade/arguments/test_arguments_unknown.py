@@ -34,7 +34,7 @@ def test_an_argument_of_an_older_version(name):
     assert now in str(error.value)
     with pytest.raises(TypeError, match=name):
         Reference(**{name: 7})
-    if OLD_NAMES[name].turn:
+    if OLD_NAMES[name].to:
         assert now.partition("=")[0] in FIELDS
 
 
