@@ -5,13 +5,15 @@ from __future__ import annotations
 import copy
 from argparse import SUPPRESS, Action, ArgumentDefaultsHelpFormatter
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from ..arguments.fields import CONCERNS
 
 _MANY = 20
-SHOWN: WeakKeyDictionary[Action, dict[str, Any]] = WeakKeyDictionary()
-"""Attributes that replace an option's `metavar` or `help` in the help; its own equal those of the reference."""
+"""Options, from which number on the usage does not list them."""
+_LONGEST_CHOICES = 60
+"""Letters of choices that are shown as the value of an option."""
+_VALUES = {"int": "INT", "float": "FLOAT", "to_bool": "BOOL", "to_dict": "JSON"}
+"""The values of options in the help, by the name of the function that converts their text."""
 
 
 def concern(kind: type, name: str) -> tuple[str, str] | None:
@@ -51,11 +53,8 @@ class ArgumentHelpFormatter(ArgumentDefaultsHelpFormatter):
     def _format_action(self, action: Action) -> str:
         return super()._format_action(_shown(action))
 
-    def _format_args(self, action: Action, default_metavar: str) -> str:
-        return super()._format_args(_shown(action), default_metavar)
-
     def _format_action_invocation(self, action: Action) -> str:
-        shown = copy.copy(action)
+        shown = _shown(action)
         names = action.option_strings
         dashed = {name.replace("_", "-") for name in names if "_" in name}
         shown.option_strings = [name for name in names if name not in dashed]
@@ -74,9 +73,15 @@ class ArgumentHelpFormatter(ArgumentDefaultsHelpFormatter):
 
 
 def _shown(action: Action) -> Action:
-    """Return the option with its attributes in `SHOWN` applied."""
-    if action not in SHOWN:
-        return action
+    """Return a copy of an option for the help; its own attributes equal those of the reference."""
     shown = copy.copy(action)
-    vars(shown).update(SHOWN[action])
+    if f"--no_{action.dest}" in action.option_strings:
+        shown.help = f"Turns --{action.dest} off."
+    choices = ", ".join(map(str, action.choices or ()))
+    if action.metavar is not None or action.nargs == 0 or not action.option_strings:
+        return shown
+    if len(choices) > _LONGEST_CHOICES:
+        shown.metavar = "NAME"
+    elif not choices:
+        shown.metavar = _VALUES.get(getattr(action.type, "__name__", ""), "TEXT")
     return shown

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import types
 from argparse import ArgumentTypeError
@@ -11,15 +12,12 @@ from enum import Enum
 from typing import Any, Literal, Union, get_args, get_origin
 
 from ...lightning_modules.common.suggestions import did_you_mean
-from .help_formatter import SHOWN
 
 WORDS = {**dict.fromkeys(("yes", "true", "t", "y", "1"), True), **dict.fromkeys(("no", "false", "f", "n", "0"), False)}
 """Lower-case words for True and False on a command line."""
 
 PASSED_ON = ("help", "choices", "metavar", "nargs", "const", "action", "required")
 """Keys of a field's metadata that are passed to argparse."""
-
-_LONGEST_CHOICES = 60
 
 
 def add_field(container: Any, item: Field[Any], declared: Any) -> None:
@@ -36,15 +34,11 @@ def add_field(container: Any, item: Field[Any], declared: Any) -> None:
     aliases = item.metadata.get("aliases", [])
     aliases = [aliases] if isinstance(aliases, str) else aliases
     settings = settings_of(item, declared)
-    action = container.add_argument(*_flags("", item.name), *aliases, **settings)
-    name = value_name(settings, declared)
-    if name is not None and action.metavar is None:
-        SHOWN[action] = {"metavar": name}
+    container.add_argument(*_flags("", item.name), *aliases, **settings)
     if item.default is True and settings.get("const") is True:
-        opposite = container.add_argument(
+        container.add_argument(
             *_flags("no_", item.name), action="store_false", default=False, dest=item.name, help=settings.get("help")
         )
-        SHOWN[opposite] = {"help": f"Turns --{item.name} off."}
 
 
 def _flags(prefix: str, name: str) -> list[str]:
@@ -144,6 +138,7 @@ def to_dict(text: str) -> dict[str, Any]:
 
 
 def _or_text(convert: Callable[[str], Any]) -> Callable[[str], Any]:
+    @functools.wraps(convert)
     def convert_or_keep(text: str) -> Any:
         try:
             return convert(text)
@@ -205,23 +200,3 @@ def _several(item: Field[Any], kind: Any) -> dict[str, Any]:
 def keeps_default(item: Field[Any], kind: Any) -> bool:
     """Return True for a list field with text as its default, which argparse would parse as its one element."""
     return (kind is list or get_origin(kind) is list) and isinstance(item.default, str)
-
-
-_METAVARS = {"int": "INT", "float": "FLOAT", "bool": "BOOL", "dict": "JSON"}
-
-
-def value_name(settings: dict[str, Any], declared: Any) -> str | None:
-    """Return the name of the value in the help; None if a short list of choices is shown instead.
-
-    Args:
-        settings: The keyword arguments of `add_argument`.
-        declared: The field's type.
-    """
-    choices = settings.get("choices")
-    if "action" in settings or (choices and len(", ".join(map(str, choices))) <= _LONGEST_CHOICES):
-        return None
-    kind, _ = chosen_type("", declared)
-    if kind is list or get_origin(kind) is list:
-        kind = (get_args(kind) or (str,))[0]
-    origin = get_origin(kind) or kind
-    return "NAME" if choices else _METAVARS.get(getattr(origin, "__name__", ""), "TEXT")

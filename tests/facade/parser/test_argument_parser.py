@@ -168,9 +168,9 @@ BETTER = {
     ("--liger_kernel_config", "--liger-kernel-config"): {"type": "to_dict"},
     # text that is a path is one, and a misspelt member is answered with the nearest one
     ("--parallelism_config", "--parallelism-config"): {"type": "str"},
-    ("--generation_config", "--generation-config"): {"type": "convert_or_keep"},
+    ("--generation_config", "--generation-config"): {"type": "Path"},
     ("--debug",): {"type": "pick"},
-    ("--include_num_input_tokens_seen", "--include-num-input-tokens-seen"): {"type": "convert_or_keep"},
+    ("--include_num_input_tokens_seen", "--include-num-input-tokens-seen"): {"type": "string_to_bool"},
     # as in 5.23: without a value it is version 2, and results of Trackio stay on this machine unless a Space is named
     ("--fsdp",): {"nargs": "?", "const": True},
     ("--trackio_space_id", "--trackio-space-id"): {"default": "None"},
