@@ -67,8 +67,8 @@ def read_accelerator_config(name: str, value: Any) -> AcceleratorConfig:
     if isinstance(value, type):
         raise NotImplementedError(f"{name}={value.__name__}, a class: pass an object, such as {value.__name__}()")
     if value is None:
-        value = {}
-    elif isinstance(value, str):
+        return AcceleratorConfig()
+    if isinstance(value, str):
         value = AcceleratorConfig.from_json_file(existing_file(name, value))
     elif not isinstance(value, AcceleratorConfig) and hasattr(value, "even_batches"):
         value = vars(value)  # an object of the reference's own class

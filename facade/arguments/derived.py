@@ -41,19 +41,7 @@ def derive(args: ArgumentFields) -> None:
             "logging_dir=%r is deprecated: set the environment variable TENSORBOARD_LOGGING_DIR.", args.logging_dir
         )
 
-    _derive_intervals(args)
-    _derive_best_metric(args)
-    _derive_execution(args)
-
-    # Reading data: on a machine with an Apple GPU workers are forked.
-    if args.use_cpu:
-        args.dataloader_pin_memory = False
-    if args.dataloader_num_workers > 1 and args.dataloader_multiprocessing_context is None and has_mps():
-        args.dataloader_multiprocessing_context = "fork"
-
-
-def _derive_intervals(args: ArgumentFields) -> None:
-    """Complete the settings of evaluations, and write whole numbers of steps as such."""
+    # Evaluations, and whole numbers of steps.
     if args.do_eval is False and args.eval_strategy != IntervalStrategy.NO:
         args.do_eval = True
     if args.eval_strategy == IntervalStrategy.STEPS and not args.eval_steps:
@@ -63,6 +51,9 @@ def _derive_intervals(args: ArgumentFields) -> None:
         is_counted = getattr(args, f"{kind}_strategy") == "steps"
         if is_counted and steps is not None and steps > 1 and float(steps).is_integer():
             setattr(args, f"{kind}_steps", int(steps))
+
+    _derive_best_metric(args)
+    _derive_execution(args)
 
 
 def watched_metric(args: ArgumentFields) -> str:
@@ -88,7 +79,7 @@ def _derive_best_metric(args: Any) -> None:
 
 
 def _derive_execution(args: Any) -> None:
-    """Complete the settings of compilation, activation checkpointing and accumulation."""
+    """Complete the settings of compilation, activation checkpointing, reading and accumulation."""
     if args.torch_compile_mode is not None or args.torch_compile_backend is not None:
         args.torch_compile = True
     if args.torch_compile and args.torch_compile_backend is None:
@@ -105,6 +96,12 @@ def _derive_execution(args: Any) -> None:
     if args.activation_checkpointing is None:
         args.activation_checkpointing = False
     args._checkpointing = (args.activation_checkpointing, copy.copy(args.activation_checkpointing_kwargs))
+
+    # Reading data: on a machine with an Apple GPU workers are forked.
+    if args.use_cpu:
+        args.dataloader_pin_memory = False
+    if args.dataloader_num_workers > 1 and args.dataloader_multiprocessing_context is None and has_mps():
+        args.dataloader_multiprocessing_context = "fork"
 
     # A rule refuses two different numbers.
     accumulation = args.accelerator_config.gradient_accumulation_kwargs or {}

@@ -4,7 +4,6 @@ import contextlib
 import sys
 from collections.abc import Iterator
 from contextvars import ContextVar
-from typing import Any
 
 from ..distributed.xla_device import xla_is_chosen
 
@@ -50,16 +49,6 @@ def supports_tf32() -> bool:
     if not torch.cuda.is_available() or torch.version.cuda is None:
         return False
     return torch.cuda.get_device_properties(torch.cuda.current_device()).major >= 8
-
-
-def chosen_tf32(args: Any) -> bool | None:
-    """Return whether arguments turn TF32 on or off; None where they leave it as it is.
-
-    As in the reference a compiled model uses it unless `tf32` says otherwise, as its products take the most time.
-    """
-    if args.tf32 is None and args.torch_compile and (args.bf16 or not args.fp16):
-        return True
-    return args.tf32
 
 
 def set_tf32(enable: bool) -> None:

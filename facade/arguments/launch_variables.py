@@ -183,5 +183,5 @@ def refusals() -> list[str]:
     return [
         f"the environment variable {name}={value!r}: {row.refused}"
         for name, row in VARIABLES.items()
-        if row.refused and (value := asked(name)) is not None and value.lower() not in row.fine
+        if row.refused and name in os.environ and (value := asked(name)) is not None and value.lower() not in row.fine
     ]

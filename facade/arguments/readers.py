@@ -112,7 +112,9 @@ def read_label_names(name: str, value: Any) -> Any:
 
 def read_debug(name: str, value: Any) -> list[Any]:
     """Read the faults to watch for: a list of them, or words of a text."""
-    words = value if isinstance(value, (list, tuple)) else str(value or "").split()
+    if not value:
+        return []
+    words = value if isinstance(value, (list, tuple)) else str(value).split()
     options = read_members(name, words, DebugOption)
     if DebugOption.TPU_METRICS_DEBUG in options and not xla_is_chosen():
         raise NotImplementedError(f"{name}='tpu_metrics_debug': there is no TPU, or no torch_xla; leave it out")

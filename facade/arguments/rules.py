@@ -15,9 +15,9 @@ from typing import Any
 from ...lightning_modules.common.local_paths import address_of, is_address
 from ..distributed.process import launched_world_size
 from . import hardware
-from .accelerator import AcceleratorConfig
 from .deepspeed_config import fill_from_arguments, load_deepspeed, value_at
 from .fields import ArgumentFields
+from .fsdp_config import DEFAULTS as FSDP_DEFAULTS
 from .fsdp_config import FSDPSettings, read_fsdp, shown_fsdp, without_effect
 from .launch_variables import refusals
 from .parallelism import ParallelismConfig
@@ -28,35 +28,32 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule that arguments have to keep."""
+    """A rule that arguments have to keep.
+
+    It applies to arguments that have all that the parameters of `broken` name: fields, and what `_readable` adds.
+    """
 
     broken: Callable[..., Any]
-    """Takes the arguments that its parameters name; returns whether they break the rule, or one sentence for each way.
-
-    Some parameters stand for more than one argument: `fsdp_settings` (None without `fsdp`), `groups` (those of
-    `parallelism_config`, None for one process), and `args`, which is given where all arguments could be read.
-    """
+    """Returns whether arguments break the rule, or one sentence for each way in which they do."""
     message: str = ""
     """The sentence about arguments that break it, with their names in braces."""
     kind: type[Exception] = ValueError
     """The error that is raised; a `Warning` is logged when the arguments are made."""
 
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """The parameters of `broken`."""
-        code = self.broken.__code__
-        return code.co_varnames[: code.co_argcount]
-
-    def sentences(self, values: Mapping[str, Any]) -> list[str]:
+    def sentences(self, readable: Mapping[str, Any]) -> list[str]:
         """Return one sentence for each way in which arguments break the rule."""
-        read = {name: values[name] for name in self.reads}
-        found = self.broken(**read)
+        code = self.broken.__code__
+        names = code.co_varnames[: code.co_argcount]
+        if not readable.keys() >= set(names):
+            return []
+        values = [readable[name] for name in names]
+        found = self.broken(*values)
         if not found:
             return []
         if not self.message:
             return list(found)
-        shown = {name: value.value if isinstance(value, Enum) else value for name, value in read.items()}
-        return [self.message.format(**shown)]
+        plain = [value.value if isinstance(value, Enum) else value for value in values]
+        return [self.message.format(**dict(zip(names, plain, strict=True)))]
 
 
 def _wrong_interval(kind: str, strategy: str, steps: float | None) -> list[str]:
@@ -80,45 +77,19 @@ def _is_multiple(save: float | None, evaluation: float | None) -> bool:
     return save < 1 and evaluation < 1 and (save * 1_000_000) % (evaluation * 1_000_000) == 0
 
 
-def _optimizer_by_path(optim: str, optim_args: str | None, weight_decay: float) -> list[str]:
+def _optimizer_by_path(path: str, optim_args: str | None, weight_decay: float) -> list[str]:
     """Return the error of an optimizer that is given as the path of a class."""
-    if "." not in optim:
-        return []
     from ...lightning_modules.optim.by_path import optimizer_by_path  # loads torch
 
     try:
-        optimizer_by_path(optim, optim_args, {"lr": 1.0, "weight_decay": weight_decay}, {})
+        optimizer_by_path(path, optim_args, {"lr": 1.0, "weight_decay": weight_decay}, {})
     except ValueError as error:
         return [str(error)]
     return []
 
 
-def _accumulation_steps(accelerator_config: AcceleratorConfig, gradient_accumulation_steps: int) -> list[str]:
-    """Return the contradiction of two numbers of accumulation steps."""
-    steps = (accelerator_config.gradient_accumulation_kwargs or {}).get("num_steps")
-    if steps in (None, gradient_accumulation_steps):
-        return []
-    given = f"num_steps={steps}, but gradient_accumulation_steps={gradient_accumulation_steps}"
-    return [f"accelerator_config: gradient_accumulation_kwargs: {given}. Give the one or the other."]
-
-
-def _unused_accumulation(accelerator_config: AcceleratorConfig) -> Iterator[str]:
-    """Yield the settings of accumulation that have no effect."""
-    for key in ("adjust_scheduler", "sync_with_dataloader"):
-        if not (accelerator_config.gradient_accumulation_kwargs or {}).get(key, True):
-            yield (
-                f"accelerator_config: gradient_accumulation_kwargs: {key}=False has no effect: "
-                "each epoch ends with a step."
-            )
-
-
-def _unused_fsdp_config(fsdp_settings: FSDPSettings | None, fsdp_config: Mapping[str, Any]) -> Iterator[str]:
+def _unused_fsdp_config(fsdp_settings: FSDPSettings, fsdp_config: Mapping[str, Any]) -> Iterator[str]:
     """Yield the keys of `fsdp_config` that have no effect."""
-    if fsdp_settings is None:
-        idle = [key for key in fsdp_config if key not in ("xla_fsdp_v2", "xla_fsdp_grad_ckpt") and fsdp_config[key]]
-        if idle:
-            yield f"fsdp_config is used only with fsdp, which is not set: {', '.join(idle)} change nothing."
-        return
     for unused in without_effect(fsdp_settings, fsdp_config):
         yield f"{unused}; it changes nothing."
     xla = [key for key in ("xla_fsdp_v2", "xla_fsdp_settings", "xla_fsdp_grad_ckpt") if fsdp_config.get(key)]
@@ -126,10 +97,16 @@ def _unused_fsdp_config(fsdp_settings: FSDPSettings | None, fsdp_config: Mapping
         yield f"{', '.join(xla)} are used only with fsdp_config['xla']=True: they change nothing."
 
 
-def _fsdp_in_groups(fsdp_settings: FSDPSettings | None, groups: ParallelismConfig | None) -> Iterator[str]:
+def _unused_without_fsdp(fsdp_config: Mapping[str, Any]) -> list[str]:
+    """Return a sentence about the keys of `fsdp_config` that are set although `fsdp` is not."""
+    idle = [key for key in fsdp_config if key not in ("xla_fsdp_v2", "xla_fsdp_grad_ckpt") and fsdp_config[key]]
+    if not idle:
+        return []
+    return [f"fsdp_config is used only with fsdp, which is not set: {', '.join(idle)} change nothing."]
+
+
+def _fsdp_in_groups(fsdp_settings: FSDPSettings, groups: ParallelismConfig) -> Iterator[str]:
     """Yield why FSDP cannot shard over these groups."""
-    if fsdp_settings is None or groups is None:
-        return
     if fsdp_settings.xla:
         yield "fsdp_config['xla']=True and parallelism_config exclude each other. Leave parallelism_config out."
     elif fsdp_settings.version == 1:
@@ -139,33 +116,20 @@ def _fsdp_in_groups(fsdp_settings: FSDPSettings | None, groups: ParallelismConfi
         yield f"fsdp has nothing to shard over: {sizes}. Set dp_shard_size above 1, or leave fsdp out."
 
 
-def _split_sequences(groups: ParallelismConfig | None, torch_compile: bool, use_liger_kernel: bool) -> Iterator[str]:
-    """Yield what cannot be combined with split sequences."""
-    if groups is None or not groups.splits_sequences:
-        return
-    given = f"parallelism_config with {groups.splits_sequences}={getattr(groups, groups.splits_sequences)}"
-    if torch_compile:  # attention is replaced in Python, differently on each rank
-        yield f"torch_compile=True and {given} exclude each other. Keep one."
-    if use_liger_kernel:  # not all its versions take labels shifted before the split
-        yield f"use_liger_kernel=True and {given} exclude each other. Keep one."
-
-
-def _deepspeed(args: Any) -> Iterator[str]:
-    """Yield the contradictions between the arguments and a configuration of DeepSpeed."""
-    if not args.deepspeed:
-        return
-    config = load_deepspeed(args.deepspeed)
-    contradictions = fill_from_arguments(config, args, launched_world_size())
-    if contradictions:
-        lines = "; ".join(contradictions)
-        yield f'deepspeed contradicts the arguments: {lines}. Write "auto" in the configuration, or change one.'
-    if args.auto_find_batch_size and value_at(config, "zero_optimization.stage") == 3:
-        yield "auto_find_batch_size=True does not go with stage 3 of DeepSpeed. Use stage 1 or 2, or FSDP."
+def _deepspeed_contradictions(args: Any, deepspeed_config: dict[str, Any]) -> list[str]:
+    """Return a sentence about values of the configuration that differ from those of the arguments."""
+    contradictions = fill_from_arguments(deepspeed_config, args, launched_world_size())
+    if not contradictions:
+        return []
+    lines = "; ".join(contradictions)
+    return [f'deepspeed contradicts the arguments: {lines}. Write "auto" in the configuration, or change one.']
 
 
 RULES = [
     # Optimizer, length and intervals of the training.
-    Rule(_optimizer_by_path),
+    Rule(
+        lambda optim, optim_args, weight_decay: "." in optim and _optimizer_by_path(optim, optim_args, weight_decay),
+    ),
     Rule(
         lambda num_train_epochs, max_steps: max_steps <= 0 and not 0 <= num_train_epochs < math.inf,
         "num_train_epochs={num_train_epochs!r} must be at least 0 and finite, or max_steps={max_steps} above 0.",
@@ -234,11 +198,11 @@ RULES = [
         "tf32=True, but no GPU here has TF32 (NVIDIA Ampere or newer does). Leave tf32 out.",
     ),
     Rule(
-        lambda fp8, deepspeed: fp8 and deepspeed,
+        lambda fp8, deepspeed_config: fp8,
         "fp8=True and deepspeed cannot be combined: both replace linear layers. Use one.",
     ),
     Rule(
-        lambda fp8, groups: fp8 and groups is not None and groups.tp_enabled,
+        lambda fp8, groups: fp8 and groups.tp_enabled,
         "fp8=True and tp_size cannot be combined: both replace linear layers. Use one.",
     ),
     # Batches.
@@ -287,35 +251,68 @@ RULES = [
         "train_sampling_strategy={train_sampling_strategy!r} with max_tokens_per_batch={max_tokens_per_batch}: "
         "'token_budget' and a number of tokens need each other. Pass both or neither.",
     ),
-    Rule(_accumulation_steps),
+    Rule(
+        lambda accumulation, gradient_accumulation_steps: (
+            accumulation.get("num_steps") not in (None, gradient_accumulation_steps)
+        ),
+        "accelerator_config: gradient_accumulation_kwargs: num_steps={accumulation[num_steps]}, but "
+        "gradient_accumulation_steps={gradient_accumulation_steps}. Give the one or the other.",
+    ),
     Rule(
         lambda accelerator_config, dataloader_pin_memory: accelerator_config.non_blocking and not dataloader_pin_memory,
         "accelerator_config: non_blocking=True copies at once only with dataloader_pin_memory=True.",
         Warning,
     ),
-    Rule(_unused_accumulation, kind=Warning),
+    Rule(
+        lambda accumulation: accumulation.get("adjust_scheduler") is False,
+        "accelerator_config: gradient_accumulation_kwargs: adjust_scheduler=False has no effect: "
+        "each epoch ends with a step.",
+        Warning,
+    ),
+    Rule(
+        lambda accumulation: accumulation.get("sync_with_dataloader") is False,
+        "accelerator_config: gradient_accumulation_kwargs: sync_with_dataloader=False has no effect: "
+        "each epoch ends with a step.",
+        Warning,
+    ),
     # Several processes.
     Rule(
-        lambda ddp_static_graph, auto_find_batch_size: ddp_static_graph and auto_find_batch_size,
         # DDP records the graph in a step that all ranks survive.
+        lambda ddp_static_graph, auto_find_batch_size: ddp_static_graph and auto_find_batch_size,
         "ddp_static_graph=True and auto_find_batch_size=True exclude each other. Keep one.",
     ),
-    Rule(_deepspeed),
-    Rule(lambda fsdp, fsdp_config: read_fsdp(fsdp, fsdp_config)[1] if fsdp else []),
+    Rule(lambda args: refusals(), kind=NotImplementedError),
+    Rule(_deepspeed_contradictions),
     Rule(
-        lambda fsdp, deepspeed: (
-            [f"{shown_fsdp(fsdp)} and deepspeed exclude each other: both shard the model. Keep one."]
-            if fsdp and deepspeed
-            else []
+        lambda deepspeed_config, auto_find_batch_size: (
+            auto_find_batch_size and value_at(deepspeed_config, "zero_optimization.stage") == 3
         ),
+        "auto_find_batch_size=True does not go with stage 3 of DeepSpeed. Use stage 1 or 2, or FSDP.",
     ),
-    Rule(_fsdp_in_groups),
     Rule(
-        lambda deepspeed, groups: deepspeed and groups is not None,
+        lambda deepspeed_config, groups: True,
         "deepspeed and parallelism_config exclude each other: DeepSpeed forms its own groups. Keep one. "
         "For sp_size leave deepspeed out: FSDP shards the model then.",
     ),
-    Rule(_split_sequences),
+    Rule(
+        lambda deepspeed_config, fsdp: (
+            fsdp and [f"{shown_fsdp(fsdp)} and deepspeed exclude each other: both shard the model. Keep one."]
+        ),
+    ),
+    Rule(lambda fsdp_faults: fsdp_faults),
+    Rule(_fsdp_in_groups),
+    Rule(
+        # Attention is replaced in Python, differently on each rank.
+        lambda groups, torch_compile: groups.splits_sequences and torch_compile,
+        "torch_compile=True and parallelism_config with cp_size={groups.cp_size}, sp_size={groups.sp_size} "
+        "exclude each other. Keep one.",
+    ),
+    Rule(
+        # Not all versions of Liger take labels that were shifted before they are split.
+        lambda groups, use_liger_kernel: groups.splits_sequences and use_liger_kernel,
+        "use_liger_kernel=True and parallelism_config with cp_size={groups.cp_size}, sp_size={groups.sp_size} "
+        "exclude each other. Keep one.",
+    ),
     Rule(
         lambda save_only_model, load_best_model_at_end, fsdp, deepspeed: (
             save_only_model and load_best_model_at_end and (fsdp or deepspeed)
@@ -323,42 +320,35 @@ RULES = [
         "save_only_model=True with load_best_model_at_end=True does not go with deepspeed or fsdp. Drop one of them.",
     ),
     Rule(
-        lambda fsdp_settings, gradient_checkpointing: (
-            fsdp_settings is not None and fsdp_settings.activation_checkpointing and gradient_checkpointing
-        ),
+        lambda fsdp_settings, gradient_checkpointing: fsdp_settings.activation_checkpointing and gradient_checkpointing,
         "gradient_checkpointing=True and fsdp_config['activation_checkpointing']=True do the same. Keep one.",
     ),
     # Neither of the next two leaves a machine with all parts.
     Rule(
-        lambda fsdp_settings, save_only_model: (
-            fsdp_settings is not None and fsdp_settings.state_dict_type == "sharded" and save_only_model
-        ),
+        lambda fsdp_settings, save_only_model: fsdp_settings.state_dict_type == "sharded" and save_only_model,
         "save_only_model=True does not go with fsdp_config['state_dict_type']='SHARDED_STATE_DICT'. "
         "Set it to 'FULL_STATE_DICT', or leave save_only_model out.",
     ),
     Rule(
-        lambda fsdp_settings, save_on_each_node: (
-            fsdp_settings is not None and fsdp_settings.state_dict_type == "sharded" and save_on_each_node
-        ),
+        lambda fsdp_settings, save_on_each_node: fsdp_settings.state_dict_type == "sharded" and save_on_each_node,
         "save_on_each_node=True does not go with fsdp_config['state_dict_type']='SHARDED_STATE_DICT'. "
         "Set it to 'FULL_STATE_DICT', or leave save_on_each_node out.",
+    ),
+    Rule(
+        lambda fsdp, fsdp_config: not fsdp and fsdp_config != FSDP_DEFAULTS and _unused_without_fsdp(fsdp_config),
+        kind=Warning,
     ),
     Rule(_unused_fsdp_config, kind=Warning),
     Rule(
         lambda fsdp_settings, weight_decay: (
-            fsdp_settings is not None
-            and fsdp_settings.version == 1
-            and not fsdp_settings.use_orig_params
-            and weight_decay
+            fsdp_settings.version == 1 and not fsdp_settings.use_orig_params and weight_decay
         ),
         "fsdp_config['use_orig_params']=False joins parameters: weight_decay={weight_decay} applies to biases and "
         "norms too.",
         Warning,
     ),
     Rule(
-        lambda fsdp_settings, gradient_checkpointing: (
-            fsdp_settings is not None and fsdp_settings.reshard_after_forward and gradient_checkpointing
-        ),
+        lambda fsdp_settings, gradient_checkpointing: fsdp_settings.reshard_after_forward and gradient_checkpointing,
         "gradient_checkpointing gathers parameters once more in the backward pass of FSDP; "
         "fsdp_config['activation_checkpointing']=True does not.",
         Warning,
@@ -407,7 +397,9 @@ def report(args: ArgumentFields, values: dict[str, Any], errors: dict[str, Excep
         text = wrong[0] if len(wrong) == 1 else "\n".join([f"{len(wrong)} arguments cannot be used:", *wrong])
         only_types = all(kind is not ValueError for kind, _ in found)
         raise TypeError(text) if only_types else ValueError(text)
-    raise_unsupported([sentence for kind, sentence in found if kind is NotImplementedError])
+    unsupported = [sentence for kind, sentence in found if kind is NotImplementedError]
+    if unsupported:
+        raise_unsupported(unsupported)
     return [sentence for kind, sentence in found if kind is Warning]
 
 
@@ -424,28 +416,34 @@ def raise_unsupported(sentences: list[str]) -> None:
 def _problems(
     args: ArgumentFields, values: dict[str, Any], errors: dict[str, Exception]
 ) -> Iterator[tuple[type[Exception], str]]:
-    """Yield each error of a field and of a rule with its kind; a rule needs all that its parameters name."""
+    """Yield each error of a field and of a rule, with its kind."""
     for error in errors.values():
         kind = next(kind for kind in (TypeError, NotImplementedError, ValueError) if isinstance(error, kind))
         for sentence in error.args:
             yield kind, sentence
 
-    # What rules may read.
-    readable: dict[str, Any] = {name: value for name, value in values.items() if name not in errors}
-    is_whole = len(readable) == len(fields(args))
-    if is_whole:
-        readable["args"] = args
-    if "fsdp" in readable and "fsdp_config" in readable:
-        fsdp = readable["fsdp"]
-        readable["fsdp_settings"] = read_fsdp(fsdp, readable["fsdp_config"])[0] if fsdp else None
-    if "parallelism_config" in readable:
-        groups = readable["parallelism_config"]
-        readable["groups"] = groups if groups is not None and groups.total_size > 1 else None
-
+    readable = _readable(args, {name: value for name, value in values.items() if name not in errors})
     for rule in RULES:
-        if readable.keys() >= set(rule.reads):
-            for sentence in rule.sentences(readable):
-                yield rule.kind, sentence
-    if is_whole:
-        for sentence in refusals():
-            yield NotImplementedError, sentence
+        for sentence in rule.sentences(readable):
+            yield rule.kind, sentence
+
+
+def _readable(args: ArgumentFields, values: dict[str, Any]) -> dict[str, Any]:
+    """Return what rules may read: fields without errors, and what stands for several of them.
+
+    Returns:
+        `values`, and `args` if none is missing; `accumulation` and `groups` if `accelerator_config` and
+        `parallelism_config` have them; with DeepSpeed `deepspeed_config`; with FSDP `fsdp_settings` and `fsdp_faults`.
+    """
+    if len(values) == len(fields(args)):
+        values["args"] = args
+    if accelerator_config := values.get("accelerator_config"):
+        values["accumulation"] = accelerator_config.gradient_accumulation_kwargs or {}
+    groups = values.get("parallelism_config")
+    if groups is not None and groups.total_size > 1:
+        values["groups"] = groups
+    if values.get("deepspeed"):
+        values["deepspeed_config"] = load_deepspeed(values["deepspeed"])
+    if values.get("fsdp") and "fsdp_config" in values:
+        values["fsdp_settings"], values["fsdp_faults"] = read_fsdp(values["fsdp"], values["fsdp_config"])
+    return values

@@ -5,20 +5,18 @@ import logging
 import math
 import os
 import sys
-from collections.abc import Collection
 from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any
 
 from ...lightning_modules.common.local_paths import address_of
-from ..distributed.process import join_others, launched_world_size
+from ..distributed.process import join_others
 from .derived import derive
 from .exports import export_loaders, export_process
 from .fields import ArgumentFields, GenerationArguments
 from .fsdp_config import settings_of
-from .hardware import chosen_tf32, set_tf32, supports_tf32
+from .hardware import set_tf32, supports_tf32
 from .launched import apply_launcher
-from .packages import require_packages
 from .process_view import ProcessView
 from .reading import read_fields
 from .rules import report
@@ -106,7 +104,6 @@ class TrainingArguments(Setters, Serialization, ProcessView, NamesItsArguments):
         ValueError: Values that cannot be; all of them in one message.
         TypeError: Values of the wrong type and nothing else, or an argument that does not exist.
         NotImplementedError: Arguments whose effect is not there yet, each with what to do instead.
-        ImportError: There are several processes, and a package that they need is not installed.
         FileNotFoundError: The JSON file of `accelerator_config` or `fsdp_config` does not exist.
     """
 
@@ -124,43 +121,40 @@ class TrainingArguments(Setters, Serialization, ProcessView, NamesItsArguments):
     def __post_init__(self) -> None:
         # Values: those of a trial, then those of the script, and those of the launcher where the script has none.
         apply_trial(self)
-        errors = self._read()
+        values, errors = read_fields(self)
+        vars(self).update(values)
         apply_launcher(self)
         if self._from_launcher:
-            errors |= self._read(self._from_launcher)
+            values, more_errors = read_fields(self, self._from_launcher)
+            vars(self).update(values)
+            errors |= more_errors
         derive(self)
         for warning in report(self, {item.name: getattr(self, item.name) for item in fields(self)}, errors):
             logger.warning(warning)
 
         # Effects on the process.
-        if launched_world_size() > 1:
-            require_packages(self)
         join_others(*self._asked_of_process)
         export_process(self)
-        settings = settings_of(self)
+        settings = settings_of(self) if self.fsdp else None
         export_loaders(None if settings is None else settings.cpu_ram_efficient_loading)
-        self._export_deepspeed()
-        tf32 = chosen_tf32(self)
+        if self.deepspeed or f"{__package__}.hf_deepspeed" in sys.modules:
+            self._export_deepspeed()
+        # As in the reference a compiled model uses TF32 unless `tf32` says otherwise: its products take the most time.
+        tf32 = self.tf32
+        if tf32 is None and self.torch_compile and (self.bf16 or not self.fp16):
+            tf32 = True
         if tf32 is not None and supports_tf32():
             set_tf32(tf32)
         note_applied(self)
 
-    def _read(self, names: Collection[str] | None = None) -> dict[str, Exception]:
-        """Convert the values of fields, see `read_fields`; return the errors by name."""
-        values, errors = read_fields(self, names)
-        for name, value in values.items():
-            setattr(self, name, value)
-        return errors
-
     def _export_deepspeed(self) -> None:
         """Activate the DeepSpeed configuration for models of `transformers` loaded from now on."""
-        hf_deepspeed = sys.modules.get(f"{__package__}.hf_deepspeed")
-        if self.deepspeed:
-            from .hf_deepspeed import export_deepspeed
+        from .hf_deepspeed import export_deepspeed, forget_arguments
 
+        if self.deepspeed:
             export_deepspeed(self)
-        elif hf_deepspeed is not None:
-            hf_deepspeed.forget_arguments()
+        else:
+            forget_arguments()
 
     @property
     def train_batch_size(self) -> int:

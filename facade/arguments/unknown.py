@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Collection, Set
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ...lightning_modules.common.redaction import hidden_values, secret_values
+from ...lightning_modules.common.redaction import secret_values
 from .old_names import OLD_NAMES, OldAttribute, accepted, advice, modernised
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class NamesItsArguments:
         Raises:
             TypeError: see `refuse_unknown`.
         """
-        kwargs = hidden_values(kwargs)  # keep tokens out of tracebacks
+        kwargs = dict.fromkeys(kwargs)  # keep tokens out of tracebacks
         refuse_unknown(cls, kwargs)
         return super().__new__(cls)
 
@@ -68,7 +68,7 @@ def refuse_unknown(cls: Any, kwargs: dict[str, Any]) -> None:
     unknown = [name for name in kwargs if name not in known]
     is_old = accepted() and not cls._old_names().isdisjoint(unknown)
     # The constructor of a subclass; those of this package are decorated.
-    if is_old or "hub_token" in known:
+    if (is_old or "hub_token" in known) and not hasattr(cls.__init__, "understands"):
         understand_old_names(cls)
     if is_old:
         unknown = [name for name in unknown if name not in cls._old_names()]
@@ -96,8 +96,6 @@ def understand_old_names(cls: T) -> T:
     Tokens among the keywords are masked before the constructor runs, so that tracebacks do not show them.
     """
     plain: Any = cls.__init__
-    if getattr(plain, "understands", False):
-        return cls
 
     @functools.wraps(plain)
     def understanding(self: Any, *args: Any, **kwargs: Any) -> None:

@@ -16,15 +16,16 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from ...lightning_modules.checkpoints import CheckpointFiles, bytes_of
 from ...lightning_modules.checkpoints.forms import has_weights
+from ...lightning_modules.common.libraries import is_installed
 from ...lightning_modules.common.seeding import host_rng_untouched
 from ...lightning_modules.common.suggestions import optimizer_name
+from ...lightning_modules.common.versions import installed, is_older
 from ...lightning_modules.distributed import deepspeed_engine
 from ...lightning_modules.distributed.zero_files import SavedStates, saved_schedule, saved_states
 from ...lightning_modules.distributed.zero_states import ZeroStates
 from ...lightning_modules.models import inspection
 from ...lightning_modules.optim import OptimizerDemands, optimizer_demands
 from ..arguments.deepspeed_config import GATHER, fill_from_arguments, fill_from_run, load_deepspeed, open_keys, value_at
-from ..arguments.packages import require_deepspeed
 from .strategy import GROUP, Strategy, picked, process_group
 
 if TYPE_CHECKING:
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
     from ..arguments import TrainingArguments
 
 logger = logging.getLogger(__name__)
+
+_LOWEST_VERSION = "0.19"
+"""Some before it train with wrong losses: stage 2 with offload and accumulation."""
 
 
 class DeepSpeed(Strategy):
@@ -477,3 +481,17 @@ def _add_what_is_missing(config: dict[str, Any], args: TrainingArguments) -> Non
     if is_adam and args.device.type == "cpu":
         options = config["optimizer"].setdefault("params", {})
         options.setdefault("torch_adam", True)
+
+
+def require_deepspeed() -> None:
+    """Require DeepSpeed.
+
+    Raises:
+        ImportError: it is not installed, or older than `_LOWEST_VERSION`.
+    """
+    command = f"DS_BUILD_OPS=0 pip install --no-build-isolation 'deepspeed>={_LOWEST_VERSION}'"
+    if not is_installed("deepspeed"):
+        raise ImportError(f"The argument deepspeed needs the package deepspeed, which is not installed: {command}")
+    found = installed("deepspeed")
+    if found is not None and is_older(found, _LOWEST_VERSION):
+        raise ImportError(f"deepspeed {found} is installed, and versions before may compute wrong losses: {command}")

@@ -23,7 +23,7 @@ from ...callbacks.recording import record
 from ...lightning_modules.common.file_names import PREFIX_CHECKPOINT_DIR, SCALER_NAME, SCHEDULER_NAME
 from ...lightning_modules.common.local_paths import require_local
 from ...lightning_modules.common.nested import nested_detach, to_device
-from ...lightning_modules.common.redaction import hidden_values, secret
+from ...lightning_modules.common.redaction import secret
 from ...lightning_modules.common.torch_files import save_torch
 from ...lightning_modules.data.collators import RemoveColumnsCollator, remove_unused
 from ...lightning_modules.distributed.health import name_first_error
@@ -254,7 +254,7 @@ class Trainer:
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Refuse unknown keywords with advice, also those of a subclass, before anything is made of them."""
-        kwargs = hidden_values(kwargs)  # keep tokens out of tracebacks
+        kwargs = dict.fromkeys(kwargs)  # keep tokens out of tracebacks
         refuse_unknown(cls, kwargs)
         return super().__new__(cls)
 

@@ -15,9 +15,6 @@ _NAMES = ("token", "hub_token", "hf_token", "push_to_hub_token", "auth_token", "
 _HUB_NAMES = ("hub_token", "push_to_hub_token")
 _HUB_TOKEN = re.compile(r"\b(?:hf_|api_org_)[A-Za-z0-9]{20,}")
 
-_READ = 16
-"""Longer lists and dicts are hidden without being searched for tokens."""
-
 
 class Secret(str):
     """Text with a `repr` that does not show it."""
@@ -60,11 +57,6 @@ def is_secret_name(name: str) -> bool:
 def secret_values(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments with tokens wrapped, found by the argument's name or by their form."""
     return {name: _guarded(str(name), value) for name, value in given.items()}
-
-
-def hidden_values(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments for display: of values that may hold a token, such as a list, only the type is kept."""
-    return {name: _hidden(str(name), value) for name, value in given.items()}
 
 
 def secret_words(words: Sequence[str]) -> list[str]:
@@ -134,10 +126,3 @@ def _guarded(name: str, value: Any) -> Any:
     if isinstance(value, str):
         return Secret(value) if is_secret_name(name) or _HUB_TOKEN.search(value) else value
     return secret(value) if name in _HUB_NAMES else value
-
-
-def _hidden(name: str, value: Any) -> Any:
-    nested = type(value) in (list, tuple, dict, bytes)
-    # A dataset may be a list: searching it takes long, and a message should not show it.
-    hides = nested and (is_secret_name(name) or len(value) > _READ or _HUB_TOKEN.search(repr(value)))
-    return SecretThing(value) if hides else _guarded(name, value)

@@ -1,7 +1,6 @@
 """Wrong arguments are refused before processes wait for each other: the second of two never comes."""
 
 import os
-import sys
 
 import pytest
 
@@ -44,20 +43,6 @@ def test_impossible_combinations(tmp_path, changes, message):
 def test_a_missing_file(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"fsdp_config='/nowhere\.json': there is no such file"):
         TrainingArguments(str(tmp_path), fsdp="full_shard", fsdp_config="/nowhere.json")
-
-
-MISSING = [
-    ("deepspeed", {"deepspeed": ZERO}, "needs the package deepspeed.*pip install"),
-    ("liger_kernel", {"use_liger_kernel": True}, "use_liger_kernel=True needs `pip install"),
-    ("bitsandbytes", {"optim": "paged_lion_8bit"}, "pip install bitsandbytes"),
-]
-
-
-@pytest.mark.parametrize(("module", "changes", "message"), MISSING, ids=lambda value: str(value)[:40])
-def test_missing_packages(tmp_path, monkeypatch, module, changes, message):
-    monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(ImportError, match=message):
-        TrainingArguments(str(tmp_path), **changes)
 
 
 def test_right_arguments_wait_for_the_other_process(tmp_path):

@@ -77,7 +77,11 @@ REFUSED = [
     ({"sp_size": 2, "dp_replicate_size": 2}, {}, "sp_size=2 needs a sharded model: set dp_shard_size above 1"),
     ({"cp_handler": {"cp_comm_strategy": "allgathre"}}, {}, "'allgathre' is not known. Did you mean 'allgather'"),
     ({}, {"fsdp": "full_shard"}, "parallelism_config needs version 2 of FSDP"),
-    ({}, {"torch_compile": True}, "torch_compile=True and parallelism_config with cp_size=2 exclude each other"),
+    (
+        {},
+        {"torch_compile": True},
+        "torch_compile=True and parallelism_config with cp_size=2, sp_size=1 exclude each other",
+    ),
 ]
 
 

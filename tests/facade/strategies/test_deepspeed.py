@@ -19,7 +19,7 @@ from lightrainer.facade.arguments.deepspeed_config import (
 )
 from lightrainer.facade.strategies.plan import translate
 
-packages = importlib.import_module("lightrainer.facade.arguments.packages")
+strategy_module = importlib.import_module("lightrainer.facade.strategies.deepspeed")
 
 ZERO = {"zero_optimization": {"stage": 2}}
 AUTO = {
@@ -237,12 +237,34 @@ def test_contradictions_with_the_run_are_found(tmp_path):
 
 def test_without_deepspeed_a_run_says_how_to_install_it(tmp_path, monkeypatch):
     """The plan can be looked at all the same."""
-    monkeypatch.setattr(packages, "is_installed", lambda name: False)
+    monkeypatch.setattr(strategy_module, "is_installed", lambda name: False)
     made = trainer(tmp_path, deepspeed=ZERO)
     assert "DeepSpeedStrategy" in repr(made.plan)
     for run in (made.train, made.evaluate):
         with pytest.raises(ImportError, match="pip install --no-build-isolation 'deepspeed"):
             run()
+
+
+@pytest.mark.parametrize(
+    ("found", "refused"),
+    [
+        ("0.18.9", True),
+        ("0.9.5+cu121", True),
+        ("0.19.0", False),
+        ("0.19.8+unknown", False),
+        ("1.0.0", False),
+        (None, False),
+    ],
+)
+def test_require_deepspeed_refuses_old_versions(monkeypatch, found, refused):
+    """None is the version of one that was built in place."""
+    monkeypatch.setattr(strategy_module, "is_installed", lambda name: True)
+    monkeypatch.setattr(strategy_module, "installed", lambda name: found)
+    if not refused:
+        strategy_module.require_deepspeed()
+        return
+    with pytest.raises(ImportError, match=rf"{re.escape(found)} is installed.*wrong losses.*'deepspeed>=0\.19'"):
+        strategy_module.require_deepspeed()
 
 
 def test_what_is_still_auto_cannot_be_trained_with(tmp_path):

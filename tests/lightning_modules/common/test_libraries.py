@@ -8,7 +8,6 @@ from pathlib import Path
 from starting import finished_ranks
 from tiny import split
 
-from lightrainer.facade.arguments import packages
 from lightrainer.lightning_modules.common import libraries
 
 ROOT = Path(__file__).parents[3]
@@ -44,9 +43,9 @@ def modules_named(tree):
 
 
 OPTIONAL = sorted(
-    {name.partition(".")[0] for tree in TREES.values() for name in modules_named(tree)}.union(
-        module for module, _ in packages._OPTIMIZERS.values()
-    ).difference(REQUIRED, sys.stdlib_module_names, [""])
+    {name.partition(".")[0] for tree in TREES.values() for name in modules_named(tree)}.difference(
+        REQUIRED, sys.stdlib_module_names, [""]
+    )
 )
 
 
