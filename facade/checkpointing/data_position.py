@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import DataLoader
 
-from ...lightning_modules.common.file_names import rng_state_name
+from ...lightning_modules.common.file_names import data_state_name, rng_state_name
 from ...lightning_modules.common.safe_serialization import UnsafeValueError, to_plain
 from ...lightning_modules.common.seeding import capture_rng_state, load_rng_file, restore_rng_state
 from ...lightning_modules.common.torch_files import torch_bytes
@@ -64,7 +64,7 @@ class DataPosition:
             "progress": run.progress(),
             "in_evaluation": run.interrupted_evaluation.state(),
         }
-        path = self.elastic.stored.path(folder, self.host.args.process_index)
+        path = os.path.join(folder, data_state_name(self.host.args.process_index))
         self.host._checkpoints.files_of(folder).raw(torch_bytes(_as_plain(state)), path)
 
     def windows(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import glob
 import logging
 import math
 import os
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import IterableDataset
@@ -88,28 +88,12 @@ class StoredPositions:
         """
         if checkpoint is None:
             return None
-        is_own = rank is None
-        if rank is None:
-            rank = data_rank(self.host.args)
-        path = self.path(checkpoint, self._rank_before(checkpoint, rank))
+        reader = self._process_of(checkpoint, data_rank(self.host.args) if rank is None else rank)
+        path = os.path.join(checkpoint, data_state_name(reader))
         if os.path.isfile(path):
-            return self._load(path)
-        if not is_own:
-            return None
-
-        existing = self._all_paths(checkpoint)
-        return self._load(existing[0]) if existing else None
-
-    def path(self, folder: str, rank: int) -> str:
-        """Return the path of the position of a process."""
-        return os.path.join(folder, data_state_name(rank))
-
-    def _all_paths(self, checkpoint: str) -> list[str]:
-        """Return the existing files of all processes in the order of ranks."""
-        first = Path(self.path(checkpoint, 0))
-        paths = [str(path) for path in first.parent.glob(first.name.replace("0", "*"))]
-        # Shorter names first: 9 comes before 10.
-        return sorted(paths, key=lambda path: (len(path), path))
+            return _load(path)
+        existing = _position_files(checkpoint) if rank is None else []
+        return _load(existing[0]) if existing else None
 
     def rng_path(self, checkpoint: str) -> str | None:
         """Return the file of generators of this rank; rank 0 accepts that of a run with any number of processes."""
@@ -119,7 +103,7 @@ class StoredPositions:
         # The name of the file has a rank in it, except in runs of one process.
         ranks: list[int | None] = [None]
         if args.world_size > 1:
-            ranks = [self._rank_before(checkpoint, rank)]
+            ranks = [self._process_of(checkpoint, rank)]
         if rank == 0:
             ranks += [0, None]
 
@@ -129,33 +113,34 @@ class StoredPositions:
                 return path
         return None
 
-    def _load(self, path: str) -> dict[str, Any]:
-        written = checkpoints.load_torch(path)
-        try:
-            state = {**_DEFAULTS, **from_plain(written)}
-            for name, kinds in _KINDS.items():
-                if not isinstance(state[name], kinds):
-                    raise TypeError(f"{name}={state[name]!r:.60}, but expected is {kinds}")
-        except (KeyError, TypeError, ValueError, IndexError) as error:
-            raise ValueError(
-                f"{path} does not hold a position in the data ({error!r}): take another checkpoint, or delete the file "
-                "to count from the step."
-            ) from error
-        return state
-
-    def _rank_before(self, checkpoint: str, rank: int) -> int:
+    def _process_of(self, checkpoint: str, rank: int) -> int:
         """Return the process that read this data for the checkpoint; several may share it (`copies_of_batches`)."""
-        if rank == 0:
-            return 0
+        existing = _position_files(checkpoint)
+        if rank == 0 or not existing:
+            return rank
+        return rank * _load(existing[0])["copies"]
 
-        # Every file tells how many processes shared the data of a rank.
-        path = self.path(checkpoint, self.host.args.process_index)
-        if os.path.isfile(path):
-            return rank * self._load(path)["copies"]
-        existing = self._all_paths(checkpoint)
-        if existing:
-            return rank * self._load(existing[0])["copies"]
-        return rank
+
+def _position_files(checkpoint: str) -> list[str]:
+    """Return the existing files of positions, in the order of ranks."""
+    paths = glob.glob(os.path.join(glob.escape(checkpoint), data_state_name("*")))
+    # Shorter names first: 9 comes before 10.
+    return sorted(paths, key=lambda path: (len(path), path))
+
+
+def _load(path: str) -> dict[str, Any]:
+    written = checkpoints.load_torch(path)
+    try:
+        state = {**_DEFAULTS, **from_plain(written)}
+        for name, kinds in _KINDS.items():
+            if not isinstance(state[name], kinds):
+                raise TypeError(f"{name}={state[name]!r:.60}, but expected is {kinds}")
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise ValueError(
+            f"{path} does not hold a position in the data ({error!r}): take another checkpoint, or delete the file "
+            "to count from the step."
+        ) from error
+    return state
 
 
 class ElasticResumption:

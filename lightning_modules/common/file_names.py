@@ -42,6 +42,6 @@ def rng_state_name(rank: int | None = None) -> str:
     return "rng_state.pth" if rank is None else f"rng_state_{rank}.pth"
 
 
-def data_state_name(rank: int) -> str:
-    """Return the file of the data position of process `rank`; the reference has none."""
+def data_state_name(rank: int | str) -> str:
+    """Return the file of the data position of process `rank`, or a pattern of them; the reference has none."""
     return f"data_state_{rank}.pth"
