@@ -94,13 +94,10 @@ def serve_top_level(module: ModuleType, top_level: Mapping[str, str]) -> None:
         _plain_kind = kind
 
         def __getattr__(self, name: str) -> Any:
-            if name not in top_level:
-                return self._theirs(name)
-            value = getattr(import_module(f"{self.__name__}.{top_level[name]}"), name)
-            self.__dict__[name] = value
-            return value
-
-        def _theirs(self, name: str) -> Any:
+            if name in top_level:
+                value = getattr(import_module(f"{self.__name__}.{top_level[name]}"), name)
+                self.__dict__[name] = value
+                return value
             try:
                 return super().__getattr__(name)
             except AttributeError:

@@ -16,7 +16,7 @@ from ..lightning_modules.common import followed, versions
 from . import environment, report
 from .finder import LIBRARY, Finder
 from .loaded import Replaced
-from .stand_in import availability_of_itself, package
+from .stand_in import package
 
 
 class _Served(NamedTuple):
@@ -71,7 +71,6 @@ def uninstall() -> None:
         return
     sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not _served.finder]
     package.forget()
-    availability_of_itself.say_no_more()
     _served.replaced.put_back()
     _keep_logs()
     old_names.accept(False)

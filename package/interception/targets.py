@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from importlib import import_module
 from typing import Any
@@ -67,6 +66,8 @@ _INSTEAD = {"send_example_telemetry": "It does nothing any more: leave it out."}
 def renamed(module: str, name: str) -> Any:
     """Return the successor of an old name with a warning; None if it is not an old name.
 
+    The warning is about the line that asked for the name: this is called by the `__getattr__` of a module, directly.
+
     Args:
         module: The module, in full.
         name: A name that it does not have.
@@ -75,16 +76,5 @@ def renamed(module: str, name: str) -> Any:
     if target is None:
         return None
     instead = _INSTEAD.get(name, f"{written(target)} is taken in its place: import that.")
-    warnings.warn(f"{module}.{name} is a name of transformers 4. {instead}", FutureWarning, stacklevel=_outside())
+    warnings.warn(f"{module}.{name} is a name of transformers 4. {instead}", FutureWarning, stacklevel=3)
     return resolve(target)
-
-
-def _outside() -> int:
-    """Return the `stacklevel` of the line that asked for the name, for a warning of the caller."""
-    level, frame = 1, sys._getframe(1)
-    here = __name__.rpartition(".")[0]
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith((here, "importlib.")):
-        # Python does not count its own machinery.
-        level += frame.f_globals.get("__name__", "").startswith(here)
-        frame = frame.f_back
-    return level

@@ -9,7 +9,6 @@ from types import ModuleType
 from typing import Any
 
 from ..modules import ServedLoader, ServedModule
-from .availability_of_itself import asked_whether_it_is_there
 from .names import STAND_IN
 
 LIBRARY = "transformers"
@@ -18,11 +17,11 @@ LIBRARY = "transformers"
 class StandIn(ServedModule):
     """A module of the stand-in. All are packages, so that Python asks the finder for names that they lack."""
 
-    def __getattr__(self, name: str) -> Any:
+    def _find(self, name: str) -> Any:
         inside = f"{self.__name__}.{name}".partition(".")[2]
         if inside in STAND_IN and name not in self._ours:
             return import_module(f"{LIBRARY}.{inside}")
-        return super().__getattr__(name)
+        return super()._find(name)
 
 
 def is_stand_in(module: ModuleType | None) -> bool:
@@ -30,22 +29,15 @@ def is_stand_in(module: ModuleType | None) -> bool:
     return isinstance(module, StandIn)
 
 
-def find(inside: str) -> ModuleSpec | None:
+def find(inside: str) -> ModuleSpec:
     """Return the spec of a module of the stand-in.
 
     Args:
         inside: Its name below `transformers`, such as `trainer_utils`; "" for the package.
 
-    Returns:
-        None where the caller only checks whether the library is installed.
-
     Raises:
         ModuleNotFoundError: The stand-in has no such module.
     """
-    if asked_whether_it_is_there():
-        if inside:
-            raise ModuleNotFoundError(f"No module named {LIBRARY!r}", name=LIBRARY)
-        return None
     if inside not in STAND_IN:
         # `from transformers import BertModel` comes here too, as "BertModel".
         raise ModuleNotFoundError(refusal(f"{LIBRARY}.{inside}"), name=LIBRARY)
@@ -59,8 +51,10 @@ def find(inside: str) -> ModuleSpec | None:
 
 def refusal(name: str) -> str:
     """Return the error message for a name that is not served."""
-    said = f"{name} is not part of lightrainer, which stands in for transformers here because that is not installed"
-    return f"{said}. Install it (pip install transformers): it will be used with lightrainer's Trainer."
+    return (
+        f"{name} is not part of lightrainer, which stands in for transformers here because that is not installed. "
+        "Install it (pip install transformers): it will be used with lightrainer's Trainer."
+    )
 
 
 class _Loader(ServedLoader):
@@ -71,11 +65,9 @@ class _Loader(ServedLoader):
         if module.__name__ != LIBRARY:
             return
         from ..names import VERSION
-        from .availability_of_itself import say_it_is_not_there
         from .logging import configure
 
         module.__dict__["__version__"] = VERSION
-        say_it_is_not_there()
         configure()
 
 
