@@ -63,11 +63,9 @@ class AcceleratorConfig:
 
 
 def read_accelerator_config(name: str, value: Any) -> AcceleratorConfig:
-    """Read the argument `accelerator_config`: an object, a dict, the path of a JSON file, or None; see `Reader`."""
+    """Read the argument `accelerator_config`: an object, a dict, or the path of a JSON file; see `Reader`."""
     if isinstance(value, type):
         raise NotImplementedError(f"{name}={value.__name__}, a class: pass an object, such as {value.__name__}()")
-    if value is None:
-        return AcceleratorConfig()
     if isinstance(value, str):
         value = AcceleratorConfig.from_json_file(existing_file(name, value))
     elif not isinstance(value, AcceleratorConfig) and hasattr(value, "even_batches"):

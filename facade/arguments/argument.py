@@ -30,13 +30,19 @@ class Argument:
     read: Reader
     optional: bool
     """None is a value that needs no reading."""
+    unset: Callable[[], Any] | None
+    """Makes the value that None stands for; without it None stays None."""
 
     def convert(self, name: str, value: Any) -> Any:
         """Return a value in the form that all other code expects; see `Reader`."""
-        return value if value is None and self.optional else self.read(name, value)
+        if value is None and self.unset is not None:
+            return self.unset()
+        if value is None and self.optional:
+            return None
+        return self.read(name, value)
 
 
-_DECLARED: dict[Field[Any], tuple[str, Reader | None, bool | None]] = {}
+_DECLARED: dict[Field[Any], tuple[str, Reader | None, bool, Callable[[], Any] | None]] = {}
 """Kept apart from the metadata of the fields, which libraries pass on to argparse."""
 
 
@@ -46,7 +52,8 @@ def argument(
     becomes: str,
     *,
     read: Reader | None = None,
-    optional: bool | None = None,
+    optional: bool = False,
+    unset: Callable[[], Any] | None = None,
     repr: bool = True,
     **metadata: Any,
 ) -> Any:
@@ -57,26 +64,26 @@ def argument(
         help: a sentence for `--help` and the documentation.
         becomes: the counterpart in Lightning or lightrainer, for the documentation.
         read: converts and checks a value, such as `number(low=0)`; by default it follows from the type of the field.
-        optional: accept None without reading it; by default the type of the field says whether.
+        optional: accept None although the type of the field does not have it.
+        unset: makes the value that None stands for.
         repr: as in `dataclasses.field`.
         **metadata: for argparse, such as `metavar` and `choices`; only one of `choices` is then accepted.
     """
     choice: dict[str, Any] = {"default_factory": list} if default is list else {"default": default}
     made = field(**choice, repr=repr, metadata={"help": help, **metadata})
-    _DECLARED[made] = (becomes, read, optional)
+    _DECLARED[made] = (becomes, read, optional, unset)
     return made
 
 
 def declared(item: Field[Any]) -> Argument:
     """Return what was declared for a field; where that leaves something open, the type of the field decides."""
-    becomes, read, optional = _DECLARED[item]
+    becomes, read, optional, unset = _DECLARED[item]
     kinds = [get_origin(kind) or kind for kind in get_args(item.type) or (item.type,)]
     if read is None:
         read = _reader_of(kinds, item.metadata.get("choices"))
-    if optional is None:
-        optional = NoneType in kinds or bool in kinds
+    optional = optional or NoneType in kinds or bool in kinds
     default = [] if item.default is MISSING else item.default
-    return Argument(becomes=becomes, default=default, read=read, optional=optional)
+    return Argument(becomes=becomes, default=default, read=read, optional=optional, unset=unset)
 
 
 def _reader_of(kinds: list[Any], choices: Sequence[str] | None) -> Reader:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 from ...lightning_modules.common.libraries import loaded
@@ -19,10 +18,12 @@ if TYPE_CHECKING:
 def export_process(args: ProcessView) -> None:
     """Set `accelerate.PartialState` from the arguments, unless it agrees with them already.
 
+    This is for scripts of `transformers`: only where its names are served.
+
     Args:
         args: With `accelerator_config={"use_configured_state": True}` the state is left unchanged.
     """
-    module = _state_module()
+    module = loaded("accelerate.state")
     if module is None or getattr(args.accelerator_config, "use_configured_state", False):
         return
     process = args.distributed_state  # joins the process group, which is then found
@@ -36,8 +37,9 @@ def export_process(args: ProcessView) -> None:
 
 def export_precision(args: ProcessView) -> None:
     """Set the precision of `accelerate.AcceleratorState`, as constructing an `Accelerator` does."""
-    module, accelerate = _state_module(), loaded("accelerate")
-    if module is None or accelerate is None or not hasattr(accelerate, "Accelerator"):
+    module = loaded("accelerate.state")
+    accelerate = loaded("accelerate")
+    if not old_names.accepted() or module is None or not hasattr(accelerate, "Accelerator"):
         return
     export_process(args)
     if module.is_initialized():
@@ -61,10 +63,6 @@ def _without_engines() -> Iterator[None]:
         yield
     finally:
         os.environ.update(hidden)
-
-
-def _state_module() -> ModuleType | None:
-    return loaded("accelerate.state") if old_names.accepted() else None
 
 
 LOADING_VARIABLES = ("ACCELERATE_USE_FSDP", "FSDP_CPU_RAM_EFFICIENT_LOADING")

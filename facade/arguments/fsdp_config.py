@@ -112,12 +112,12 @@ def read_fsdp_words(name: str, value: Any) -> Any:
 
 
 def read_fsdp_config(name: str, value: Any) -> dict[str, Any]:
-    """Read the argument `fsdp_config`: a dict, the path of a JSON file, or None; see `argument.Reader`.
+    """Read the argument `fsdp_config`: a dict, or the path of a JSON file; see `argument.Reader`.
 
     Returns:
         A new dict with the keys of `DEFAULTS`, without the prefix "fsdp_"; old names are replaced, with a warning.
     """
-    config = {} if value is None else value
+    config = value
     if isinstance(config, str):
         config = read_object(existing_file(name, config), name, "settings of FSDP")
     if not isinstance(config, Mapping):

@@ -66,7 +66,7 @@ def read_token_counting(name: str, value: Any) -> Any:
 
 
 def read_trackers(name: str, value: Any) -> list[Any]:
-    """Read a list of trackers, one name, "all", "none" or None."""
+    """Read a list of trackers, one name, "all" or "none"."""
     names = list(value) if isinstance(value, (list, tuple)) else [value]
     if names == ["all"]:
         from ...callbacks.reporting import available_reporting_integrations

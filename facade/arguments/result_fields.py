@@ -34,7 +34,6 @@ class ReportingArguments:
         "`state.num_input_tokens_seen`",
         metavar="WHICH",
         read=read_token_counting,
-        optional=False,
     )
     log_level: str = argument(
         "passive",
@@ -55,7 +54,7 @@ class ReportingArguments:
         "one callback each, such as `WandbCallback`; see [its page](../user/experiment-tracking.md). "
         "Not there: 'neptune'",
         read=read_trackers,
-        optional=False,
+        unset=list,
     )
     run_name: str | None = argument(
         None, "Name of this run in trackers.", "wandb, MLflow, Comet, SwanLab and Trackio", read=anything

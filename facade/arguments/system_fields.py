@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 from typing import Any
 
-from .accelerator import read_accelerator_config
+from .accelerator import AcceleratorConfig, read_accelerator_config
 from .argument import anything, argument, number, whole_number
 from .deepspeed_config import read_deepspeed
 from .enums import DebugOption, FSDPOption
+from .fsdp_config import DEFAULTS as FSDP_DEFAULTS
 from .fsdp_config import read_fsdp_config, read_fsdp_words
 from .parallelism import read_parallelism_config
 from .readers import read_debug, read_label_names
@@ -31,7 +32,7 @@ class PlatformArguments:
         "how samplers and loaders distribute batches. Not possible: a class in place of an object",
         metavar="JSON|FILE",
         read=read_accelerator_config,
-        optional=False,
+        unset=AcceleratorConfig,
     )
     parallelism_config: Any | None = argument(
         None,
@@ -156,7 +157,7 @@ class DistributedArguments:
         nargs="?",
         const=True,
         read=read_fsdp_words,
-        optional=False,
+        unset=list,
     )
     fsdp_config: dict[str, Any] | str | None = argument(
         None,
@@ -164,7 +165,7 @@ class DistributedArguments:
         "options of that strategy",
         metavar="JSON|FILE",
         read=read_fsdp_config,
-        optional=False,
+        unset=FSDP_DEFAULTS.copy,
     )
     deepspeed: dict | str | None = argument(
         None,
@@ -193,6 +194,7 @@ class ScriptArguments:
         "Watch for faults: 'underflow_overflow', 'tpu_metrics_debug', or both.",
         "a watch over all layers. Not there: 'tpu_metrics_debug' without torch_xla",
         read=read_debug,
+        unset=list,
     )
     skip_memory_metrics: bool = argument(True, "Do not measure memory for the metrics.", "`MemoryTracker`")
     do_train: bool = argument(False, "For the script: whether to train.", "nothing: scripts read it")

@@ -11,6 +11,7 @@ from typing import Any
 
 from ...lightning_modules.common.local_paths import address_of
 from ..distributed.process import join_others
+from . import old_names
 from .derived import derive
 from .exports import export_loaders, export_process
 from .fields import ArgumentFields, GenerationArguments
@@ -134,7 +135,8 @@ class TrainingArguments(Setters, Serialization, ProcessView, NamesItsArguments):
 
         # Effects on the process.
         join_others(*self._asked_of_process)
-        export_process(self)
+        if old_names.accepted():
+            export_process(self)
         settings = settings_of(self) if self.fsdp else None
         export_loaders(None if settings is None else settings.cpu_ram_efficient_loading)
         if self.deepspeed or f"{__package__}.hf_deepspeed" in sys.modules:

@@ -111,6 +111,10 @@ class Launch:
         return replace(self, local_rank=local_rank, local_world_size=len(beside))
 
 
+_SIGNS = {"WORLD_SIZE", "RANK", "LOCAL_RANK", *(variables.size for variables in _LAUNCHERS)}
+"""Variables of which each launcher but mpi4py sets one."""
+
+
 def find_launch() -> Launch | None:
     """Return the launch described by the environment; None without a launcher.
 
@@ -119,6 +123,9 @@ def find_launch() -> Launch | None:
     Raises:
         RuntimeError: A variable is not a number, is out of range, or is missing.
     """
+    # Most processes have no launcher.
+    if os.environ.keys().isdisjoint(_SIGNS) and loaded("mpi4py.MPI") is None:
+        return None
     launch = _of_torchrun() or _of_other_launchers() or _of_lightning() or _of_mpi4py()
     if launch is None:
         _refuse_half_a_place()

@@ -17,7 +17,7 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sampler
 from lightrainer import Trainer
 from lightrainer.facade.accelerator.accelerator import Accelerator
 from lightrainer.facade.arguments import old_names
-from lightrainer.facade.arguments.exports import export_precision, export_process
+from lightrainer.facade.arguments.exports import export_precision
 from lightrainer.facade.distributed.process import is_set_up
 
 HOOKS = split(
@@ -329,9 +329,7 @@ def test_export_precision_on_the_cpu_ignores_engines_of_the_launcher(tmp_path, s
 
 def test_accelerate_is_left_alone_elsewhere(tmp_path, states):
     """Where nothing is served, and where the arguments are to follow what it says."""
-    args = arguments(tmp_path)
-    export_process(args)
-    export_precision(args)
+    export_precision(arguments(tmp_path))
     assert not is_set_up(states)
     old_names.accept()
     states.PartialState(cpu=True).marked = True
