@@ -16,12 +16,15 @@ from concurrent import futures
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...lightning_modules import checkpoints
 from ...lightning_modules.common.file_names import PREFIX_CHECKPOINT_DIR
 from .errors import describe
 from .repository import Repository
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
 
 logger = logging.getLogger(__name__)
 
@@ -31,14 +34,26 @@ LAST_CHECKPOINT = "last-checkpoint"
 CARD_NAME = "README.md"
 
 NOT_UPLOADED = (
-    *("_*", ".hub-upload-*", ".training.lock", f"{LAST_CHECKPOINT}/*"),
-    *(f"{parent}{PREFIX_CHECKPOINT_DIR}-*" for parent in ("", "*/", ".")),
+    "_*",
+    ".hub-upload-*",
+    ".training.lock",
+    f"{LAST_CHECKPOINT}/*",
+    f"{PREFIX_CHECKPOINT_DIR}-*",
+    f"*/{PREFIX_CHECKPOINT_DIR}-*",
+    f".{PREFIX_CHECKPOINT_DIR}-*",
 )
 """Patterns excluded from uploads of `output_dir`: checkpoints, and files being written."""
 
 _ONLY_FOR_RESUMING = (
-    *("optimizer.*", "scheduler.pt", "scaler.pt", "rng_state*.pth", "data_state_*.pth"),
-    *("lightning_state.pt", "trainer_state.json", "global_step*", "_*"),
+    "optimizer.*",
+    "scheduler.pt",
+    "scaler.pt",
+    "rng_state*.pth",
+    "data_state_*.pth",
+    "lightning_state.pt",
+    "trainer_state.json",
+    "global_step*",
+    "_*",
 )
 _WEIGHTS = ("model*.safetensors*", "pytorch_model*.bin*", "adapter_model.*")
 _BYTES_TO_LINK = 64 * 2**20
@@ -109,7 +124,7 @@ class Stage:
     def _take(self, name: str) -> None:
         source, target = self.output_dir / name, self.root / name
         with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
-            if source.stat().st_size < _BYTES_TO_LINK or any(fnmatch(name, pattern) for pattern in _STILL_WRITTEN):
+            if source.stat().st_size < _BYTES_TO_LINK or _matches(name, _STILL_WRITTEN):
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(source, target)
             else:
@@ -151,7 +166,8 @@ class Pusher:
         self.failures = 0
         """Uploads that failed since the last `report`."""
         self.newest_failed = False
-        self._executor: futures.ThreadPoolExecutor | None = None
+        self._api: HfApi | None = None
+        """Its one thread runs the uploads of a training in their order."""
 
     def submit(self, job: Callable[[], Any], *, step: int, what: str, to: Repository) -> futures.Future[Any]:
         """Queue an upload.
@@ -162,9 +178,11 @@ class Pusher:
             what: name of the uploaded object, for messages.
             to: target.
         """
-        if self._executor is None:
-            self._executor = futures.ThreadPoolExecutor(max_workers=1, thread_name_prefix="hub-push")
-        return self._executor.submit(self._work, job, step, what, to)
+        if self._api is None:
+            from huggingface_hub import HfApi
+
+            self._api = HfApi()
+        return self._api.run_as_future(self._work, job, step, what, to)
 
     def failed(self, error: BaseException, what: str, to: Repository) -> None:
         """Record and log a failed upload."""
@@ -178,16 +196,16 @@ class Pusher:
         self.newest_failed = False
 
     def report(self) -> None:
-        """Log the failures of a training once, and shut down the thread."""
-        if self.failures:
-            state = "A later one went well, so the Hub has the newest model."
-            if self.newest_failed:
-                state = "What the Hub has now is older than the model here: call push_to_hub() to upload it."
-            logger.warning("%d of the uploads to the Hub failed. %s", self.failures, state)
+        """Log the failures of a training once, and release the thread."""
+        if self.failures and self.newest_failed:
+            logger.warning(
+                "%d uploads to the Hub failed. The model on the Hub is older than this one: call push_to_hub().",
+                self.failures,
+            )
+        elif self.failures:
+            logger.warning("%d uploads to the Hub failed. A later one succeeded with the newest model.", self.failures)
         self.failures = 0
-        if self._executor is not None:
-            self._executor.shutdown(wait=False)
-            self._executor = None
+        self._api = None
 
     def _work(self, job: Callable[[], Any], step: int, what: str, to: Repository) -> Any:
         try:

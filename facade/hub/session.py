@@ -19,9 +19,8 @@ from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ...lightning_modules.models import inspection
 from ..arguments.enums import HubStrategy
 from ..distributed.collectives import from_first_process
-from .card_text import MARKER
 from .facts import as_list, facts_of, size_of
-from .model_card import ModelCard
+from .model_card import MARKER, ModelCard
 from .pushing import LAST_CHECKPOINT, NOT_UPLOADED, CheckpointPush, Pusher, PushInProgress, Stage, draft_is_wanted
 from .repository import Repository, quiet, replaced
 
@@ -67,12 +66,13 @@ class HubSession:
 
     def create_repository(self, token: str | None, private: bool | None = None) -> None:
         """Create the repository; see `Trainer.init_hf_repo`."""
-        named = self.host.args.hub_model_id
-        name = named or self.output_name
         if not self.host.is_world_process_zero():
             return
-        logger.info("Uploads go to %r, named by %s", name, "hub_model_id" if named else "the folder output_dir")
-        private = self.host.args.hub_private_repo if private is None else private
+        args = self.host.args
+        name = args.hub_model_id or self.output_name
+        logger.info("Uploads go to %r, named by %s", name, "hub_model_id" if args.hub_model_id else "output_dir")
+        if private is None:
+            private = args.hub_private_repo
         self.host.hub_model_id = self.repository(name, token=token).created(private=private).name
 
     # --- the card
@@ -88,12 +88,13 @@ class HubSession:
 
     def card_arguments(self, **given: Any) -> dict[str, Any]:
         """Return keywords of `create_model_card` from the caller, the arguments and the model."""
-        name = self.host.args.hub_model_id
-        model_name = name.split("/")[-1] if name else self.output_name
-        arguments = {"model_name": model_name, **{key: value for key, value in given.items() if value is not None}}
-        own = as_list(getattr(inspection.unwrap_model(self.host.model), "model_tags", None))
-        if own:
-            arguments["tags"] = list(dict.fromkeys([*as_list(given.get("tags")), *own]))
+        name = self.host.args.hub_model_id or self.output_name
+        arguments: dict[str, Any] = {"model_name": name.split("/")[-1]}
+        arguments |= {key: value for key, value in given.items() if value is not None}
+
+        tags_of_model = as_list(getattr(inspection.unwrap_model(self.host.model), "model_tags", None))
+        if tags_of_model:
+            arguments["tags"] = list(dict.fromkeys([*as_list(given.get("tags")), *tags_of_model]))
         return arguments
 
     def _draft(self, own_card: bool) -> Callable[[Path], None] | None:
@@ -109,7 +110,9 @@ class HubSession:
 
     def _model_size(self) -> tuple[int, int]:
         model, size = self._counted
-        return size if model() is self.host.model else size_of(self.host.model)
+        if model() is self.host.model:
+            return size
+        return size_of(self.host.model)
 
     # --- uploads
 
@@ -117,15 +120,17 @@ class HubSession:
         self, message: str, *, blocking: bool, token: str | None, revision: str | None
     ) -> CommitInfo | Future[CommitInfo]:
         """Upload `output_dir`, see `Trainer.push_to_hub`."""
-        repository, step = self.repository(token=token, revision=revision), self.host.state.global_step
+        repository = self.repository(token=token, revision=revision)
+        step = self.host.state.global_step
         if replaced("upload_folder") is None:
             repository.require_branch()
         upload = partial(repository.upload, Path(str(self.host.args.output_dir)), message, ignore=NOT_UPLOADED)
         if not blocking:
             return self._submit(upload, step, "The model", repository)
-        done = upload()
+
+        commit = upload()
         self.pusher.succeeded(step)
-        return done
+        return commit
 
     def push_checkpoint(self, checkpoint: str, *, own_card: bool) -> None:
         """Start the upload of a complete checkpoint, unless another one is pending.
@@ -138,7 +143,7 @@ class HubSession:
         if host.args.hub_strategy == HubStrategy.END:
             return
         if self._is_busy and not host.args.hub_always_push:
-            logger.info("%s is not uploaded: the upload before is still on its way.", checkpoint)
+            logger.info("%s is skipped: the previous upload is still running.", checkpoint)
             self._skipped = checkpoint
             return
         self._skipped = None
@@ -155,7 +160,7 @@ class HubSession:
     def wait(self) -> None:
         """Wait for pending uploads, failed ones too."""
         if self.host.push_in_progress is not None and self._is_busy:
-            logger.info("Waiting for the upload to the Hub that is on its way.")
+            logger.info("Waiting for the upload to the Hub that is still running.")
             self.host.push_in_progress.wait_until_done()
 
     @property
@@ -219,8 +224,9 @@ class HubSession:
     def _is_behind(self) -> bool:
         """Return whether the Hub has another model than this Trainer; broadcast from process 0."""
         state = self.host.state
-        loaded = self.host.args.load_best_model_at_end and state.best_model_checkpoint is not None
-        step = _step_of(str(state.best_model_checkpoint), -1) if loaded else state.global_step
+        step = state.global_step
+        if self.host.args.load_best_model_at_end and state.best_model_checkpoint is not None:
+            step = _step_of(state.best_model_checkpoint, -1)
         return from_first_process(self.pusher.newest_step != step, self.host.args.world_size)
 
     # --- checkpoints to go on from
@@ -234,16 +240,21 @@ class HubSession:
         args = self.host.args
         if not _CHECKPOINT.fullmatch(name) or not (args.hub_model_id or args.push_to_hub):
             return None
-        found, problem = None, None
-        if self.host.is_world_process_zero():  # all use the same commit, even if uploads continue
+
+        # All processes use the same commit, even if uploads continue.
+        place: str | tuple[str, str] | None = None
+        problem = None
+        if self.host.is_world_process_zero():
             try:
-                found = self._place_of(name)
+                place = self._place_of(name)
             except Exception as error:
                 problem = error
-        found = from_first_process(found, args.world_size)
+        place = from_first_process(place, args.world_size)
         if problem is not None:
             raise problem
-        return self._downloaded(name, *found) if isinstance(found, tuple) else found
+        if isinstance(place, tuple):
+            return self._downloaded(name, *place)
+        return place
 
     def _place_of(self, name: str) -> str | tuple[str, str]:
         """Return a folder of `output_dir`, which may be a clone, or else repository and commit."""
@@ -257,11 +268,15 @@ class HubSession:
         logger.info("Downloading %s of the repository %s, commit %s", name, repository, commit)
         folder = self.repository(repository).download(name, commit)
         if not folder.is_dir():
-            said = f"Can't find a valid checkpoint {name!r}, neither here, nor in output_dir, nor in {repository!r}"
-            raise CheckpointNotFoundError(f"{said}: hub_strategy='checkpoint' or 'all_checkpoints' uploads them.")
+            raise CheckpointNotFoundError(
+                f"Can't find a valid checkpoint {name!r}, neither here, nor in output_dir, nor in {repository!r}: "
+                "hub_strategy='checkpoint' or 'all_checkpoints' uploads them."
+            )
         return str(folder)
 
 
 def _step_of(checkpoint: str, otherwise: int) -> int:
     number = Path(checkpoint).name.rpartition("-")[2]
-    return int(number) if number.isdigit() else otherwise
+    if number.isdigit():
+        return int(number)
+    return otherwise

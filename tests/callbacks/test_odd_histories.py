@@ -23,7 +23,7 @@ from lightrainer.callbacks.progress_notebook import NotebookProgressCallback
 from lightrainer.callbacks.report.curves import panels
 from lightrainer.callbacks.report.page import render_page
 from lightrainer.callbacks.report.pictures import draw
-from lightrainer.facade.hub.card_text import evaluations
+from lightrainer.facade.hub.evaluations import evaluations
 
 
 def steps(*values, name="loss"):

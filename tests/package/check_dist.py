@@ -58,7 +58,7 @@ def sources() -> set[str]:
     found = set()
     for folder, name in MAPPED.items():
         for path in (ROOT / folder).rglob("*"):
-            if path.suffix in (".py", ".pyi", ".css", ".js") or path.name == "py.typed":
+            if path.suffix in (".py", ".pyi", ".css", ".js", ".md") or path.name == "py.typed":
                 found.add(f"{name}/{path.relative_to(ROOT / folder).as_posix()}")
     return found
 

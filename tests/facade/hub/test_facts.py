@@ -5,7 +5,7 @@ import pytest
 from transformers import modelcard
 from transformers.modelcard import parse_log_history
 
-from lightrainer.facade.hub.card_text import evaluations
+from lightrainer.facade.hub.evaluations import evaluations
 from lightrainer.facade.hub.facts import source_of, task_of
 
 
