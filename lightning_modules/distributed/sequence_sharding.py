@@ -18,9 +18,6 @@ from ..models.inspection import base_of_adapter, is_pretrained
 IGNORED = -100
 """Label of positions that are no targets."""
 
-_WITH_LENGTH = ("input_ids", "inputs_embeds")
-_FILL = {"labels": IGNORED, "shift_labels": IGNORED}
-
 
 def model_faults(model: nn.Module, *, heads_over: int = 1) -> list[str]:
     """Return the reasons why a model cannot be trained on sharded sequences; none if no obstacle is found.
@@ -30,15 +27,20 @@ def model_faults(model: nn.Module, *, heads_over: int = 1) -> list[str]:
         heads_over: processes over which the heads of attention are sharded.
     """
     base = base_of_adapter(model)
-    config, kind = getattr(base, "config", None), type(base).__name__
-    text = config.get_text_config() if config is not None and hasattr(config, "get_text_config") else config
+    kind = type(base).__name__
+    config = getattr(base, "config", None)
+    text = config
+    if config is not None and hasattr(config, "get_text_config"):
+        text = config.get_text_config()
+
+    faults: list[str] = []
     attention = getattr(config, "_attn_implementation", None)
-    faults = []
     if attention not in (None, "sdpa"):
         faults.append(f"{kind} has attn_implementation={attention!r}. Load it with attn_implementation='sdpa'")
     if getattr(config, "is_encoder_decoder", False):
         faults.append(f"{kind} has an encoder, and only causal attention is split")
-    if others := _other_layers(text):
+    others = _other_layers(text)
+    if others:
         faults.append(f"{kind} has layers with {', '.join(others)}, and only full causal attention is split")
     heads = getattr(text, "num_attention_heads", None)
     if isinstance(heads, int) and heads % heads_over:
@@ -47,27 +49,33 @@ def model_faults(model: nn.Module, *, heads_over: int = 1) -> list[str]:
 
 
 def _other_layers(config: Any) -> list[str]:
+    """Return the kinds of layers of a configuration beside full attention."""
     kinds = getattr(config, "layer_types", None)
     if kinds is not None:
         return sorted(set(kinds) - {"full_attention"})
     window = getattr(config, "sliding_window", None)
-    return [] if window is None else [f"sliding_window={window}"]
+    if window is None:
+        return []
+    return [f"sliding_window={window}"]
 
 
-def _missing_parameters(model: Any, kind: str) -> list[str]:
+def _missing_parameters(model: nn.Module, kind: str) -> list[str]:
     """Return the parameters without which a model would treat a shard as the whole sequence."""
     parameters = inspect.signature(model.forward).parameters
-    # Other models may drop their **kwargs.
-    takes_all = is_pretrained(model) and any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    why = {
-        "position_ids": "where in the whole sequence each token is",
-        "shift_labels": "the next tokens, of which some are in other processes; labels shifted in the model are wrong",
-    }
-    return [
-        f"{kind}.forward has no parameter {name!r}: {reason}"
-        for name, reason in why.items()
-        if name not in parameters and not takes_all
-    ]
+    # Models of other libraries may drop their **kwargs.
+    has_kwargs = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    if has_kwargs and is_pretrained(model):
+        return []
+
+    faults: list[str] = []
+    if "position_ids" not in parameters:
+        faults.append(f"{kind}.forward has no parameter 'position_ids': where in the whole sequence each token is")
+    if "shift_labels" not in parameters:
+        faults.append(
+            f"{kind}.forward has no parameter 'shift_labels': the next tokens, of which some are in other processes; "
+            "labels shifted in the model are wrong"
+        )
+    return faults
 
 
 def ready_to_split(inputs: Mapping[str, Any], *, size: int, whole_mask: bool = False) -> dict[str, Any]:
@@ -88,17 +96,27 @@ def ready_to_split(inputs: Mapping[str, Any], *, size: int, whole_mask: bool = F
         ValueError: names the input that is missing, or cannot be split, and says why.
     """
     ready = dict(inputs)
-    rows, length = _shape(ready)
-    shown = _right_padding(ready.pop("attention_mask", None), rows, length)
-    ready["shift_labels"] = _shifted(ready, (rows, length))
-    if shown is not None and bool(ready["shift_labels"].where(~shown, IGNORED).ne(IGNORED).any()):
+    shape = _shape(ready)
+    length = shape[1]
+
+    # Padding on the right is seen by no token, so its mask is left out.
+    shown = _right_padding(ready.pop("attention_mask", None), shape)
+    labels = _shifted_labels(ready, shape)
+    if shown is not None and bool(labels[~shown].ne(IGNORED).any()):
         raise _refusal("labels at positions that attention_mask hides have to be -100, as those of padding are")
-    ready["position_ids"] = _positions(ready, shown, (rows, length))
-    more = -length % (2 * size)
+    ready["shift_labels"] = labels
+    ready["position_ids"] = _positions(ready, shown, shape)
+
+    # Resizing in the block needs tensors of our own.
+    missing = -length % (2 * size)
     for name, tensor in ready.items():
-        if _is_split(tensor, length):
-            room = [0, 0] * (tensor.ndim - 2) + [0, more]
-            ready[name] = pad(tensor, room, value=_FILL.get(name, 0)) if more else tensor.clone()
+        if not _is_split(tensor, length):
+            continue
+        if missing:
+            padding = [0, 0] * (tensor.ndim - 2) + [0, missing]
+            ready[name] = pad(tensor, padding, value=IGNORED if name in ("labels", "shift_labels") else 0)
+        else:
+            ready[name] = tensor.clone()
     if whole_mask:
         ready["attention_mask"] = torch.ones_like(ready["position_ids"])
     return ready
@@ -115,17 +133,19 @@ def _is_split(tensor: Any, length: int) -> bool:
 
 
 def _shape(inputs: Mapping[str, Any]) -> tuple[int, int]:
-    for name in _WITH_LENGTH:
-        if isinstance(tensor := inputs.get(name), torch.Tensor) and tensor.ndim >= 2:
+    """Return the numbers of rows and positions."""
+    for name in ("input_ids", "inputs_embeds"):
+        tensor = inputs.get(name)
+        if isinstance(tensor, torch.Tensor) and tensor.ndim >= 2:
             return tensor.shape[0], tensor.shape[1]
     raise _refusal(f"the batch needs input_ids of shape (batch, positions), and has: {', '.join(inputs) or 'nothing'}")
 
 
-def _right_padding(mask: Any, rows: int, length: int) -> torch.Tensor | None:
+def _right_padding(mask: torch.Tensor | None, shape: tuple[int, int]) -> torch.Tensor | None:
     """Return the mask, True for tokens, if it hides only padding on the right, which no token sees."""
     if mask is None:
         return None
-    if tuple(mask.shape) != (rows, length):
+    if tuple(mask.shape) != shape:
         raise _refusal(f"attention_mask of shape {tuple(mask.shape)} cannot be split; leave it out")
     shown = mask.bool()
     if bool((shown[:, 1:] > shown[:, :-1]).any()):
@@ -133,28 +153,40 @@ def _right_padding(mask: Any, rows: int, length: int) -> torch.Tensor | None:
     return shown
 
 
-def _shifted(inputs: Mapping[str, Any], shape: tuple[int, int]) -> torch.Tensor:
+def _shifted_labels(inputs: Mapping[str, Any], shape: tuple[int, int]) -> torch.Tensor:
     """Return the label of the next token for each position."""
-    for name in ("shift_labels", "labels"):
-        labels = inputs.get(name)
-        if labels is not None:
-            if tuple(labels.shape) != shape:
-                raise _refusal(f"{name} of shape {tuple(labels.shape)} should have the shape of the input, {shape}")
-            return labels if name == "shift_labels" else pad(labels[:, 1:], (0, 1), value=IGNORED)
-    raise _refusal("the batch needs labels, or shift_labels; it is causal language models that are trained in parts")
+    shifted = inputs.get("shift_labels")
+    labels = inputs.get("labels")
+    if shifted is None and labels is None:
+        raise _refusal(
+            "the batch needs labels, or shift_labels; it is causal language models that are trained in parts"
+        )
+
+    name = "labels" if shifted is None else "shift_labels"
+    if tuple(inputs[name].shape) != shape:
+        found = tuple(inputs[name].shape)
+        raise _refusal(f"{name} of shape {found} should have the shape of the input, {shape}")
+    if shifted is None:
+        return pad(inputs["labels"][:, 1:], (0, 1), value=IGNORED)
+    return shifted
 
 
 def _positions(inputs: Mapping[str, Any], shown: torch.Tensor | None, shape: tuple[int, int]) -> torch.Tensor:
-    given = inputs.get("position_ids")
-    if given is None:
+    """Return the number of each position in its sequence."""
+    positions = inputs.get("position_ids")
+    if positions is None:
         return torch.arange(shape[1], device=inputs["shift_labels"].device).expand(shape)
-    if given.ndim != 2 or given.shape[1] != shape[1]:
-        raise _refusal(f"position_ids of shape {tuple(given.shape)} should have the shape of the input, {shape}")
-    given = given.expand(shape)
-    jumps = given.diff(dim=1).ne(1)
-    if bool((jumps if shown is None else jumps & shown[:, 1:]).any()):
+    if positions.ndim != 2 or positions.shape[1] != shape[1]:
+        raise _refusal(f"position_ids of shape {tuple(positions.shape)} should have the shape of the input, {shape}")
+
+    # In padding they may be anything.
+    positions = positions.expand(shape)
+    jumps = positions.diff(dim=1).ne(1)
+    if shown is not None:
+        jumps &= shown[:, 1:]
+    if bool(jumps.any()):
         raise _refusal("position_ids begin anew, or skip some. Give each sequence a row of its own")
-    return given
+    return positions
 
 
 def _refusal(why: str) -> ValueError:

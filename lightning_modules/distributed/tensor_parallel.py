@@ -29,39 +29,53 @@ logger = logging.getLogger(__name__)
 
 def plan_of(model: nn.Module) -> dict[str, Any]:
     """Return a model's plan: its `tp_plan`, or those of `transformers`, `_tp_plan` and that of the configuration."""
+    own: dict[str, Any] = {}
     for name in ("tp_plan", "_tp_plan"):
-        if isinstance(plan := getattr(model, name, None), Mapping) and plan:
+        plan = getattr(model, name, None)
+        if isinstance(plan, Mapping) and plan:
             own = dict(plan)
             break
-    else:
-        own = {}
-    base = getattr(getattr(model, "config", None), "base_model_tp_plan", None)
-    if not isinstance(base, Mapping):
-        return own
+
+    # That of the configuration is about the model below its head.
+    base = _base_plan(model) or {}
     prefix = getattr(model, "base_model_prefix", "")
-    prefix = f"{prefix}." if prefix and isinstance(getattr(model, prefix, None), nn.Module) else ""
-    return {**{f"{prefix}{name}": style for name, style in base.items()}, **own}
+    if prefix and isinstance(getattr(model, prefix, None), nn.Module):
+        base = {f"{prefix}.{name}": style for name, style in base.items()}
+    return {**base, **own}
+
+
+def _base_plan(model: nn.Module) -> Mapping[str, Any] | None:
+    plan = getattr(getattr(model, "config", None), "base_model_tp_plan", None)
+    return plan if isinstance(plan, Mapping) else None
 
 
 def split_faults(model: nn.Module, size: int) -> list[str]:
     """Return the reasons why the layers of a model cannot be sharded over `size` processes."""
     if callable(getattr(model, "parallelize", None)):
         return []
-    kind, plan = type(model).__name__, plan_of(model)
+    kind = type(model).__name__
+    plan = plan_of(model)
     if not plan:
         remedy = "Give it a tp_plan, such as {'layers.*.up': 'colwise'}, or a method parallelize(mesh)"
         return [f"{kind} does not say how its layers are split. {remedy}"]
-    unknown = sorted({style for style in plan.values() if isinstance(style, str) and style not in STYLES})
-    named = {pattern: _matching(model, pattern) for pattern in plan}
+
+    # Names of no module, and styles that are not known, of those that are used.
+    lost: list[str] = []
+    unknown: dict[str, list[str]] = {}
+    for pattern, style in plan.items():
+        if not _matching(model, pattern):
+            lost.append(pattern)
+        elif isinstance(style, str) and style not in STYLES:
+            unknown.setdefault(style, []).append(pattern)
     faults = [
-        f"the plan of {kind} has the style {style!r} ({', '.join(_patterns(plan, named, style))}), which is not "
-        f"supported.{did_you_mean(style, list(STYLES))} There are: {', '.join(STYLES)}"
-        for style in unknown
-        if _patterns(plan, named, style)
+        f"the plan of {kind} has the style {style!r} ({', '.join(unknown[style])}), which is not supported."
+        f"{did_you_mean(style, list(STYLES))} There are: {', '.join(STYLES)}"
+        for style in sorted(unknown)
     ]
-    theirs = getattr(getattr(model, "config", None), "base_model_tp_plan", None) is not None
-    lost = [pattern for pattern, names in named.items() if not names]
-    if lost and (not theirs or len(lost) == len(plan)):  # those of transformers also name what only some models have
+
+    # Plans of transformers also name what only some models have.
+    some_may_be_lost = _base_plan(model) is not None and len(lost) < len(plan)
+    if lost and not some_may_be_lost:
         faults.append(f"the plan of {kind} has {', '.join(map(repr, lost))}, but there is no module of that name")
     return faults or [*_indivisible(model, size), *_unfit(model, size)]
 
@@ -80,8 +94,8 @@ def split(model: nn.Module, mesh: DeviceMesh) -> None:
     else:
         from torch.distributed.tensor.parallel import parallelize_module
 
-        ties, styles = _ties(model), {name: style.make() for name, style in _styles(model).items()}
-        parallelize_module(model, mesh, styles)
+        ties = _ties(model)
+        parallelize_module(model, mesh, {name: style.make() for name, style in _styles(model).items()})
         _tie(model, ties)
     _reduce_partial_gradients(model)
 
@@ -117,17 +131,22 @@ def sum_before_accumulation(model: Any) -> None:
         model: split by `from_pretrained(distributed_config=...)`.
     """
     group = model._mesh_manager.get_mesh("tp").get_group()
-    patterns = [name for name, style in model.tp_plan.items() if style == "replicated_with_grad_allreduce"]
-    for module in (model.get_submodule(name) for pattern in patterns for name in _matching(model, pattern)):
-        if vars(module).pop("forward", None) is not None:  # theirs; in a later training ours is there already
-            module.register_forward_pre_hook(functools.partial(_hook_parameters, {}, group))
+    for pattern, style in model.tp_plan.items():
+        if style != "replicated_with_grad_allreduce":
+            continue
+        for name in _matching(model, pattern):
+            module = model.get_submodule(name)
+            # Theirs is an attribute of the instance; in a later training ours is there already.
+            if vars(module).pop("forward", None) is not None:
+                module.register_forward_pre_hook(functools.partial(_hook_parameters, {}, group))
 
 
 def _hook_parameters(hooked: dict[str, Any], group: Any, module: nn.Module, _: Any) -> None:
     for name, parameter in module.named_parameters(recurse=False):
+        # That of `fully_shard` is another one in each forward pass.
         if torch.is_grad_enabled() and parameter.requires_grad and hooked.get(name) is not parameter:
             parameter.register_hook(functools.partial(_summed, group))
-            hooked[name] = parameter  # that of `fully_shard` is another one in each forward pass
+            hooked[name] = parameter
 
 
 def _summed(group: Any, gradient: torch.Tensor) -> torch.Tensor:
@@ -142,46 +161,60 @@ def _matching(model: nn.Module, pattern: str) -> list[str]:
     return [name for name, _ in model.named_modules() if expression.fullmatch(name)]
 
 
-def _patterns(plan: Mapping[str, Any], named: Mapping[str, list[str]], style: str) -> list[str]:
-    """Return the patterns of the plan with a style that match modules of the model."""
-    return [pattern for pattern, wanted in plan.items() if wanted == style and named[pattern]]
-
-
 def _styles(model: nn.Module) -> dict[str, Style]:
     """Return the style of each module of the plan by name; modules with the same weight are sharded alike."""
-    found = {name: as_style(style) for pattern, style in plan_of(model).items() for name in _matching(model, pattern)}
-    for names in [[place.rpartition(".")[0] for place in places] for places in _ties(model)]:
-        planned = [name for name in names if name in found]
-        for name in names:
-            if planned and name not in found:
-                partner = found[planned[0]].of_tied(model.get_submodule(name))
-                if partner is None:
-                    logger.warning("%s is not split: it shares its weight with %s, which is whole.", planned[0], name)
-                    found = {key: value for key, value in found.items() if key not in planned}
-                    break
-                found[name] = partner
-    return found
+    styles: dict[str, Style] = {}
+    for pattern, style in plan_of(model).items():
+        for name in _matching(model, pattern):
+            styles[name] = as_style(style)
+
+    for parameters in _ties(model):
+        modules = [name.rpartition(".")[0] for name in parameters]
+        planned = [name for name in modules if name in styles]
+        if planned:
+            _share_style(model, styles, planned, [name for name in modules if name not in styles])
+    return styles
+
+
+def _share_style(model: nn.Module, styles: dict[str, Style], planned: list[str], others: list[str]) -> None:
+    """Give modules the style of those that they are tied to; without one for them, none of them is sharded."""
+    style = styles[planned[0]]
+    for name in others:
+        partner = style.of_tied(model.get_submodule(name))
+        if partner is None:
+            logger.warning("%s is not split: it shares its weight with %s, which is whole.", planned[0], name)
+            for one in planned:
+                del styles[one]
+            return
+        styles[name] = partner
 
 
 def _indivisible(model: nn.Module, size: int) -> list[str]:
     """Return errors for numbers of attention heads that `size` does not divide."""
     config: Any = getattr(model, "config", None)
-    config = config.get_text_config() if hasattr(config, "get_text_config") else config
-    counts = {name: getattr(config, name, None) for name in ("num_attention_heads", "num_key_value_heads")}
-    return [
-        f"tp_size={size} does not divide {name}={count} of {type(model).__name__}. Choose one of: "
-        f"{', '.join(str(size) for size in range(2, count + 1) if count % size == 0) or 'none'}"
-        for name, count in counts.items()
-        if isinstance(count, int) and count % size
-    ]
+    if hasattr(config, "get_text_config"):
+        config = config.get_text_config()
+
+    faults: list[str] = []
+    for name in ("num_attention_heads", "num_key_value_heads"):
+        count = getattr(config, name, None)
+        if isinstance(count, int) and count % size:
+            divisors = [str(divisor) for divisor in range(2, count + 1) if count % divisor == 0]
+            faults.append(
+                f"tp_size={size} does not divide {name}={count} of {type(model).__name__}. Choose one of: "
+                f"{', '.join(divisors) or 'none'}"
+            )
+    return faults
 
 
 def _unfit(model: nn.Module, size: int) -> list[str]:
-    return [
-        f"the plan of {type(model).__name__}: {name}: {fault}"
-        for name, style in _styles(model).items()
-        if (fault := style.fault(model.get_submodule(name), size)) is not None
-    ]
+    """Return errors for layers that their style does not fit."""
+    faults: list[str] = []
+    for name, style in _styles(model).items():
+        fault = style.fault(model.get_submodule(name), size)
+        if fault is not None:
+            faults.append(f"the plan of {type(model).__name__}: {name}: {fault}")
+    return faults
 
 
 def _ties(model: nn.Module) -> list[list[str]]:

@@ -36,7 +36,9 @@ class Style:
         if self.layers and not isinstance(module, self.layers):
             kinds = " and ".join(f"nn.{kind.__name__}" for kind in self.layers)
             return f"{self.name!r} is for {kinds}, and this is a {type(module).__name__}"
-        extent = None if self.splits is None else getattr(module, self.splits, None)
+        if self.splits is None:
+            return None
+        extent = getattr(module, self.splits, None)
         if extent is None or extent % size == 0:
             return None
         return f"{self.splits}={extent} is not divisible by tp_size={size}. Choose a tp_size that divides it"
@@ -45,10 +47,11 @@ class Style:
         """Return the style of a module tied to this one; None if there is none."""
         if self.weight_dim is None:
             return self
+        splits_rows = self.weight_dim == 0
         if isinstance(other, nn.Embedding):
-            return STYLES["embedding_rowwise"] if self.weight_dim == 0 else None
+            return STYLES["embedding_rowwise"] if splits_rows else None
         if isinstance(other, nn.Linear):
-            return STYLES["colwise_gather_output"] if self.weight_dim == 0 else STYLES["rowwise_split_input"]
+            return STYLES["colwise_gather_output" if splits_rows else "rowwise_split_input"]
         return None
 
 
@@ -62,22 +65,20 @@ class WholeWeights(ParallelStyle):
 
     def __init__(self, *, dim: int, shares_out: bool) -> None:
         super().__init__()
-        self.dim = dim
-        self.shares_out = shares_out
+        self.shard = Shard(dim)
+        self.outside = Replicate() if shares_out else self.shard
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         return distribute_module(module, device_mesh, _replicate, self._in, self._out)
 
     def _in(self, module: nn.Module, inputs: tuple[Any, ...], mesh: DeviceMesh) -> Any:
-        given, *others = inputs
-        if not isinstance(given, DTensor):
-            placed = Replicate() if self.shares_out else Shard(self.dim)
-            given = DTensor.from_local(given, mesh, [placed], run_check=False)
-        return (given.redistribute(placements=[Shard(self.dim)]), *others)
+        first, *others = inputs
+        if not isinstance(first, DTensor):
+            first = DTensor.from_local(first, mesh, [self.outside], run_check=False)
+        return (first.redistribute(placements=[self.shard]), *others)
 
-    def _out(self, module: nn.Module, output: Any, mesh: DeviceMesh) -> Any:
-        placed = Replicate() if self.shares_out else Shard(self.dim)
-        return output.redistribute(placements=[placed]).to_local()
+    def _out(self, module: nn.Module, output: DTensor, mesh: DeviceMesh) -> Any:
+        return output.redistribute(placements=[self.outside]).to_local()
 
 
 def _replicate(name: str, module: nn.Module, mesh: DeviceMesh) -> None:
@@ -88,25 +89,27 @@ def _replicate(name: str, module: nn.Module, mesh: DeviceMesh) -> None:
 
 def as_style(value: Any) -> Style:
     """Return a style by its name in a plan, or a wrapper around a `ParallelStyle` of torch."""
-    return STYLES[value] if isinstance(value, str) else Style(type(value).__name__, lambda: value)
+    if isinstance(value, str):
+        return STYLES[value]
+    return Style(type(value).__name__, lambda: value)
 
 
 _of_whole = partial(RowwiseParallel, input_layouts=Replicate())
-_COLUMNS = Style("colwise_gather_output", partial(ColwiseParallel, output_layouts=Replicate()), None, 0, (nn.Linear,))
-_ROWS = Style("rowwise_split_input", _of_whole, None, 1, (nn.Linear,))
+_to_whole = partial(ColwiseParallel, output_layouts=Replicate())
+_of_whole_sequence = partial(WholeWeights, dim=1, shares_out=True)
+# Its inputs are sharded by heads already, in the last dimension but one.
+_of_heads = partial(WholeWeights, dim=-2, shares_out=False)
 
-STYLES: dict[str, Style] = {
-    "colwise": Style("colwise", ColwiseParallel, "out_features", 0, (nn.Linear,)),
-    "rowwise": Style("rowwise", RowwiseParallel, "in_features", 1, (nn.Linear,)),
-    "colwise_gather_output": _COLUMNS,
-    "colwise_rep": _COLUMNS,
-    "rowwise_split_input": _ROWS,
-    "rowwise_rep": _ROWS,
-    "embedding_rowwise": Style("embedding_rowwise", _of_whole, None, 0, (nn.Embedding,)),
-    "sequence_parallel": Style("sequence_parallel", partial(WholeWeights, dim=1, shares_out=True)),
-    # Its inputs are sharded by heads already, in the last dimension but one.
-    "replicated_with_grad_allreduce": Style(
-        "replicated_with_grad_allreduce", partial(WholeWeights, dim=-2, shares_out=False)
-    ),
-}
+_ALL = (
+    Style("colwise", ColwiseParallel, "out_features", weight_dim=0, layers=(nn.Linear,)),
+    Style("rowwise", RowwiseParallel, "in_features", weight_dim=1, layers=(nn.Linear,)),
+    Style("colwise_gather_output", _to_whole, weight_dim=0, layers=(nn.Linear,)),
+    Style("colwise_rep", _to_whole, weight_dim=0, layers=(nn.Linear,)),
+    Style("rowwise_split_input", _of_whole, weight_dim=1, layers=(nn.Linear,)),
+    Style("rowwise_rep", _of_whole, weight_dim=1, layers=(nn.Linear,)),
+    Style("embedding_rowwise", _of_whole, weight_dim=0, layers=(nn.Embedding,)),
+    Style("sequence_parallel", _of_whole_sequence),
+    Style("replicated_with_grad_allreduce", _of_heads),
+)
+STYLES: dict[str, Style] = {style.name: style for style in _ALL}
 """The styles by their names in `transformers`."""
