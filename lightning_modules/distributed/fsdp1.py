@@ -63,16 +63,25 @@ class ModelFSDPStrategy(FSDPStrategy):
         self.kwargs.pop("auto_wrap_policy", None)
         if isinstance(model, FullyShardedDataParallel):
             return model
-        if self.root_device.type == "cpu" and options.get("sync_module_states"):
-            broadcast_weights(model)  # `sync_module_states` works only on GPUs
-            options["sync_module_states"] = False
+
+        # Two options that work only on GPUs.
+        cpu_offload = self.cpu_offload
+        if self.root_device.type == "cpu":
+            cpu_offload = None
+            if options.get("sync_module_states"):
+                broadcast_weights(model)
+                options["sync_module_states"] = False
+
         if checkpointing:
             checkpoint_layers(model, layers)
         chosen = {model.get_submodule(name) for name in layers}
-        options["auto_wrap_policy"] = (lambda module, recurse, **_: recurse or module in chosen) if chosen else None
+        if chosen:
+            options["auto_wrap_policy"] = lambda module, recurse, **_: recurse or module in chosen
+        else:
+            options["auto_wrap_policy"] = None
         return FullyShardedDataParallel(
             model,
-            cpu_offload=self.cpu_offload if self.root_device.type != "cpu" else None,
+            cpu_offload=cpu_offload,
             mixed_precision=self.mixed_precision_config,
             sharding_strategy=self.sharding_strategy,
             device_id=self.root_device,
@@ -108,75 +117,99 @@ def whole_state_dict(model: nn.Module, *, keep: bool) -> dict[str, Any]:
     """As `sharding.whole_state_dict`."""
     with _whole_states(model, everywhere=False):
         state = model.state_dict()
+    if not keep:
+        return {}
+
+    # Tied weights are returned as copies.
     first_names: dict[int, str] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         first = first_names.setdefault(id(parameter), _clean(name))
-        if first in state:  # tied weights are returned as copies
+        if first in state:
             state[_clean(name)] = state[first]
-    return {name: value.cpu() if isinstance(value, torch.Tensor) else value for name, value in state.items() if keep}
+    return {name: value.cpu() if isinstance(value, torch.Tensor) else value for name, value in state.items()}
 
 
 def whole_shapes(model: nn.Module) -> dict[str, torch.Tensor]:
     """Return each whole parameter and buffer, by its name in the model, without values."""
     with FullyShardedDataParallel.summon_full_params(model, writeback=False):
-        named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
-        return without_values((_clean(name), tensor) for name, tensor in named)
+        return without_values(_named_tensors(model))
 
 
 def load_whole(model: nn.Module, state_dict: Mapping[str, Any]) -> None:
     """Load whole tensors into a model, those that it has."""
     with torch.no_grad(), FullyShardedDataParallel.summon_full_params(model, writeback=True):
-        named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
-        for name, tensor in named:
-            if _clean(name) in state_dict:
-                tensor.copy_(state_dict[_clean(name)])
+        for name, tensor in _named_tensors(model):
+            if name in state_dict:
+                tensor.copy_(state_dict[name])
+
+
+def _named_tensors(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield parameters and buffers by their names in the model, tied ones by each name."""
+    for name, tensor in model.named_parameters(remove_duplicate=False):
+        yield _clean(name), tensor
+    for name, tensor in model.named_buffers(remove_duplicate=False):
+        yield _clean(name), tensor
 
 
 def whole_optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer, *, keep: bool) -> dict[str, Any]:
     """As `sharding.whole_optimizer_state`."""
     with _whole_states(model, everywhere=False):
-        found = FullyShardedDataParallel.optim_state_dict(model, optimizer)
+        by_name = FullyShardedDataParallel.optim_state_dict(model, optimizer)
     if not keep:
         return {}
-    names = _parameter_names(model, optimizer) or _names_in(found)
 
     def copied(leaf: Any) -> Any:
         # `torch.save` would write all of the memory in which the parts were gathered.
         return leaf.to("cpu", copy=True) if isinstance(leaf, torch.Tensor) else leaf
 
-    state = {}
-    for index, name in enumerate(names):
-        if name in found["state"]:
-            state[index] = map_nested(copied, found["state"][name])
-    sizes = [len(group["params"]) for group in found["param_groups"]]
-    own, last = optimizer.state_dict()["param_groups"], list(itertools.accumulate(sizes))
-    numbers = [list(range(end - size, end)) for size, end in zip(sizes, last, strict=True)]
-    return {"state": state, "param_groups": [{**g, "params": n} for g, n in zip(own, numbers, strict=True)]}
+    # By number, as in the optimizer of an unsharded model.
+    names = _parameter_names(model, optimizer) or _names_in(by_name)
+    states = {}
+    for number, name in enumerate(names):
+        if name in by_name["state"]:
+            states[number] = map_nested(copied, by_name["state"][name])
+
+    groups: list[dict[str, Any]] = []
+    begin = 0
+    own_groups = optimizer.state_dict()["param_groups"]
+    for own, group in zip(own_groups, by_name["param_groups"], strict=True):
+        end = begin + len(group["params"])
+        groups.append({**own, "params": list(range(begin, end))})
+        begin = end
+    return {"state": states, "param_groups": groups}
 
 
 def load_whole_optimizer_state(
     model: nn.Module, optimizer: torch.optim.Optimizer, state: Mapping[str, Any], *, file: str
 ) -> None:
     """As `sharding.load_whole_optimizer_state`."""
-    names, sizes = _parameter_names(model, optimizer), [len(group["params"]) for group in optimizer.param_groups]
+    # Names of the parameters, and how many are in each group.
+    names = _parameter_names(model, optimizer)
+    groups = optimizer.param_groups
     if names is None:
         with _whole_states(model, everywhere=True):
-            found = FullyShardedDataParallel.optim_state_dict(model, optimizer)
-        names, sizes = _names_in(found), [len(group["params"]) for group in found["param_groups"]]
-    whole, in_order = whole_shapes(model), iter(names)
-    groups = [
-        [ParameterShape(name, whole[name].shape, whole[name].dtype) for name in itertools.islice(in_order, size)]
-        for size in sizes
-    ]
-    require_fitting_optimizer_state(optimizer, state, file, groups=groups)
-    indices = [index for group in state["param_groups"] for index in group["params"]]
-    name_of = dict(zip(indices, names, strict=True))
-    by_name = {
-        "state": {name_of[index]: values for index, values in state["state"].items()},
-        "param_groups": [
-            {**group, "params": [name_of[index] for index in group["params"]]} for group in state["param_groups"]
-        ],
+            own = FullyShardedDataParallel.optim_state_dict(model, optimizer)
+        names = _names_in(own)
+        groups = own["param_groups"]
+
+    # Compare them with the state.
+    whole = whole_shapes(model)
+    in_order = iter(names)
+    shapes: list[list[ParameterShape]] = []
+    for group in groups:
+        of_group = itertools.islice(in_order, len(group["params"]))
+        shapes.append([ParameterShape(name, whole[name].shape, whole[name].dtype) for name in of_group])
+    require_fitting_optimizer_state(optimizer, state, file, groups=shapes)
+
+    # Load it by name.
+    numbers = _names_in(state)
+    name_of = dict(zip(numbers, names, strict=True))
+    by_name: dict[str, Any] = {
+        "state": {name_of[number]: values for number, values in state["state"].items()},
+        "param_groups": [],
     }
+    for group in state["param_groups"]:
+        by_name["param_groups"].append({**group, "params": [name_of[number] for number in group["params"]]})
     with _whole_states(model, everywhere=True):
         own = FullyShardedDataParallel.optim_state_dict_to_load(model, optimizer, by_name)
     optimizer.load_state_dict(own)
@@ -234,9 +267,12 @@ def _whole_states(model: nn.Module, *, everywhere: bool) -> Iterator[None]:
         yield
 
 
-def _names_in(state: Mapping[str, Any]) -> list[str]:
-    """Return the names of an optimizer's parameters in its state by names, in its order."""
-    return [name for group in state["param_groups"] for name in group["params"]]
+def _names_in(state: Mapping[str, Any]) -> list[Any]:
+    """Return the names, or numbers, of an optimizer's parameters in its state, in its order."""
+    names = []
+    for group in state["param_groups"]:
+        names += group["params"]
+    return names
 
 
 def _parameter_names(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[str] | None:
@@ -244,7 +280,7 @@ def _parameter_names(model: nn.Module, optimizer: torch.optim.Optimizer) -> list
     names = {id(parameter): _clean(name) for name, parameter in model.named_parameters()}
     if any(name.endswith(_JOINED) for name in names.values()):
         return None
-    return [names[id(parameter)] for group in optimizer.param_groups for parameter in group["params"]]
+    return [names[id(parameter)] for parameter in _names_in({"param_groups": optimizer.param_groups})]
 
 
 def _clean(name: str) -> str:

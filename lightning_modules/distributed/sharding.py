@@ -36,25 +36,31 @@ def modules_by_class(model: nn.Module, names: set[str]) -> list[str]:
 
 def modules_by_size(model: nn.Module, smallest: int) -> list[str]:
     """Return names of the modules below `model` with at least `smallest` parameters not in modules already named."""
-    found: list[str] = []
-    taken, tied = set(), tied_modules(model)
+    names: list[str] = []
+    taken: set[int] = set()
+    tied = tied_modules(model)
     for name, module in _below(model):
-        left = {id(parameter): parameter.numel() for parameter in module.parameters() if id(parameter) not in taken}
         # Containers have no forward pass that would gather their parameters.
-        fits = module not in tied and not isinstance(module, (nn.ModuleList, nn.ModuleDict))
-        if fits and sum(left.values()) >= smallest:
-            found.append(name)
-            taken.update(left)
-    return found
+        if module in tied or isinstance(module, (nn.ModuleList, nn.ModuleDict)):
+            continue
+        sizes = {id(parameter): parameter.numel() for parameter in module.parameters() if id(parameter) not in taken}
+        if sum(sizes.values()) >= smallest:
+            names.append(name)
+            taken.update(sizes)
+    return names
 
 
 def tied_modules(model: nn.Module) -> set[nn.Module]:
     """Return the modules below `model` that share a parameter with one outside and cannot be sharded alone."""
-    owners: dict[int, list[str]] = {}
-    for name, parameter in nn.Module.named_parameters(model, remove_duplicate=False):  # an override may lack it
-        owners.setdefault(id(parameter), []).append(name)
-    tied = set()
-    for names in (names for names in owners.values() if len(names) > 1):
+    names_of: dict[int, list[str]] = {}
+    # An override may lack `remove_duplicate`.
+    for name, parameter in nn.Module.named_parameters(model, remove_duplicate=False):
+        names_of.setdefault(id(parameter), []).append(name)
+
+    tied: set[nn.Module] = set()
+    for names in names_of.values():
+        if len(names) == 1:
+            continue
         for path, module in _below(model):
             inside = sum(name.startswith(f"{path}.") for name in names)
             if 0 < inside < len(names):
@@ -92,23 +98,28 @@ def fully_sharded(
 
     if isinstance(model, FSDPModule):
         return resharded(model)
+    on_cpu = mesh.device_type == "cpu"
     options: dict[str, Any] = {
         "mesh": mesh,
         "mp_policy": MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=dtype),
-        "offload_policy": CPUOffloadPolicy() if offload and mesh.device_type != "cpu" else OffloadPolicy(),
+        "offload_policy": CPUOffloadPolicy() if offload and not on_cpu else OffloadPolicy(),
     }
+
+    # Layers, then what is left. The backward pass needs the parameters of the root first: freeing them gains nothing.
     if checkpointing:
         checkpoint_layers(model, layers)
     for name in layers:
         fully_shard(model.get_submodule(name), reshard_after_forward=reshard_after_forward, **options)
-    # The backward pass needs the parameters of the root first: freeing them would gain nothing.
-    fully_shard(model, reshard_after_forward=reshard_after_forward if not layers else None, **options)
-    if mesh.device_type == "cpu":  # asked for the mean of parts of gradients, gloo of torch 2.8 gives their sum
-        for module in model.modules():
-            if isinstance(module, FSDPModule):
-                module.set_force_sum_reduction_for_comms(True)
+    fully_shard(model, reshard_after_forward=None if layers else reshard_after_forward, **options)
+
+    # Asked for the mean of parts of gradients, gloo of torch 2.8 gives their sum.
+    sharded = [module for module in model.modules() if isinstance(module, FSDPModule)]
+    if on_cpu:
+        for module in sharded:
+            module.set_force_sum_reduction_for_comms(True)
     if forward_prefetch:
-        _prefetch([name for name, _ in model.named_modules() if name in set(layers)], model)
+        for module, following in itertools.pairwise([module for module in sharded if module is not model]):
+            module.set_modules_to_forward_prefetch([following])
     return model
 
 
@@ -140,8 +151,8 @@ def _mean(gradient: torch.Tensor) -> torch.Tensor:
 
 def is_sharded(model: nn.Module) -> bool:
     """Return whether a model is sharded, even if some parameters are gathered at the moment."""
-    others = is_fully_sharded(model) or is_split(model) or deepspeed_engine.shards_weights(model)
-    return _is_wrapper(model) or others
+    by_torch = _is_wrapper(model) or is_fully_sharded(model) or is_split(model)
+    return by_torch or deepspeed_engine.shards_weights(model)
 
 
 def is_fully_sharded(model: nn.Module) -> bool:
@@ -178,14 +189,17 @@ def whole_state_dict(model: nn.Module, *, keep: bool) -> dict[str, torch.Tensor]
         model: the model.
         keep: return the tensors in this process; otherwise it gets an empty dict.
     """
-    if library := _library_of(model):
+    library = _library_of(model)
+    if library is not None:
         return library.whole_state_dict(model, keep=keep)
+
+    # Tied weights are gathered once, and stay tied.
     gathered: dict[int, torch.Tensor] = {}
     state: dict[str, torch.Tensor] = {}
     for name, tensor in model.state_dict(keep_vars=True).items():
-        if id(tensor) not in gathered:  # keep ties
-            found = whole(tensor).detach()
-            gathered[id(tensor)] = found.cpu() if keep else tensor
+        if id(tensor) not in gathered:
+            whole_tensor = whole(tensor).detach()
+            gathered[id(tensor)] = whole_tensor.cpu() if keep else tensor
         state[name] = gathered[id(tensor)]
     return state if keep else {}
 
@@ -208,7 +222,8 @@ class WholeModel:
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Return whole tensors without values: names, shapes and dtypes; tied names share one tensor."""
-        if library := _library_of(self.sharded):
+        library = _library_of(self.sharded)
+        if library is not None:
             return library.whole_shapes(self.sharded)
         return without_values(self.sharded.state_dict(keep_vars=True).items())
 
@@ -219,29 +234,34 @@ class WholeModel:
             RuntimeError: a tensor has another shape, or with `strict` there are others than the model has.
         """
         own = self.state_dict()
-        missing, unexpected = found = _compared(own, state_dict)
+        differences = _compared(own, state_dict)
+        missing, unexpected = differences
         wrong = [name for name in own if name in state_dict and own[name].shape != state_dict[name].shape]
         if wrong or (strict and (missing or unexpected)):
             raise RuntimeError(f"other shapes: {wrong}; missing: {missing}; unexpected: {unexpected}")
-        if library := _library_of(self.sharded):
+
+        library = _library_of(self.sharded)
+        if library is not None:
             library.load_whole(self.sharded, state_dict)
-        else:
-            targets = self.sharded.state_dict(keep_vars=True)
-            parts = {name: part_like(value, targets[name]) for name, value in state_dict.items() if name in targets}
-            self.sharded.load_state_dict(parts, strict=False)
-        return found
+            return differences
+        targets = self.sharded.state_dict(keep_vars=True)
+        parts = {name: part_like(value, targets[name]) for name, value in state_dict.items() if name in targets}
+        self.sharded.load_state_dict(parts, strict=False)
+        return differences
 
     @contextlib.contextmanager
     def reading_whole(self) -> Iterator[nn.Module]:
         """Return the model itself, with state-dict methods for whole tensors; these are loaded after the block."""
         own: Any = unwrap_model(self.sharded)
-        shapes, read = self.state_dict(), dict[str, Any]()
+        shapes = self.state_dict()
+        read: dict[str, Any] = {}
 
         def load_state_dict(state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
             read.update(state_dict)
             return _compared(shapes, state_dict)
 
-        own.load_state_dict, own.named_parameters = load_state_dict, lambda *_, **__: iter(shapes.items())
+        own.load_state_dict = load_state_dict
+        own.named_parameters = lambda *_, **__: iter(shapes.items())
         try:
             with without_inner_wrappers(own):
                 yield own
@@ -256,7 +276,9 @@ class _Differences(NamedTuple):
 
 
 def _compared(own: Mapping[str, Any], given: Mapping[str, Any]) -> _Differences:
-    return _Differences([name for name in own if name not in given], [name for name in given if name not in own])
+    missing = [name for name in own if name not in given]
+    unexpected = [name for name in given if name not in own]
+    return _Differences(missing, unexpected)
 
 
 def whole_optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer, *, keep: bool) -> dict[str, Any]:
@@ -273,9 +295,9 @@ def whole_optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer, *,
     def gather(leaf: Any) -> Any:
         if not _is_part(leaf):
             return leaf
-        found = whole(leaf)
+        gathered = whole(leaf)
         # A copy, as `torch.save` would write all of the padded memory in which the parts were gathered.
-        return found.to("cpu", copy=True) if keep else None
+        return gathered.to("cpu", copy=True) if keep else None
 
     return map_nested(gather, optimizer.state_dict())
 
@@ -298,13 +320,12 @@ def load_whole_optimizer_state(
         fsdp_wrapping().load_whole_optimizer_state(model, optimizer, state, file=file)
         return
     require_fitting_optimizer_state(optimizer, state, file, model=model)
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    indices = [index for group in state["param_groups"] for index in group["params"]]
-    owner = dict(zip(indices, parameters, strict=True))
-    parts = {
-        index: {name: part_like(value, owner[index]) for name, value in values.items()}
-        for index, values in state["state"].items()
-    }
+    parts: dict[int, dict[str, Any]] = {}
+    for own, saved in zip(optimizer.param_groups, state["param_groups"], strict=True):
+        for parameter, number in zip(own["params"], saved["params"], strict=True):
+            if number in state["state"]:
+                values = state["state"][number]
+                parts[number] = {name: part_like(value, parameter) for name, value in values.items()}
     optimizer.load_state_dict({**state, "state": parts})
 
 
@@ -319,7 +340,9 @@ def _library_of(model: nn.Module) -> Any:
     """Return the module for FSDP1 or DeepSpeed if that shards a model; None for DTensors."""
     if _is_wrapper(model):
         return fsdp_wrapping()
-    return deepspeed_engine if deepspeed_engine.shards_weights(model) else None
+    if deepspeed_engine.shards_weights(model):
+        return deepspeed_engine
+    return None
 
 
 def _is_wrapper(model: nn.Module) -> bool:
@@ -327,10 +350,6 @@ def _is_wrapper(model: nn.Module) -> bool:
 
 
 def _below(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    return [(name, module) for name, module in model.named_modules() if module is not model][::-1]
-
-
-def _prefetch(names: list[str], model: nn.Module) -> None:
-    modules: list[Any] = [model.get_submodule(name) for name in names]
-    for module, following in itertools.pairwise(modules):
-        module.set_modules_to_forward_prefetch([following])
+    """Return the modules below a model by name, inner ones first."""
+    below = [(name, module) for name, module in model.named_modules() if module is not model]
+    return below[::-1]
