@@ -16,19 +16,23 @@ def require_tensor(leaf: Any) -> torch.Tensor:
     """Return a leaf that collectives can exchange.
 
     Raises:
-        TypeError: it is no tensor.
+        TypeError: it is not a tensor.
     """
     if isinstance(leaf, torch.Tensor):
         return leaf
-    found = f"There is a {type(leaf).__name__} ({leaf!r:.60}), and processes exchange tensors"
-    raise TypeError(f"{found}. Make it one, or use use_gather_object=True (in the arguments eval_use_gather_object).")
+    raise TypeError(
+        f"There is a {type(leaf).__name__} ({leaf!r:.60}), and processes exchange tensors. Make it one, or use "
+        "use_gather_object=True (in the arguments eval_use_gather_object)."
+    )
 
 
 def has_only_tensors(value: Any) -> bool:
     """Return True if all leaves of nested lists, tuples and mappings are tensors."""
     if isinstance(value, Mapping):
-        return all(map(has_only_tensors, value.values()))
-    return all(map(has_only_tensors, value)) if isinstance(value, (list, tuple)) else isinstance(value, torch.Tensor)
+        return all(has_only_tensors(part) for part in value.values())
+    if isinstance(value, (list, tuple)):
+        return all(has_only_tensors(part) for part in value)
+    return isinstance(value, torch.Tensor)
 
 
 def all_gather(leaf: Any, every: int = 1) -> torch.Tensor:
@@ -96,15 +100,21 @@ def share_of_inputs(inputs: Any, index: int, processes: int, pad: bool) -> Any:
         if len(set(lengths.values())) > 1:
             raise ValueError(f"The values of the dict differ in length: {lengths}.")
         return {key: share_of_inputs(value, index, processes, pad) for key, value in inputs.items()}
+
+    # The first ranks get one item more, where the ranks do not divide them.
     each, extra = divmod(len(inputs), processes)
     start = index * each + min(index, extra)
-    stop = start + each + (index < extra)
-    wanted = list(range(start, stop))
+    places = list(range(start, start + each + (index < extra)))
+    longest = each + (extra > 0)
     if pad and len(inputs):
-        wanted += [len(inputs) - 1] * (each + (extra > 0) - len(wanted))
-    if isinstance(inputs, (list, tuple)):
-        share = [inputs[place] for place in wanted]
-        return tuple(share) if isinstance(inputs, tuple) else share
+        places += [len(inputs) - 1] * (longest - len(places))
+
+    if isinstance(inputs, tuple):
+        return tuple(inputs[place] for place in places)
+    if isinstance(inputs, list):
+        return [inputs[place] for place in places]
     if isinstance(inputs, (torch.Tensor, np.ndarray)):
-        return inputs[wanted] if pad else inputs[start:stop]
-    return inputs.select(wanted) if hasattr(inputs, "select") else inputs
+        return inputs[places]
+    if hasattr(inputs, "select"):
+        return inputs.select(places)
+    return inputs

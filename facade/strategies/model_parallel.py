@@ -56,20 +56,30 @@ class ModelParallel(Strategy):
         """
         groups = groups_of(args)
         if groups is None or groups.total_size == 1:
-            machines = args.world_size // args.local_world_size
-            replicas = machines if settings is not None and settings.hybrid else 1
-            groups = ParallelismConfig(dp_replicate_size=replicas, dp_shard_size=args.world_size // replicas)
+            copies = 1
+            if settings is not None and settings.hybrid:
+                copies = args.world_size // args.local_world_size
+            groups = ParallelismConfig(dp_replicate_size=copies, dp_shard_size=args.world_size // copies)
+
         options: dict[str, Any] = {
             "data_parallel_size": groups.data_parallel_size * groups.cp_size * groups.sp_size,
             "tensor_parallel_size": groups.tp_size,
-            **({"context_parallel_size": groups.cp_size, "rotation": groups.rotation} if groups.cp_enabled else {}),
-            **({"sequence_parallel_size": groups.sp_size} if groups.sp_enabled else {}),
-            **({"plan": split_option(model)} if groups.tp_enabled else {}),
-            **(_sharding(args, settings, groups, model) if settings is not None else {}),
-            "save_distributed_checkpoint": settings is not None and settings.state_dict_type == "sharded",
         }
-        kinds = {"cp_size": "ContextParallelStrategy", "sp_size": "SequenceParallelStrategy"}
-        name = kinds.get(groups.splits_sequences, "ModelParallelStrategy")
+        name = "ModelParallelStrategy"
+        if groups.cp_enabled:
+            name = "ContextParallelStrategy"
+            options["context_parallel_size"] = groups.cp_size
+            options["rotation"] = groups.rotation
+        if groups.sp_enabled:
+            name = "SequenceParallelStrategy"
+            options["sequence_parallel_size"] = groups.sp_size
+        if groups.tp_enabled:
+            options["plan"] = split_option(model)
+        in_parts = False
+        if settings is not None:
+            options |= _sharding(args, settings, groups, model)
+            in_parts = settings.state_dict_type == "sharded"
+        options["save_distributed_checkpoint"] = in_parts
         return cls(name, {**options, **process_group(args)})
 
     def build(self) -> Any:
@@ -88,7 +98,7 @@ class ModelParallel(Strategy):
 
     @property
     def _shares_sequences(self) -> bool:
-        return any(name in self.options for name in ("context_parallel_size", "sequence_parallel_size"))
+        return "context_parallel_size" in self.options or "sequence_parallel_size" in self.options
 
     @property
     def _shards_checkpoints(self) -> bool:
@@ -105,12 +115,13 @@ class ModelParallel(Strategy):
         check_split(model, self.options["tensor_parallel_size"])
         if args.optim == _NOT_OF_PARTS:
             raise ValueError(f"optim={args.optim!r} cannot step parts of parameters. Pass 'adafactor', which can.")
-        if size := self.options.get("context_parallel_size"):
+        if "context_parallel_size" in self.options:
             from ...lightning_modules.distributed.ring_attention import require_ring_attention
 
-            check_sequences(model, "cp_size", size)
+            check_sequences(model, "cp_size", self.options["context_parallel_size"])
             require_ring_attention(args.device.type)
-        if size := self.options.get("sequence_parallel_size"):
+        if "sequence_parallel_size" in self.options:
+            size = self.options["sequence_parallel_size"]
             check_sequences(model, "sp_size", size, heads_over=size * self.options["tensor_parallel_size"])
 
     def groups(self) -> list[tuple[str, str, Mapping[str, Any]]]:
@@ -127,15 +138,17 @@ class ModelParallel(Strategy):
         ]
 
     def _distribute(self, model: nn.Module, module: Any) -> nn.Module:
-        mesh, options = module.device_mesh, self.options
+        mesh = module.device_mesh
         if not sharding.is_sharded(model):
             broadcast_weights(model, torch.device(mesh.device_type))
-            if options["tensor_parallel_size"] > 1:
+            if self.options["tensor_parallel_size"] > 1:
                 split(model, mesh["tensor_parallel"])
                 model.to(mesh.device_type)  # what is not split
             if self._shares_sequences:
                 agree_on_generators(self.lightning.context_mesh)
-        return self._shard(model, mesh) if "shard" in options else sharding.resharded(model)
+        if "shard" in self.options:
+            return self._shard(model, mesh)
+        return sharding.resharded(model)
 
     def _shard(self, model: nn.Module, mesh: Any) -> nn.Module:
         options = self.options
@@ -197,21 +210,30 @@ def groups_of_spread(args: TrainingArguments, model: Any) -> ParallelismConfig |
         NotImplementedError: the layers of the model are in different processes.
     """
     base = base_of_adapter(model)
+    kind = type(base).__name__
     if not getattr(base, "is_distributed_loading_by_transformers", False):
         if (getattr(base, "_tp_size", None) or 1) > 1 and not sharding.is_split(base):
-            done = f"from_pretrained(tp_plan=...) has split {type(base).__name__} into plain tensors"
-            raise ValueError(f"{done}. Load it without, and pass parallelism_config={{'tp_size': {args.world_size}}}.")
+            raise ValueError(
+                f"from_pretrained(tp_plan=...) has split {kind} into plain tensors. Load it without, and pass "
+                f"parallelism_config={{'tp_size': {args.world_size}}}."
+            )
         return None
+
     sizes = base.config.distributed_config
     if sizes.pp_size > 1:
         raise NotImplementedError(f"DistributedConfig(pp_size={sizes.pp_size}): use fsdp_size, tp_size or ep_size.")
+
+    # The arguments may say the same, but nothing else.
     groups = ParallelismConfig(sizes.dp_replicate_size, sizes.fsdp_size, sizes.tp_size)
     again = [name for name in ("fsdp", "deepspeed") if getattr(args, name)]
     if read_parallelism(args.parallelism_config) not in (None, ParallelismConfig(), groups):
         again.append("parallelism_config")
     if again:
-        done = f"from_pretrained(distributed_config=...) has spread {type(base).__name__} already"
-        raise ValueError(f"{', '.join(again)} spreads the model, but {done}. Leave one of them out.")
+        raise ValueError(
+            f"{', '.join(again)} spreads the model, but from_pretrained(distributed_config=...) has spread {kind} "
+            "already. Leave one of them out."
+        )
+
     if sizes.tp_size > 1:
         sum_before_accumulation(base)
     sharding.resharded(base)

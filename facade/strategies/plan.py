@@ -73,7 +73,8 @@ class RunPlan:
 
     def __repr__(self) -> str:
         rows = [("argument", "in Lightning", "value"), *self.rows()]
-        first, second = (max(len(row[column]) for row in rows) for column in (0, 1))
+        first = max(len(row[0]) for row in rows)
+        second = max(len(row[1]) for row in rows)
         return "\n".join(f"{row[0]:<{first}}  {row[1]:<{second}}  {row[2]}" for row in rows)
 
 
@@ -106,11 +107,15 @@ def translate(
     """
     device = args.device
     strategy = choose(args, find_unused_parameters=find_unused_parameters, model=model, steps=steps)
-    distributed = args.world_size > 1
     local = args.distributed_state.local_world_size
+
+    # A single process on a GPU has that one.
+    devices: int | list[int] = local
+    if args.world_size == 1 and device.type not in ("cpu", "xla"):
+        devices = [device.index or 0]
     return RunPlan(
         accelerator=strategy.accelerator or device.type,
-        devices=local if distributed or device.type in ("cpu", "xla") else [device.index or 0],
+        devices=devices,
         num_nodes=args.world_size // local,
         strategy=strategy,
         precision=PRECISIONS[args.mixed_precision],
@@ -139,27 +144,46 @@ def optimizer_config(args: TrainingArguments) -> OptimizerConfig:
 
 def _further(args: TrainingArguments) -> list[Row]:
     """Describe what came from a launcher, the length of a training, clipping, optimizer, schedule, and trackers."""
-    optimizer, clipped = optimizer_config(args), args.max_grad_norm
-    fields = {field.name: getattr(optimizer, field.name) for field in dataclasses.fields(optimizer)}
-    name = optimizer_name(fields.pop("name"))
-    options = [f"{field}={value}" for field, value in fields.items() if value is not None]
-    options += [f"parameter_rules={args.parameter_rules}"] if args.parameter_rules else []
-    more = cast(Mapping[str, Any], args.lr_scheduler_kwargs or {})
-    scheduler = SchedulerType(args.lr_scheduler_type).value
-    schedule = [f"{scheduler}, warm-up {args.warmup_steps:g}", *(f"{name}={value}" for name, value in more.items())]
-    length, budget = f"{args.num_train_epochs:g}, {args.max_steps}", args.max_tokens_per_batch
-    compiled = {"backend": args.torch_compile_backend, "mode": args.torch_compile_mode, **args.compile_options}
-    return [
-        *([("launcher", "taken from its variables", ", ".join(args._from_launcher))] if args._from_launcher else []),
-        *([("torch_compile, torch_compile_*", "model.compile()", shown(compiled))] if args.torch_compile else []),
-        ("num_train_epochs, max_steps", "Trainer(max_epochs=), the last step", length),
-        ("gradient_accumulation_steps", "micro-batches in a batch", str(args.gradient_accumulation_steps)),
-        *([("max_tokens_per_batch", "build_loader(sampler=)", f"TokenBudgetSampler, {budget}")] if budget else []),
-        ("max_grad_norm", "clipping before the step", f"{clipped:g}" if clipped else "none"),
-        ("optim, adam_*, weight_decay", "configure_optimizers()", ", ".join([name, *options])),
-        ("lr_scheduler_*, warmup_steps", "configure_optimizers()", ", ".join(schedule)),
-        ("report_to", "callbacks", ", ".join(args.report_to or ()) or "none"),
-    ]
+    rows: list[Row] = []
+    if args._from_launcher:
+        rows.append(("launcher", "taken from its variables", ", ".join(args._from_launcher)))
+    if args.torch_compile:
+        compiled = {"backend": args.torch_compile_backend, "mode": args.torch_compile_mode, **args.compile_options}
+        rows.append(("torch_compile, torch_compile_*", "model.compile()", shown(compiled)))
+
+    # Batches, and how many of them.
+    length = f"{args.num_train_epochs:g}, {args.max_steps}"
+    rows.append(("num_train_epochs, max_steps", "Trainer(max_epochs=), the last step", length))
+    rows.append(("gradient_accumulation_steps", "micro-batches in a batch", str(args.gradient_accumulation_steps)))
+    if args.max_tokens_per_batch:
+        sampler = f"TokenBudgetSampler, {args.max_tokens_per_batch}"
+        rows.append(("max_tokens_per_batch", "build_loader(sampler=)", sampler))
+
+    # The step.
+    clipped = f"{args.max_grad_norm:g}" if args.max_grad_norm else "none"
+    trackers = ", ".join(args.report_to or ()) or "none"
+    rows.append(("max_grad_norm", "clipping before the step", clipped))
+    rows.append(("optim, adam_*, weight_decay", "configure_optimizers()", _described_optimizer(args)))
+    rows.append(("lr_scheduler_*, warmup_steps", "configure_optimizers()", _described_schedule(args)))
+    rows.append(("report_to", "callbacks", trackers))
+    return rows
+
+
+def _described_optimizer(args: TrainingArguments) -> str:
+    config = optimizer_config(args)
+    options = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    name = optimizer_name(options.pop("name"))
+    parts = [f"{field}={value}" for field, value in options.items() if value is not None]
+    if args.parameter_rules:
+        parts.append(f"parameter_rules={args.parameter_rules}")
+    return ", ".join([name, *parts])
+
+
+def _described_schedule(args: TrainingArguments) -> str:
+    options = cast(Mapping[str, Any], args.lr_scheduler_kwargs or {})
+    parts = [SchedulerType(args.lr_scheduler_type).value, f"warm-up {args.warmup_steps:g}"]
+    parts += [f"{name}={value}" for name, value in options.items()]
+    return ", ".join(parts)
 
 
 DRY_RUN = "LIGHTRAINER_DRY_RUN"

@@ -89,8 +89,14 @@ class Strategy:
 
     def rows(self) -> list[Row]:
         """Return (arguments, their name in Lightning, value) for the table of the plan."""
-        first, *others = ((arguments, becomes, shown(options)) for arguments, becomes, options in self.groups())
-        return [(first[0], first[1], f"{self.name}({first[2]})"), *(row for row in others if row[2])]
+        rows: list[Row] = []
+        for arguments, becomes, options in self.groups():
+            value = shown(options)
+            if not rows:
+                rows.append((arguments, becomes, f"{self.name}({value})"))
+            elif value:
+                rows.append((arguments, becomes, value))
+        return rows
 
     shards_weights: Any = False
     """Whether a rank holds only a part of the weights, so that all must run each forward pass together."""
@@ -133,8 +139,10 @@ class Strategy:
             NotImplementedError: Lightning alone can spread the model.
         """
         if self.distributes:
-            said = f"accelerator.prepare cannot shard a model for an own loop: {self.name} shards that of train()"
-            raise NotImplementedError(f"{said}. Use train(), or prepare_model(model, evaluation_mode=True).")
+            raise NotImplementedError(
+                f"accelerator.prepare cannot shard a model for an own loop: {self.name} shards that of train(). Use "
+                "train(), or prepare_model(model, evaluation_mode=True)."
+            )
         return model
 
     # Forward pass.
@@ -163,14 +171,17 @@ class Strategy:
     def to_call(self, model: nn.Module) -> Any:
         """Return what is called in the place of a model: see `called` for that of the Trainer; others as they are."""
         host = self._host()
-        is_own = host is not None and self.is_trained(model)
-        return inspection.to_call(model, host.model_wrapped) if host is not None and is_own else model
+        if host is None or not self.is_trained(model):
+            return model
+        return inspection.to_call(model, host.model_wrapped)
 
     @property
     def spread(self) -> nn.Module | None:
         """The callable of a forward pass if this rank holds only parts of its weights; otherwise None."""
         called = self.called
-        return called if called is not None and self._is_sharded(called) else None
+        if called is None or not self._is_sharded(called):
+            return None
+        return called
 
     def _is_sharded(self, called: Any) -> bool:
         """As `is_sharded`, which looks at each parameter; during a run the answer stays the same."""
@@ -502,8 +513,11 @@ GROUP = ("process_group_backend", "timeout")
 
 def process_group(args: TrainingArguments) -> dict[str, Any]:
     """Return the options about the process group, which all strategies of several processes have."""
-    backend = {} if args.ddp_backend is None else {"process_group_backend": args.ddp_backend}
-    return {**backend, "timeout": args.ddp_timeout_delta}
+    options: dict[str, Any] = {}
+    if args.ddp_backend is not None:
+        options["process_group_backend"] = args.ddp_backend
+    options["timeout"] = args.ddp_timeout_delta
+    return options
 
 
 def picked(options: Mapping[str, Any], *names: str) -> dict[str, Any]:

@@ -33,8 +33,10 @@ def check_processes(args: TrainingArguments) -> None:
     """
     groups = groups_of(args)
     if groups is not None and groups.total_size not in (1, args.world_size):
-        wrong = f"parallelism_config is made for {groups.total_size} processes, but there are {args.world_size}"
-        raise ValueError(f"{wrong}: start the script with torchrun --nproc_per_node={groups.total_size}.")
+        raise ValueError(
+            f"parallelism_config is made for {groups.total_size} processes, but there are {args.world_size}: start the "
+            f"script with torchrun --nproc_per_node={groups.total_size}."
+        )
 
 
 def wrap_option(settings: FSDPSettings, model: nn.Module | None) -> dict[str, Any] | None:
@@ -53,7 +55,9 @@ def wrap_option(settings: FSDPSettings, model: nn.Module | None) -> dict[str, An
         return {"min_num_params": settings.min_num_params}
     if settings.layers is not None:
         return {"layers": list(settings.layers)}
-    return {"layers": BY_MODEL if model is None else list(getattr(model, "_no_split_modules", None) or [])}
+    if model is None:
+        return {"layers": BY_MODEL}
+    return {"layers": list(getattr(model, "_no_split_modules", None) or [])}
 
 
 def wrap_policy(option: dict[str, Any] | None) -> Callable[..., bool] | None:
@@ -105,7 +109,8 @@ def check_sharding(args: TrainingArguments, model: nn.Module, *, layers: dict[st
         raise ValueError(
             f"{shown_fsdp(args.fsdp)} needs processes: start the script with torchrun --nproc_per_node=..."
         )
-    if missing := _missing_layers(layers, model):
+    missing = _missing_layers(layers, model)
+    if missing:
         raise ValueError(" ".join(missing))
 
 
@@ -145,21 +150,29 @@ def check_sequences(model: nn.Module, argument: str, size: int, heads_over: int 
     Raises:
         ValueError: it cannot; says what to do.
     """
-    if faults := model_faults(model, heads_over=heads_over):
+    faults = model_faults(model, heads_over=heads_over)
+    if faults:
         raise ValueError(f"parallelism_config: {argument}={size}: {'; '.join(faults)}, or use dp_shard_size.")
 
 
 def _missing_layers(option: dict[str, Any] | None, model: nn.Module) -> list[str]:
+    """Return an error for each class of layers that the model does not have."""
     names = (option or {}).get("layers")
-    if names is None or is_sharded(model):  # sharded modules get classes of other names
+    # Sharded modules have classes of other names.
+    if names is None or is_sharded(model):
         return []
-    present = sorted({type(module).__name__ for module in model.modules()})
+
+    kind = type(model).__name__
     if not names:
-        instead = "Pass fsdp_config={'transformer_layer_cls_to_wrap': [...]}."
-        logger.warning("%s does not name its layers, so it is sharded as one. %s", type(model).__name__, instead)
-    setting, kind = "fsdp_config: transformer_layer_cls_to_wrap", type(model).__name__
+        logger.warning(
+            "%s does not name its layers, so it is sharded as one. Pass "
+            "fsdp_config={'transformer_layer_cls_to_wrap': [...]}.",
+            kind,
+        )
+    present = sorted({type(module).__name__ for module in model.modules()})
     return [
-        f"{setting}={name!r} is no module of {kind}.{did_you_mean(name, present)} It has: {', '.join(present)}."
+        f"fsdp_config: transformer_layer_cls_to_wrap={name!r} is no module of {kind}.{did_you_mean(name, present)} It "
+        f"has: {', '.join(present)}."
         for name in names
         if name not in present
     ]
