@@ -138,7 +138,7 @@ def test_the_best_is_said_and_a_report_is_there(done):
     best = study.best_trial
     assert f"best: run-{best.number}, eval_loss = {best.value} (minimize eval_loss)" in said
     assert f"  folder: {folder / 'out' / f'run-{best.number}'}\n" in said
-    assert f"best={best.value:.5g}" in said  # in the bar
+    assert f"Best trial: {best.number}. Best value: {best.value:.6g}" in said  # in the bar
     assert "width is no training argument. The script gets it as --width." in said
     report = json.loads((folder / "sweep" / "best.json").read_text())
     assert (report["metrics"], report["directions"]) == (["eval_loss"], ["minimize"])
@@ -178,8 +178,6 @@ def test_the_trial_of_a_killed_process_fails_and_goes_on_from_its_checkpoint(tmp
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["run-0"]
     # The best trial is number 1, and its files are those of number 0.
     assert f"best: run-0, eval_loss = {second.value}" in said
-    assert "complete=1" in said  # without the one that was interrupted
-    assert "fail=" not in said
     report = json.loads((tmp_path / "sweep" / "best.json").read_text())
     assert report["states"] == {"interrupted": 1, "complete": 1}
     assert report["best"][0] == {

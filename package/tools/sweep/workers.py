@@ -9,8 +9,7 @@ import signal
 import sys
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -18,7 +17,6 @@ from typing import TYPE_CHECKING
 
 import optuna
 from optuna.trial import FrozenTrial, TrialState
-from tqdm import tqdm
 
 from ...facade.search import retries
 from ...facade.search.earlier_trials import ORIGIN, begin_with, require_comparable
@@ -103,11 +101,7 @@ class Sweep:
         plan.folder.mkdir(parents=True, exist_ok=True)
         self._fill_study()
 
-        name = f"{plan.study_name}: {plan.goal}"
-        self.bar = tqdm(desc=name, total=plan.n_trials, unit="trial", file=sys.stderr, dynamic_ncols=True)
-        with self.bar, signals_handled_by(self.stop):
-            self._show_progress()
-            self.bar.initial = self.bar.n  # the time left is that of new trials
+        with signals_handled_by(self.stop):
             self._run_trials()
         if self.error is not None:
             raise self.error
@@ -192,6 +186,7 @@ class Sweep:
                 n_jobs=self.plan.workers,
                 catch=(ScriptFailed,),
                 callbacks=[self._after_trial],
+                show_progress_bar=True,
             )
         except TrialTakenError as taken:
             print(f"\n{taken}", file=sys.stderr)
@@ -253,40 +248,24 @@ class Sweep:
         """Queue a trial again whose script was killed, and end the loop when there are enough."""
         if trial.state == TrialState.FAIL and FAILURE not in trial.user_attrs:
             retries.queue_again(study, trial.number, self.plan.max_retry)
-        self._show_progress()
         if self.stopping.is_set() or self._trials_left() <= 0:
             study.stop()
 
     # --- which trials there are
 
-    def _own_trials(self) -> list[FrozenTrial]:
-        """Return the trials that were begun here, or wait, without those that were interrupted and have a retry."""
-        trials = self.study.get_trials(deepcopy=False)
-        retried = retries.interrupted(trials)
-        return [trial for trial in trials if trial.number not in retried and ORIGIN not in trial.user_attrs]
-
     def _trials_left(self) -> int:
-        """Return how many trials are to be begun. Those that failed before this start do not count."""
-        states = [trial.state for trial in self._own_trials() if trial.number not in self.failed_before]
-        waiting = states.count(TrialState.WAITING)
-        left = self.plan.n_trials - len(states) + waiting
+        """Return how many trials are to be begun. Those of an earlier study, or that failed before, do not count."""
+        trials = self.study.get_trials(deepcopy=False)
+        waiting = sum(trial.state == TrialState.WAITING for trial in trials)
+        left_out = self.failed_before | retries.interrupted(trials)
+        counted = [trial for trial in trials if trial.number not in left_out and ORIGIN not in trial.user_attrs]
+        left = self.plan.n_trials - len(counted) + waiting
         return min(left, waiting) if self.plan.points else left
 
     def _give_up_dead(self) -> None:
         """Queue trials whose process was killed, and those that no process has claimed in time."""
         for number in retries.give_up_dead(self.study, self.plan.max_retry, _SECONDS_TO_CLAIM):
             print(f"\nTrial {number} was not finished, and is retried.", file=sys.stderr)
-
-    def _show_progress(self) -> None:
-        """Show the best trial, and the number of trials in each state."""
-        states = Counter(trial.state.name.lower() for trial in self._own_trials())
-        texts: dict[str, str | int] = {}
-        if len(self.study.directions) == 1 and states["complete"]:
-            best = self.study.best_trial
-            texts = {"best": f"{best.value:.5g}", "by": _name_of(best)}
-        texts.update(states)
-        self.bar.n = min(states["complete"] + states["pruned"], self.plan.n_trials)
-        self.bar.set_postfix(texts)
 
     # --- the end
 
@@ -312,7 +291,10 @@ class Sweep:
         failed = retries.failures(trials)
         if failed:
             print(f"failed trials ({len(failed)}; --retry-failed runs them again):{retries.listed(failed)}")
-        self._warn_of_equal_values(trials)
+        complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
+        if len({str(trial.values) for trial in complete}) == 1 and len({str(trial.params) for trial in complete}) > 1:
+            names = ", ".join(complete[0].params)
+            print(f"All trials have the same value. Does the script read {names}?", file=sys.stderr)
         for trial in best:
             self._print_best(trial)
         print(f"report: {page}")
@@ -329,15 +311,6 @@ class Sweep:
         for name, parameter in trial.params.items():
             print(f"  {name} = {parameter}")
         print(f"  once more: {command}")
-
-    def _warn_of_equal_values(self, trials: Sequence[FrozenTrial]) -> None:
-        """Warn if trials with other parameters have the same value: a script that reads none of them does that."""
-        complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
-        values = {tuple(trial.values) for trial in complete}
-        parameters = {str(sorted(trial.params.items())) for trial in complete}
-        if len(values) == 1 and len(parameters) > 1:
-            names = ", ".join(complete[0].params)
-            print(f"All trials have the same value. Does the script read {names}?", file=sys.stderr)
 
 
 def _name_of(trial: FrozenTrial) -> str:
