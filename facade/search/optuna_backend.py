@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...lightning_modules.checkpoints import last_intact_checkpoint
 from ...lightning_modules.common.suggestions import did_you_mean
 from ...lightning_modules.search.channel import Channel
 from ..arguments.enums import HPSearchBackend
@@ -203,14 +204,18 @@ class OptunaObjective:
         in_study = getattr(trial, "in_study", trial)
         retries.note_worker(self.study, in_study)
         origin = retries.origin_of(self.study, trial)
-        resumes = origin != trial.number and search.options.resume_trials
-        if not resumes:
-            return retries.Start(trial.number, retries.owner_of(in_study, renew=True))
-        start = retries.Start(origin, retries.owner_of(in_study))
+        reported = retries.reported_steps(self.study, trial.number)
+        if origin == trial.number or not search.options.resume_trials:
+            return retries.Start(trial.number, retries.owner_of(in_study, renew=True), reported)
+
+        # The retry continues in the folder of the trial that was interrupted.
+        start = retries.Start(origin, retries.owner_of(in_study), reported)
         search.starts[trial.number] = start
         folder = search.run_dir(trial)
-        checkpoint, reports = retries.newest_checkpoint(self.study, trial, folder, search.options.pruning_unit)
-        return start._replace(checkpoint=checkpoint, reports=reports)
+        checkpoint = last_intact_checkpoint(folder) if folder.is_dir() else None
+        if checkpoint is not None:
+            logger.info("Trial %s resumes from %s.", trial.number, checkpoint)
+        return start._replace(checkpoint=checkpoint)
 
 
 def best_trials(study: Study) -> list[FrozenTrial]:

@@ -6,11 +6,8 @@ import logging
 import math
 import uuid
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ...callbacks import TrainerState
-from ...lightning_modules.checkpoints import last_intact_checkpoint
 from ...lightning_modules.common.process_identity import process_state, process_token
 from ...lightning_modules.search.channel import FAILURE
 from .storages import MAX_RETRY, retry_callback, without_experimental_warnings
@@ -42,9 +39,9 @@ class Start(NamedTuple):
     """Its number; that of the first trial for a retry that resumes in its folder."""
     owner: str
     """The owner of its folder, see `claim_folder`."""
+    reported: list[int] = []
+    """The steps, or epochs, for which a retry has the values of the trial that it retries."""
     checkpoint: str | None = None
-    reports: dict[int, float] = {}
-    """Values reported up to the checkpoint, by step."""
 
 
 def is_persistent(study: Any) -> bool:
@@ -189,27 +186,9 @@ def _seconds_since_begin(trial: FrozenTrial) -> float:
     return 0.0 if begin is None else (datetime.now() - begin).total_seconds()
 
 
-def newest_checkpoint(study: Study, trial: Trial, folder: Path, unit: str) -> tuple[str | None, dict[int, float]]:
-    """Return the checkpoint that a retry resumes from, and the values that were reported up to it, by step.
-
-    Args:
-        study: its study.
-        trial: the retry.
-        folder: of the trial that was interrupted.
-        unit: unit of its reports, `steps` or `epochs`.
-    """
-    checkpoint = last_intact_checkpoint(folder) if folder.is_dir() else None
-    if checkpoint is None:
-        return None, {}
-    reached = float(Path(checkpoint).name.rpartition("-")[2])
-    if unit == "epochs":
-        reached = TrainerState.load_from_json(Path(checkpoint) / "trainer_state.json").epoch or 0.0
-    reports: dict[int, float] = {}
-    for earlier in _frozen(study, trial.number).system_attrs.get("retry_history", []):
-        values = _frozen(study, earlier).intermediate_values
-        reports.update((step, value) for step, value in values.items() if step <= reached)
-    logger.info("Trial %s resumes from %s.", trial.number, checkpoint)
-    return checkpoint, reports
+def reported_steps(study: Study, number: int) -> list[int]:
+    """Return the steps, or epochs, at which a trial, or the one that it retries, has reported a value."""
+    return list(_frozen(study, number).intermediate_values)
 
 
 def _frozen(study: Any, number: int) -> Any:

@@ -313,9 +313,7 @@ class SearchRun:
         self.best.make_room()
         self._require_model(trial)
         self.starts[trial.number] = start
-        for step, value in start.reports.items():
-            trial.report(value, step)
-        self.reported = set(start.reports)
+        self.reported = set(start.reported)
 
     def _require_model(self, trial: Any) -> None:
         """Make a model if `model_init` failed in the trial before: `train` inspects one before it makes its own."""

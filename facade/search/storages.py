@@ -90,7 +90,7 @@ def retry_callback(max_retry: int = MAX_RETRY) -> Any:
 
     kind = getattr(storages, "RetryHeartbeatStaleTrialCallback", None) or storages.RetryFailedTrialCallback
     with without_experimental_warnings():
-        return kind(max_retry=max_retry)
+        return kind(max_retry=max_retry, inherit_intermediate_values=True)
 
 
 def shown(address: str) -> str:

@@ -14,6 +14,7 @@ from ...lightning_modules.common.claimed_folder import is_claimed
 from ...lightning_modules.search.channel import Channel
 from ..arguments.sweep_trial import ChildTrial, TrialResult, this_trial
 from .metric_objective import look_up, objective_value, report_position
+from .retries import reported_steps
 
 if TYPE_CHECKING:
     from optuna import Trial
@@ -236,19 +237,14 @@ def _is_pruned(trial: ChildTrial, metrics: Mapping[str, float], position: int | 
 def _should_prune(trial: ChildTrial, position: int, value: float) -> bool:
     if _process.in_study is None:
         _process.in_study = _trial_in_study(trial)
-    in_study = _process.in_study
-    result = TrialResult.read(trial.result)
-
-    # A retry reports what the interrupted process evaluated before its checkpoint, too.
-    reports = {at: values[0] for at, values, training in result.values if training == _process.training}
-    reports[position] = value
-    for at, reported in reports.items():
-        if at is not None and at <= position and at not in _process.reported:
-            _process.reported.add(at)
-            in_study.report(reported, at)
-
-    is_pruned = in_study.should_prune()
+        # A retry has the values of the trial that it retries.
+        _process.reported.update(reported_steps(_process.in_study.study, trial.number))
+    if position not in _process.reported:
+        _process.reported.add(position)
+        _process.in_study.report(value, position)
+    is_pruned = _process.in_study.should_prune()
     if is_pruned:
+        result = TrialResult.read(trial.result)
         result.pruned = f"{trial.unit[:-1]} {position}"
         result.write(trial.result)
     return is_pruned

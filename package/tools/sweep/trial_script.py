@@ -225,7 +225,7 @@ class ScriptRun:
         """Report the evaluations to the study, unless the script did so for its pruner."""
         if self.plan.pruner != "none" or len(self.plan.metric) > 1:
             return
-        reported = set()
+        reported = set(retries.reported_steps(self.study, self.trial.number))
         for step, values, _ in evaluations:
             if step is not None and step not in reported:
                 reported.add(step)
