@@ -13,10 +13,9 @@ from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ..arguments.enums import HPSearchBackend
 from ..arguments.trial_values import apply
 from . import sweep_reports
-from .metric_objective import directions_of, metric_names, objective_from, objective_value, report_position
+from .metric_objective import directions_of, metric_names, objective_from, report_position
 from .retries import failures, listed
 from .search_run import OPTIONS, SearchOptions, SearchRun, Transport, renew_accelerator
-from .trial_folders import RunFolders
 
 if TYPE_CHECKING:
     from ...callbacks import TrainerState
@@ -87,25 +86,22 @@ class HyperparameterSearch:
     def apply(self, trial: Any) -> bool:
         """Set the values of a trial on the arguments; return whether there were any."""
         trainer = self.trainer
-        if trainer.hp_search_backend is None or trial is None:
+        if self.current is None or trial is None:
             return False
         assert trainer.hp_space is not None
         by_optuna = trainer.hp_search_backend == HPSearchBackend.OPTUNA
         values = trainer.hp_space(trial) if by_optuna else dict(trial)
         apply(trainer.args, values)
-        if self.current is not None:
-            self.current.warn_of_batch_sizes(values)
+        self.current.warn_of_batch_sizes(values)
         logger.info("Trial: %s", getattr(trial, "params", values))
         renew_accelerator(trainer)
         return True
 
     def output_dir(self, folder: str, trial: Any) -> str:
         """Return the folder of a trial in `output_dir`; `output_dir` itself outside of a search."""
-        if self.trainer.hp_search_backend is None or trial is None:
+        if self.current is None or trial is None:
             return folder
-        if self.current is not None:
-            return str(self.current.run_dir(trial))
-        return os.path.join(folder, RunFolders(self.trainer.hp_name).name(trial))
+        return str(self.current.run_dir(trial))
 
     def count_training(self) -> None:
         """Number this call of `train` in a script that is a trial of a sweep."""
@@ -141,35 +137,28 @@ class HyperparameterSearch:
         trainer = self.trainer
         search = self.current
         sweep_reports.report(trainer, step, metrics)
-        if trainer.hp_search_backend is None or trial is None:
+        if search is None or trial is None:
             return
-        if search is None:  # `train(trial=...)` outside of a search
-            objectives = len(trial.study.directions) if hasattr(trial, "study") else 1
-            assert trainer.compute_objective is not None
-            value = trainer.objective = objective_value(trainer.compute_objective, metrics, objectives)
-        else:
-            objectives = len(search.options.directions)
-            value = search.judge(metrics)
-            if search.is_over:
-                return
+        value = search.judge(metrics)
+        if search.is_over:
+            return
         if trainer.hp_search_backend == HPSearchBackend.RAY:
             from .ray_backend import report as report_to_ray
 
             report_to_ray(trainer, metrics, value)
-        elif objectives == 1 and hasattr(trial, "should_prune"):
-            self._report_to_optuna(trial, step, value)
+        elif not search.options.several and hasattr(trial, "should_prune"):
+            self._report_to_optuna(search, trial, step, value)
 
-    def _report_to_optuna(self, trial: Any, step: int, value: Any) -> None:
+    def _report_to_optuna(self, search: SearchRun, trial: Any, step: int, value: Any) -> None:
         import optuna
 
         trainer = self.trainer
-        search = self.current
-        reported, unit = (set(), "steps") if search is None else (search.reported, search.options.pruning_unit)
+        unit = search.options.pruning_unit
         position = report_position(trainer.state, step, unit)
         if position is None:
             return
-        if position not in reported:  # optuna keeps the first value, and would warn
-            reported.add(position)
+        if position not in search.reported:  # optuna keeps the first value, and would warn
+            search.reported.add(position)
             trial.report(value, position)
         if trial.should_prune():
             trainer.control = trainer.callback_handler.on_train_end(trainer.args, trainer.state, trainer.control)

@@ -18,7 +18,7 @@ from . import retries
 from .earlier_trials import begin_with, require_comparable, short_name, suggested
 from .forked_workers import check_jobs, optimize_in_workers
 from .hyperparameters import BestRun, default_hp_space_optuna
-from .metric_objective import why_unusable
+from .metric_objective import listed_metrics, why_unusable
 from .report import require_plotly
 from .search_run import OPTIONS, SearchOptions, SearchRun, enqueue
 from .storages import StorageError, open_storage, shown, until_unlocked, without_experimental_warnings
@@ -180,6 +180,8 @@ class OptunaObjective:
             value = self.search.run(trial, start)
             problem = why_unusable(value, self.search.options.directions)
             if problem is not None:
+                metrics = listed_metrics(self.search.metrics)
+                logger.warning("Trial %s fails: %s. The metrics are: %s.", trial.number, problem, metrics)
                 self._note_failure(trial, problem)
                 return math.nan  # which optuna fails
             return value

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..arguments.enums import HPSearchBackend
 from .hyperparameters import BestRun, default_hp_space_ray
 from .search_run import SearchOptions, SearchRun
+from .trial_folders import folder_name
 
 if TYPE_CHECKING:
     from .. import Trainer
@@ -65,7 +66,7 @@ def _train_once(config: dict[str, Any], portable: Any, revive: Any, options: Sea
     tune = import_module("ray.tune")
     trainer, of_trainer = revive(portable)
     of_trainer.current = search = SearchRun(trainer, options)
-    search.folder = search.folders.name_of_ray(str(tune.get_context().get_trial_id()), dict(config))
+    search.folder = folder_name(trainer.hp_name, dict(config), str(tune.get_context().get_trial_id()))
     trainer.objective = None
     checkpoint = tune.get_checkpoint()
     with tempfile.TemporaryDirectory() as folder:

@@ -18,9 +18,9 @@ from ...lightning_modules.common.claimed_folder import claim_folder, is_claimed
 from ...lightning_modules.common.local_paths import is_address
 from ..arguments.enums import HPSearchBackend
 from .hyperparameters import BestRun, default_compute_objective
-from .metric_objective import listed_metrics, objective_value, why_unusable
+from .metric_objective import objective_value, why_unusable
 from .retries import FOLDER, Start
-from .trial_folders import RunFolders
+from .trial_folders import folder_name
 
 if TYPE_CHECKING:
     from .. import Trainer
@@ -104,7 +104,6 @@ class SearchRun:
         self.options = options
         self.transport = transport
         self.given = GivenArguments(trainer)
-        self.folders = RunFolders(trainer.hp_name)
         self.best = BestModel(options.directions[0], options.final_model == "best" and not options.several)
         self.starts: dict[int, Start] = {}
         """What trials of this process began with, by number."""
@@ -147,11 +146,6 @@ class SearchRun:
             raise
         finally:
             forget_optimizer(trainer)
-        problem = why_unusable(value, self.options.directions)
-        if problem is not None:
-            logger.warning(
-                "Trial %s fails: %s. The metrics are: %s.", trial.number, problem, listed_metrics(self.metrics)
-            )
         self._ended = trial.number, value
         return value
 
@@ -194,10 +188,12 @@ class SearchRun:
             return Path(output_dir) / self.folder
         if number not in self.places:
             start = self.starts.get(number)
-            name = self.folders.name(trial, number if start is None else start.origin)
+            name = folder_name(self.trainer.hp_name, trial, number if start is None else start.origin)
             place = Path(output_dir) / name
             if start is not None and not is_address(output_dir):
                 place = claim_folder(output_dir, name, start.owner)
+            elif place in self.places.values():  # equal values, or a name without them
+                place = place.with_name(f"{name}-{number}")
             self.places[number] = place
         return self.places[number]
 
@@ -288,7 +284,7 @@ class SearchRun:
         host = self.trainer
         trial = self._trial_of(found)
         if isinstance(trial, dict):
-            self.folder = self.folders.name_of_ray(found.run_id, trial)
+            self.folder = folder_name(host.hp_name, trial, found.run_id)
         elif trial.number not in self.places:
             return False
         folder = self.run_dir(trial)
@@ -336,23 +332,23 @@ class GivenArguments:
     """
 
     def __init__(self, trainer: Trainer) -> None:
-        self._host = trainer
+        self._trainer = trainer
         self._args = trainer.args
-        self._values = {
-            name: (value, copy.deepcopy(value) if isinstance(value, (dict, list)) else value)
-            for name, value in vars(trainer.args).items()
-        }
+        self._values = _copied(vars(trainer.args))
 
     def restore(self) -> None:
         """Put all of them back, in the same object."""
-        host = self._host
-        host.args = self._args
         present = vars(self._args)
         present.clear()
-        for name, (value, pristine) in self._values.items():
-            present[name] = value if value is pristine or value == pristine else copy.deepcopy(pristine)
-        host._train_batch_size = host.args.train_batch_size
-        renew_accelerator(host)
+        present.update(_copied(self._values))
+        self._trainer.args = self._args
+        self._trainer._train_batch_size = self._args.train_batch_size
+        renew_accelerator(self._trainer)
+
+
+def _copied(values: dict[str, Any]) -> dict[str, Any]:
+    """Return values of which those that a trial could change in place are copies."""
+    return {name: copy.deepcopy(value) if isinstance(value, (dict, list)) else value for name, value in values.items()}
 
 
 def renew_accelerator(trainer: Trainer) -> None:

@@ -78,47 +78,25 @@ class TrialShortNamer:
         return {**values, **{name: value for name, value in cls.DEFAULTS.items() if name not in values}}
 
 
-class RunFolders:
-    """Names of the folders of trials, below `output_dir`.
+def folder_name(hp_name: Callable[[Any], str] | None, trial: Any, run_id: int | str) -> str:
+    """Return the name of the folder of a trial, as in the reference.
 
     Args:
-        hp_name: names a trial; `run-<number>` without it.
+        hp_name: names a trial; None for `run-<id>`.
+        trial: the trial; with Ray its values.
+        run_id: the number of the trial whose folder it is; with Ray its id.
+
+    Raises:
+        ValueError: `hp_name` returns something that cannot name a folder.
     """
-
-    def __init__(self, hp_name: Callable[[Any], str] | None = None) -> None:
-        self.hp_name = hp_name
-        self._owners: dict[str, Any] = {}
-        self._names: dict[Any, str] = {}
-
-    def name(self, trial: Any, number: Any = None) -> str:
-        """Return the folder of a trial; a retry has that of the trial that it resumes.
-
-        Args:
-            trial: the trial.
-            number: that of the trial whose folder it is; by default of this one.
-
-        Raises:
-            TypeError, ValueError: `hp_name` returns something that cannot name a folder.
-        """
-        number = getattr(trial, "number", None) if number is None else number
-        if number in self._names:
-            return self._names[number]
-        name = f"run-{number}" if self.hp_name is None else checked_name(self.hp_name(trial))
-        while self._owners.setdefault(name, number) != number:  # equal values, or a name without them
-            name = f"{name}-{number}"
-        self._names[number] = name
-        return name
-
-    def name_of_ray(self, run_id: str, values: dict[str, Any]) -> str:
-        """Return the name of the folder of a trial of Ray, as in the reference."""
-        return f"run-{run_id}" if self.hp_name is None else checked_name(self.hp_name(values))
+    return f"run-{run_id}" if hp_name is None else checked_name(hp_name(trial))
 
 
 def checked_name(name: Any) -> str:
     """Return what `hp_name` returned, if it can name a folder of its own in `output_dir`.
 
     Raises:
-        TypeError, ValueError: it cannot.
+        ValueError: it cannot.
     """
     if not isinstance(name, str) or name in ("", ".", "..") or "/" in name or "\\" in name:
         raise ValueError(f"hp_name returned {name!r}, which is not a folder in output_dir. Return a name without '/'.")

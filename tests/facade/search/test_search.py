@@ -95,8 +95,8 @@ def test_each_trial_is_named_and_has_a_folder(tmp_path):
             lambda trial: {"learning_rate": trial.suggest_float("learning_rate", 0.1, 0.1)}, n_trials=2, hp_name=hp_name
         )
     # Equal values would have given two trials one folder.
-    assert seen == [(True, name, 0.1) for name in ("run-0", "run-1", "lr0.1", "lr0.1-1")]
-    assert {path.name for path in tmp_path.iterdir()} == {"run-0", "run-1", "lr0.1", "lr0.1-1"}
+    assert seen == [(True, name, 0.1) for name in ("run-0", "run-1", "lr0.1", "lr0.1-2")]
+    assert {path.name for path in tmp_path.iterdir()} == {"run-0", "run-1", "lr0.1", "lr0.1-2"}
 
 
 def test_overrides_of_the_steps_are_called(tmp_path):
