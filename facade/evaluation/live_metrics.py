@@ -74,7 +74,8 @@ class LiveMetrics:
     def __init__(self, trainer: Trainer, to_device: Callable[[Any], Any]) -> None:
         from ...lightning_modules.evaluation.metrics import as_batch_metrics
 
-        self.trainer, self.to_device = trainer, to_device
+        self.trainer = trainer
+        self.to_device = to_device
         self.metrics = as_batch_metrics(trainer.compute_metrics).to(trainer.args.device)
         self.metrics.reset()
         self.shift = predicts_next_token(base_of_adapter(trainer.model))
@@ -95,27 +96,48 @@ class LiveMetrics:
         size = find_batch_size(batch) or 0
         count = self._own_samples(size)
         if 0 < count < size:
-            logits, labels, batch = (_first_samples(value, count, size) for value in (logits, labels, batch))
+            logits = _first_samples(logits, count, size)
+            labels = _first_samples(labels, count, size)
+            batch = _first_samples(batch, count, size)
         if "inputs" in self.metrics.takes:
             batch = self.to_device(batch)
-        update = self.metrics.update if count or not size else self.metrics.update_without_counting
+
+        update = self.metrics.update
+        if size and not count:
+            update = self.metrics.update_without_counting
         update(logits, labels, inputs=batch, loss=loss, shift=self.shift)
 
     def values(self) -> dict[str, Any]:
         """Return the metrics over all batches and processes by name, empty without labels, and reset them."""
         try:
-            return map_nested(_plain, self.metrics.compute()) if self.updated else {}
+            if not self.updated:
+                return {}
+            return map_nested(_plain, self.metrics.compute())
         finally:
             self.metrics.reset()
 
     def _own_samples(self, size: int) -> int:
         """Return how many samples of the batch are not padding; those come first."""
-        accelerator, args = self.trainer.accelerator, self.trainer.args
+        args = self.trainer.args
         if args.process_index % copies_of_batches(args):  # another process counts the same batch
             return 0
-        if data_ranks(args) == 1 or not accelerator.end_of_dataloader or accelerator.remainder <= 0:
+        if data_ranks(args) == 1:
             return size
-        return min(max(accelerator.remainder - data_rank(args) * size, 0), size)
+        return samples_that_count(self.trainer, size)
+
+
+def samples_that_count(trainer: Trainer, size: int) -> int:
+    """Return how many samples of a batch do not repeat earlier ones to fill up the last round; those come first.
+
+    Args:
+        trainer: its accelerator knows the position in the loader.
+        size: samples of the batch.
+    """
+    accelerator = trainer.accelerator
+    if not accelerator.end_of_dataloader or accelerator.remainder <= 0:
+        return size
+    before = data_rank(trainer.args) * size
+    return min(max(accelerator.remainder - before, 0), size)
 
 
 def _first_samples(value: Any, count: int, size: int) -> Any:
@@ -124,8 +146,10 @@ def _first_samples(value: Any, count: int, size: int) -> Any:
         return value[:count]
 
     def cut(leaf: Any) -> Any:
-        rows = isinstance(leaf, torch.Tensor) and leaf.ndim > 0 and len(leaf) % size == 0
-        return leaf[: len(leaf) * count // size] if rows else leaf
+        has_rows = isinstance(leaf, torch.Tensor) and leaf.ndim > 0 and len(leaf) % size == 0
+        if not has_rows:
+            return leaf
+        return leaf[: len(leaf) * count // size]
 
     if isinstance(value, Mapping):
         return {key: _first_samples(part, count, size) for key, part in value.items()}
@@ -134,4 +158,6 @@ def _first_samples(value: Any, count: int, size: int) -> Any:
 
 def _plain(value: Any) -> Any:
     """Return tensors and NumPy values as numbers or lists of numbers, for logs and JSON."""
-    return value.tolist() if hasattr(value, "tolist") else value
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    return value

@@ -7,6 +7,7 @@ import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from ...callbacks.recording import RecordedValues
@@ -18,8 +19,8 @@ from ...lightning_modules.data.lengths import has_length
 from ...lightning_modules.data.uneven_inputs import UnevenInputs, may_be_uneven
 from ...lightning_modules.evaluation.collecting import BatchCollector, LossCollector, ObjectCollector, move_to_host
 from ...lightning_modules.models.inspection import accepted_arguments
-from ..arguments.parallelism import data_rank, data_ranks
-from .live_metrics import LiveMetrics, consists_of_metrics
+from ..arguments.parallelism import data_ranks
+from .live_metrics import LiveMetrics, consists_of_metrics, samples_that_count
 from .metrics import denumpify_detensorize
 from .results import EvalLoopOutput, EvalPrediction
 
@@ -90,37 +91,63 @@ class Evaluation:
         gather_losses: Callable[..., Any] | None = None,
     ) -> None:
         args = trainer.args
-        self.trainer, self.feed, self.prediction_loss_only = trainer, feed, prediction_loss_only
-        self.ignore_keys, self.prefix, self.to_device = ignore_keys, prefix, to_device
+        self.trainer = trainer
+        self.feed = feed
+        self.prediction_loss_only = prediction_loss_only
+        self.ignore_keys = ignore_keys
+        self.prefix = prefix
+        self.to_device = to_device
         self.gather_losses = gather_losses
-        self.live = LiveMetrics(trainer, to_device) if consists_of_metrics(trainer.compute_metrics) else None
-        self.batchwise = args.batch_eval_metrics and self.live is None
-        self.keep = description == "Prediction" or not (self.batchwise or self.live is not None)
-        self.expected = _expected_samples(feed.loader)
-        self.losses = LossCollector(args.eval_do_concat_batches)
-        self.recorded = RecordedValues(functools.partial(_samples, trainer))
-        joining = functools.partial(BatchCollector, rows=self.expected)
-        kind = ObjectCollector if args.eval_use_gather_object else joining
-        self.predictions, self.labels, self.inputs = (kind(args.eval_do_concat_batches) for _ in range(3))
-        self._collectors = (self.losses, self.predictions, self.labels, self.inputs)
-        self.alone = data_ranks(args) == 1
         self.batch_size = args.eval_batch_size
-        self.steps = 0
-        self.columns: list[str] | None = None
-        self.found_labels = False
-        self.seen = 0
+        self.is_alone = data_ranks(args) == 1
+        self.expected = _expected_samples(feed.loader)
+
+        # Metrics: by torchmetrics, or batch by batch; otherwise once, of all predictions.
+        self.live: LiveMetrics | None = None
+        if consists_of_metrics(trainer.compute_metrics):
+            self.live = LiveMetrics(trainer, to_device)
+        self.is_batchwise = args.batch_eval_metrics and self.live is None
+        self.keeps_predictions = description == "Prediction" or not (self.is_batchwise or self.live is not None)
         self.metrics: dict[str, Any] | None = None
+
+        # What the batches leave.
+        self.recorded = RecordedValues(functools.partial(_samples, trainer))
+        self.losses = LossCollector(args.eval_do_concat_batches)
+        self.predictions = self._collector()
+        self.labels = self._collector()
+        self.inputs = self._collector()
+        self.steps = 0
+        self.seen = 0
+        """Samples, where their number is not known before."""
+        self.columns: list[str] | None = None
+        """Keys of the batches."""
+        self.found_labels = False
         self._result: EvalLoopOutput | None = None
+
+    def _collector(self) -> BatchCollector:
+        args = self.trainer.args
+        if args.eval_use_gather_object:
+            return ObjectCollector(args.eval_do_concat_batches)
+        return BatchCollector(args.eval_do_concat_batches, rows=self.expected)
 
     def step(self, batch: Any) -> dict[str, Any]:
         """Process one batch; returns loss, predictions and labels of this process, for Lightning callbacks."""
-        trainer, args, feed = self.trainer, self.trainer.args, self.feed
-        ends = feed.is_last.popleft() if feed.is_last else False
-        trainer.accelerator.gradient_state.loader_end = ends, feed.remainder if ends else -1
+        trainer = self.trainer
+        args = trainer.args
+        accelerator = trainer.accelerator
+
+        # Position in the loader: the last batch may repeat samples, which are cut off.
+        ends = self.feed.is_last.popleft() if self.feed.is_last else False
+        accelerator.gradient_state.loader_end = ends, self.feed.remainder if ends else -1
+
+        # The strategy has set up the model by now.
         if self.steps == 0:
-            self._begin(batch)
+            self.model = accelerator.strategy.evaluated
+            self.columns = _keys_of(batch)
         if not self.expected:
             self.seen += find_batch_size(batch) or 0
+
+        # Forward pass.
         self.recorded.batch = batch
         loss, logits, labels = trainer.prediction_step(
             self.model, batch, self.prediction_loss_only, ignore_keys=self.ignore_keys
@@ -128,38 +155,45 @@ class Evaluation:
         self.recorded.batch = None
         self.found_labels = self.found_labels or loss is not None or labels is not None
         outputs = {"loss": loss, "predictions": logits, "label_ids": labels}
+
+        # Metrics that each process updates with its own samples.
         inputs = None
         if self.live is not None:
-            logits = self._prepared(logits, labels)
+            logits = self._preprocessed(logits, labels)
             self.live.update(loss, batch, logits, labels)
-            logits, labels = (logits, labels) if self.keep else (None, None)
+            if not self.keeps_predictions:
+                logits = None
+                labels = None
         elif "inputs" in args.include_for_metrics:
             inputs = self.to_device(batch[getattr(trainer.model, "main_input_name", "input_ids")])
+
+        # Gather and keep. In one process only the last batch is cut, unless somebody else gathers.
         losses = None if loss is None else self._keep_loss(loss)
-        if ends or not self.alone or trainer.gather_function != trainer.accelerator.gather_for_metrics:
+        if ends or not self.is_alone or trainer.gather_function != accelerator.gather_for_metrics:
             inputs, logits, labels = self._gathered(inputs, logits, labels)
-        elif self.live is None and trainer.preprocess_logits_for_metrics is not None:
-            logits = self._prepared(logits, labels)
-        if self.keep:
-            kept = (self.inputs, inputs), (self.predictions, logits), (self.labels, labels)
-            for collector, value in kept:
-                if value is not None:
-                    collector.add(value)
+        elif self.live is None:
+            logits = self._preprocessed(logits, labels)
+        if self.keeps_predictions:
+            self._keep(inputs, logits, labels)
         trainer.control = trainer.callback_handler.on_prediction_step(args, trainer.state, trainer.control)
+
         self.steps += 1
-        if self.batchwise:
+        if self.is_batchwise:
             self._update_metrics(losses, batch, logits, labels)
         elif args.eval_accumulation_steps is not None and self.steps % args.eval_accumulation_steps == 0:
             self._to_host()
         return outputs
 
-    def _to_host(self) -> None:
-        move_to_host(*self._collectors)
+    def _keep(self, inputs: Any, logits: Any, labels: Any) -> None:
+        if inputs is not None:
+            self.inputs.add(inputs)
+        if logits is not None:
+            self.predictions.add(logits)
+        if labels is not None:
+            self.labels.add(labels)
 
-    def _begin(self, batch: Any) -> None:
-        """Read model and columns at the first batch, once the strategy has set up the model."""
-        self.model = self.trainer.accelerator.strategy.evaluated
-        self.columns = list(batch) if isinstance(batch, Mapping) else None
+    def _to_host(self) -> None:
+        move_to_host(self.losses, self.predictions, self.labels, self.inputs)
 
     def result(self) -> EvalLoopOutput:
         """Return arrays and metrics over all samples, computed at the first call."""
@@ -173,63 +207,91 @@ class Evaluation:
         return {name: float(value) for name, value in metrics.items() if isinstance(value, (int, float))}
 
     def _make_result(self) -> EvalLoopOutput:
-        prefix = self.prefix
-        move_to_host(*self._collectors)
-        losses, predictions = self.losses.result(), self.predictions.result()
-        labels, inputs = self.labels.result(), self.inputs.result()
+        # Arrays over all samples.
+        self._to_host()
+        losses = self.losses.result()
+        predictions = self.predictions.result()
+        labels = self.labels.result()
+        inputs = self.inputs.result()
+
+        # Metrics of the user.
         compute = self.trainer.compute_metrics
         if self.live is not None:
             self.metrics = self.live.values()
-        elif compute is not None and not self.batchwise and predictions is not None and labels is not None:
+        elif compute is not None and not self.is_batchwise and predictions is not None and labels is not None:
             self.metrics = compute(self._prediction(predictions, labels, inputs, losses))
-        metrics = {**self._recorded(), **denumpify_detensorize(dict(self.metrics or {}))}
+        metrics = self._recorded()
+        metrics |= denumpify_detensorize(dict(self.metrics or {}))
+
+        # Ours have the prefix; the others get it.
+        prefix = f"{self.prefix}_"
         if losses is not None:
-            metrics[f"{prefix}_loss"] = _mean(losses, self.trainer.args.logging_nan_inf_filter)
+            metrics[f"{prefix}loss"] = _mean(losses, self.trainer.args.logging_nan_inf_filter)
         if hasattr(self.trainer, "model_preparation_time"):
-            metrics[f"{prefix}_model_preparation_time"] = self.trainer.model_preparation_time
-        for name in [name for name in metrics if not name.startswith(f"{prefix}_")]:
-            metrics[f"{prefix}_{name}"] = metrics.pop(name)
+            metrics[f"{prefix}model_preparation_time"] = self.trainer.model_preparation_time
+        for name in list(metrics):
+            if not name.startswith(prefix):
+                metrics[f"{prefix}{name}"] = metrics.pop(name)
         return EvalLoopOutput(predictions, labels, metrics, self._number_of_samples())
 
-    def _recorded(self) -> dict[str, float]:
-        accelerator, there_are = self.trainer.accelerator, bool(self.recorded)
+    def _recorded(self) -> dict[str, Any]:
+        """Return the means of values that were passed to `record`, in any process."""
+        accelerator = self.trainer.accelerator
+        has_values = bool(self.recorded)
         if accelerator.num_processes > 1:
-            there_are = bool(accelerator.reduce(torch.tensor(int(there_are), device=accelerator.device), "max"))
-        return self.recorded.take(gather_objects) if there_are else {}
+            has_values = bool(accelerator.reduce(torch.tensor(int(has_values), device=accelerator.device), "max"))
+        if not has_values:
+            return {}
+        return self.recorded.take(gather_objects)
 
     def _keep_loss(self, loss: torch.Tensor) -> torch.Tensor | None:
         """Collect the loss once per sample; returns the gathered losses for batchwise metrics."""
         accelerator = self.trainer.accelerator
         gather = self.gather_losses or self.trainer.gather_function
-        if self.alone and not self.batchwise and gather == accelerator.gather_for_metrics:
-            shorter = accelerator.end_of_dataloader and accelerator.remainder > 0
-            self.losses.add(loss, self.batch_size, accelerator.remainder if shorter else None)
+        if self.is_alone and not self.is_batchwise and gather == accelerator.gather_for_metrics:
+            is_cut = accelerator.end_of_dataloader and accelerator.remainder > 0
+            self.losses.add(loss, self.batch_size, accelerator.remainder if is_cut else None)
             return None
+
         losses = gather(loss.repeat(self.batch_size))
         self.losses.add(losses)
         return losses
 
     def _gathered(self, inputs: Any, logits: Any, labels: Any) -> tuple[Any, Any, Any]:
         """Gather inputs, predictions and labels of all processes in the order of samples."""
-        trainer, accelerator = self.trainer, self.trainer.accelerator
+        trainer = self.trainer
         gather: Callable[[Any], Any] = trainer.gather_function
         if trainer.args.eval_use_gather_object:
             gather = functools.partial(gather, **accepted_arguments(gather, use_gather_object=True))
-        else:
-            inputs, labels, logits = (
-                value if self.alone or value is None else accelerator.pad_across_processes(value, dim=1, pad_index=-100)
-                for value in (inputs, labels, logits)
-            )
+        elif not self.is_alone:
+            inputs = self._padded(inputs)
+            labels = self._padded(labels)
+            logits = self._padded(logits)
+
         if self.live is None:
-            logits = self._prepared(logits, labels)
-        inputs, logits, labels = (None if value is None else gather(value) for value in (inputs, logits, labels))
+            logits = self._preprocessed(logits, labels)
+        if inputs is not None:
+            inputs = gather(inputs)
+        if logits is not None:
+            logits = gather(logits)
+        if labels is not None:
+            labels = gather(labels)
         return inputs, logits, labels
 
-    def _prepared(self, logits: Any, labels: Any) -> Any:
-        prepare = self.trainer.preprocess_logits_for_metrics
-        return logits if logits is None or prepare is None else prepare(logits, labels)
+    def _padded(self, value: Any) -> Any:
+        """Pad the second dimension to the longest of all processes."""
+        if value is None:
+            return None
+        return self.trainer.accelerator.pad_across_processes(value, dim=1, pad_index=-100)
+
+    def _preprocessed(self, logits: Any, labels: Any) -> Any:
+        preprocess = self.trainer.preprocess_logits_for_metrics
+        if logits is None or preprocess is None:
+            return logits
+        return preprocess(logits, labels)
 
     def _update_metrics(self, loss: Any, batch: Any, logits: Any, labels: Any) -> None:
+        """Call `compute_metrics` with one batch (`batch_eval_metrics`)."""
         compute = self.trainer.compute_metrics
         if compute is None or logits is None or labels is None:
             return
@@ -237,46 +299,59 @@ class Evaluation:
         self.metrics = compute(prediction, compute_result=self.trainer.accelerator.end_of_dataloader)
 
     def _prediction(self, predictions: Any, labels: Any, inputs: Any, losses: Any) -> EvalPrediction:
-        wanted = self.trainer.args.include_for_metrics
+        included = self.trainer.args.include_for_metrics
         return EvalPrediction(
             predictions=predictions,
             label_ids=labels,
-            inputs=inputs if "inputs" in wanted else None,
-            losses=losses if "loss" in wanted else None,
+            inputs=inputs if "inputs" in included else None,
+            losses=losses if "loss" in included else None,
         )
 
     def _number_of_samples(self) -> int:
         loader = self.feed.loader
-        dataset: Any = getattr(loader, "whole_dataset", getattr(loader, "dataset", None))
+        dataset = _dataset_of(loader)
         if has_length(dataset):
             count = len(dataset)
+        elif has_length(loader):
+            count = self.trainer.num_examples(loader)
         else:
-            count = self.trainer.num_examples(loader) if has_length(loader) else self.seen
+            count = self.seen
         return count or self.seen
+
+
+def _keys_of(batch: Any) -> list[str] | None:
+    if isinstance(batch, Mapping):
+        return list(batch)
+    return None
+
+
+def _dataset_of(loader: Any) -> Any:
+    """Return the dataset of a loader that all processes share; None if unknown."""
+    return getattr(loader, "whole_dataset", getattr(loader, "dataset", None))
 
 
 def _expected_samples(loader: Any) -> int | None:
     """Return the number of rows to allocate, or None if unknown."""
-    dataset: Any = getattr(loader, "whole_dataset", getattr(loader, "dataset", None))
+    dataset = _dataset_of(loader)
     if not has_length(dataset):
         return None
-    count, batch = len(dataset), getattr(loader, "samples_per_round", getattr(loader, "batch_size", None))
-    return min(count, len(loader) * batch) if has_length(loader) and batch else count
+    count = len(dataset)
+    batch_size = getattr(loader, "samples_per_round", getattr(loader, "batch_size", None))
+    if batch_size and has_length(loader):
+        return min(count, len(loader) * batch_size)
+    return count
 
 
 def _mean(losses: Any, skip_not_finite: bool) -> float:
-    import numpy as np
-
-    losses = np.concatenate(losses) if isinstance(losses, list) else losses
+    if isinstance(losses, list):
+        losses = np.concatenate(losses)
     if skip_not_finite and followed().keeps_nan_out_of_eval_loss:
-        finite = np.isfinite(losses)
-        losses = losses[finite] if finite.any() else losses
+        is_finite = np.isfinite(losses)
+        if is_finite.any():
+            losses = losses[is_finite]
     return losses.mean().item()
 
 
-def _samples(trainer: Any, batch: Any) -> int:
-    """Count the samples of a batch, but those that repeat earlier ones to fill it up."""
-    size, accelerator = find_batch_size(batch) or 1, trainer.accelerator
-    if accelerator.end_of_dataloader and accelerator.remainder > 0:
-        return min(max(accelerator.remainder - data_rank(trainer.args) * size, 0), size)
-    return size
+def _samples(trainer: Trainer, batch: Any) -> int:
+    """Count the samples of a batch, except those that repeat earlier ones to fill it up."""
+    return samples_that_count(trainer, find_batch_size(batch) or 1)

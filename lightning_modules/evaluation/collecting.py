@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from ..common.nested import leaves, mapping_like, nested_numpify, sequence_like,
 from .preallocated_arrays import PreallocatedArray, PreallocatedTree, growing
 
 
-def move_to_host(*collectors: BatchCollector | LossCollector | ObjectCollector) -> None:
+def move_to_host(*collectors: BatchCollector | LossCollector) -> None:
     """Move what collectors keep on a device to the host's memory, which waits for the device once a batch.
 
     Args:
@@ -41,7 +41,8 @@ class BatchCollector:
     """
 
     def __init__(self, concatenate: bool = True, rows: int | None = None) -> None:
-        self.concatenate, self.rows = concatenate, rows
+        self.concatenate = concatenate
+        self.rows = rows
         self._on_device: deque[Any] = deque()
         self._joined: PreallocatedArray | PreallocatedTree | None = None
         self._apart: list[Any] = []
@@ -62,7 +63,8 @@ class BatchCollector:
 
     def take_waiting(self) -> deque[Any]:
         """Return the batches that are kept on their device, and keep them no more."""
-        waiting, self._on_device = self._on_device, deque()
+        waiting = self._on_device
+        self._on_device = deque()
         return waiting
 
     def keep_on_host(self, batch: Any) -> None:
@@ -82,33 +84,32 @@ class BatchCollector:
     def result(self) -> Any:
         """Return all of it as arrays, or None if nothing was added."""
         self.to_host()
-        joined, self._joined = self._joined, None
-        apart, self._apart = self._apart, []
-        return joined.result() if joined is not None else apart or None
+        joined = self._joined
+        apart = self._apart
+        self._joined = None
+        self._apart = []
+        if joined is not None:
+            return joined.result()
+        return apart or None
 
 
 class LossCollector:
-    """As `BatchCollector` over `loss.repeat(times)[:rows]` of each batch, but one number a batch is kept.
+    """As `BatchCollector` over `loss.repeat(times)[:rows]` of each batch, but each number is kept once.
 
     Args:
         concatenate: give one array; otherwise a list with an array for each batch.
     """
 
-    _WAITING = 512  # numbers that are put together at a time
-
     def __init__(self, concatenate: bool = True) -> None:
         self.concatenate = concatenate
-        self._waiting: list[Any] = []
-        """Of one type and device: numbers in the host's memory, tensors elsewhere.
-
-        Small tensors that stay, each beside large ones that go, would cut the host's memory into unusable pieces.
-        """
-        self._kind: tuple[torch.dtype, torch.device] | None = None
-        self._parts: list[torch.Tensor] = []
-        self._runs: list[list[int]] = []
-        """Values, repetitions and rows of batches that are alike, and how many such batches there are in a row."""
-        self._alike: tuple[int, int, int] | None = None
-        """The first three of them in the last row."""
+        self._on_device: deque[torch.Tensor] = deque()
+        self._numbers: list[float] = []
+        """Those in the host's memory, as numbers: small tensors beside large ones would cut it into unusable pieces."""
+        self._dtype = torch.float32
+        self._counts: list[int] = []
+        """Values of each batch."""
+        self._rows: list[int] = []
+        """Rows of each batch, which repeat its values."""
 
     def add(self, loss: torch.Tensor, times: int = 1, rows: int | None = None) -> None:
         """Keep the loss of a batch, on its device.
@@ -118,66 +119,54 @@ class LossCollector:
             times: how often it counts.
             rows: how many values of them all are left; all by default.
         """
-        values, kind = loss.numel(), (loss.dtype, loss.device)
-        alike = values, times, values * times if rows is None else min(rows, values * times)
-        if alike != self._alike:
-            self._alike = alike
-            self._runs.append([*alike, 0])
-        self._runs[-1][3] += 1
-        if kind != self._kind:
-            self._join_waiting()
-            self._kind = kind
+        count = loss.numel()
+        repeated = count * times
+        self._counts.append(count)
+        self._rows.append(repeated if rows is None else min(rows, repeated))
         if not loss.is_cpu:
-            self._waiting.append(loss.detach().reshape(-1))
-        elif values == 1:
-            self._waiting.append(loss.item())
-        else:
-            self._waiting += loss.reshape(-1).tolist()
-        if len(self._waiting) >= self._WAITING:
-            self._join_waiting()
+            self._on_device.append(loss.detach().reshape(-1))
+            return
+        if self._on_device:
+            self.to_host()
+        self.keep_on_host(loss)
 
     def to_host(self) -> None:
         """Move what was kept so far to the host's memory."""
         move_to_host(self)
 
-    def take_waiting(self) -> deque[Any]:
-        """Return the losses of all batches since the last call as one batch, and keep them no more."""
-        self._join_waiting()
-        parts, self._parts = self._parts, []
-        return deque([parts] if parts else [])
+    def take_waiting(self) -> deque[torch.Tensor]:
+        """Return the losses that are kept on their device as one tensor, and keep them no more."""
+        waiting = self._on_device
+        self._on_device = deque()
+        if waiting:
+            waiting = deque([torch.cat(list(waiting))])
+        return waiting
 
-    def keep_on_host(self, parts: list[torch.Tensor]) -> None:
-        """Keep losses that `take_waiting` gave, and that are in the host's memory by now."""
-        self._parts = [torch.cat(parts)]
+    def keep_on_host(self, loss: torch.Tensor) -> None:
+        """Keep a loss that is in the host's memory."""
+        self._dtype = loss.dtype
+        if loss.numel() == 1:
+            self._numbers.append(loss.item())
+        else:
+            self._numbers += loss.flatten().tolist()
 
     def result(self) -> Any:
         """Return all of it, or None if nothing was added."""
         self.to_host()
-        parts, self._parts, runs, self._runs, self._alike = self._parts, [], self._runs, [], None
-        if not parts:
+        values = to_numpy(torch.tensor(self._numbers, dtype=self._dtype, device="cpu"))
+        counts = self._counts
+        rows = self._rows
+        self._numbers = []
+        self._counts = []
+        self._rows = []
+        if not counts:
             return None
-        values = to_numpy(parts[0])
-        if self.concatenate and all(count == 1 for count, *_ in runs):
-            batches = [batches for *_, batches in runs]
-            return np.repeat(values, np.repeat([rows for _, _, rows, _ in runs], batches))
-        repeated = list(_repeated(values, runs))
+        if self.concatenate and len(values) == len(counts):
+            return np.repeat(values, rows)
+
+        batches = np.split(values, np.cumsum(counts)[:-1])
+        repeated = [np.resize(batch, length) for batch, length in zip(batches, rows, strict=True)]
         return np.concatenate(repeated) if self.concatenate else repeated
-
-    def _join_waiting(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        if waiting and self._kind is not None:
-            numbers = not isinstance(waiting[0], torch.Tensor)
-            part = torch.tensor(waiting, dtype=self._kind[0], device="cpu") if numbers else torch.cat(waiting)
-            self._parts.append(part)
-
-
-def _repeated(values: np.ndarray, runs: list[list[int]]) -> Iterator[np.ndarray]:
-    """Yield the values of each batch."""
-    start = 0
-    for count, times, rows, batches in runs:
-        for _ in range(batches):
-            yield np.tile(values[start : start + count], times)[:rows]
-            start += count
 
 
 def _is_on_host(value: Any) -> bool:
@@ -222,7 +211,7 @@ def cut_objects(value: Any, count: int) -> Any:
     return value[:count]
 
 
-class ObjectCollector:
+class ObjectCollector(BatchCollector):
     """As `BatchCollector`, for what need not be tensors.
 
     Args:
@@ -230,36 +219,15 @@ class ObjectCollector:
     """
 
     def __init__(self, concatenate: bool = True) -> None:
-        self.concatenate = concatenate
-        self._batches: list[Any] = []
-        self._on_host = 0
-
-    def add(self, batch: Any) -> None:
-        """Keep a batch, on its device."""
-        self._batches.append(batch)
-
-    def to_host(self) -> None:
-        """Move what was kept so far to the host's memory."""
-        move_to_host(self)
-
-    def take_waiting(self) -> deque[Any]:
-        """Return the batches that are kept on their device, and keep them no more."""
-        waiting = deque(self._batches[self._on_host :])
-        del self._batches[self._on_host :]
-        return waiting
-
-    def keep_on_host(self, batch: Any) -> None:
-        """Keep a batch that `take_waiting` gave, and that is in the host's memory by now."""
-        self._batches.append(nested_numpify(batch))
-        self._on_host = len(self._batches)
+        super().__init__(concatenate=False)
+        self.joins = concatenate
 
     def result(self) -> Any:
         """Return all of it, with arrays in place of tensors, or None if nothing was added."""
-        self.to_host()
-        batches, self._batches, self._on_host = self._batches, [], 0
-        if not batches:
-            return None
-        return join_objects(batches) if self.concatenate else batches
+        batches = super().result()
+        if batches is None or not self.joins:
+            return batches
+        return join_objects(batches)
 
 
 def _of_one_width(rows: list[Any], padding: float) -> list[Any]:
@@ -267,11 +235,16 @@ def _of_one_width(rows: list[Any], padding: float) -> list[Any]:
     if rows[0].ndim < 2:
         return rows
     width = max(row.shape[1] for row in rows)
-    return [row if row.shape[1] == width else _padded(row, width, padding) for row in rows]
+    return [_padded(row, width, padding) for row in rows]
 
 
 def _padded(row: Any, width: int, padding: float) -> Any:
+    if row.shape[1] == width:
+        return row
     shape = (row.shape[0], width, *row.shape[2:])
-    wide = row.new_full(shape, padding) if isinstance(row, torch.Tensor) else np.full(shape, padding, row.dtype)
+    if isinstance(row, torch.Tensor):
+        wide: Any = row.new_full(shape, padding)
+    else:
+        wide = np.full(shape, padding, row.dtype)
     wide[:, : row.shape[1]] = row
     return wide
