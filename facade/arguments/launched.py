@@ -17,9 +17,16 @@ from .reading import typed
 
 logger = logging.getLogger(__name__)
 
-_WRAPPING = ("auto_wrap_policy", "transformer_layer_cls_to_wrap", "min_num_params")
-_BESIDE_FSDP = (*_WRAPPING, "cpu_offload", "state_dict_type", "activation_checkpointing")
-"""Keys of `fsdp_config` that the launcher sets if the script itself sets `fsdp`; as in the reference."""
+FIELDS = (
+    "torch_compile",
+    "torch_compile_backend",
+    "torch_compile_mode",
+    "parallelism_config",
+    "deepspeed",
+    "fsdp",
+    "fsdp_config",
+)
+"""The arguments that a launcher can set."""
 
 
 def apply_launcher(args: Any) -> None:
@@ -35,84 +42,105 @@ def apply_launcher(args: Any) -> None:
         return
     before = {name: getattr(args, name) for name in FIELDS}
     args._launcher_precision = (asked("ACCELERATE_MIXED_PRECISION") or "no").lower()
-    _compilation(args)
+    _set_compilation(args)
     if is_on("ACCELERATE_USE_PARALLELISM_CONFIG") and args.parallelism_config is None:
         args.parallelism_config = read_parallelism(_nested(said("parallelism_config")))
     if is_on("ACCELERATE_USE_DEEPSPEED") and not args.deepspeed:
         args.deepspeed = _deepspeed()
     if is_on("ACCELERATE_USE_FSDP") and not is_ours("ACCELERATE_USE_FSDP"):
-        _fsdp(args)
+        _set_fsdp(args)
+
+    # What the plan shows.
     taken = [name for name in FIELDS if getattr(args, name) != before[name]]
-    precision = ["mixed_precision"] if args._launcher_precision != "no" and not (args.fp16 or args.bf16) else []
-    args._from_launcher = (*precision, *taken)
+    if args._launcher_precision != "no" and not args.fp16 and not args.bf16:
+        taken.insert(0, "mixed_precision")
+    args._from_launcher = tuple(taken)
 
 
-FIELDS = ("torch_compile", "torch_compile_backend", "torch_compile_mode", "parallelism_config", "deepspeed")
-FIELDS += ("fsdp", "fsdp_config")
-
-
-def _compilation(args: Any) -> None:
+def _set_compilation(args: Any) -> None:
     backend = asked("ACCELERATE_DYNAMO_BACKEND")
     is_compiled = args.torch_compile or args.torch_compile_backend is not None or args.torch_compile_mode is not None
     if not is_compiled and backend is not None and backend.lower() != "no":
         is_compiled = args.torch_compile = True
         args.torch_compile_backend = backend.lower()
     mode = asked("ACCELERATE_DYNAMO_MODE")
-    if is_compiled and args.torch_compile_mode is None and mode not in (None, "default"):
+    if is_compiled and args.torch_compile_mode is None and mode != "default":
         args.torch_compile_mode = mode
-    names = {"fullgraph": "ACCELERATE_DYNAMO_USE_FULLGRAPH", "dynamic": "ACCELERATE_DYNAMO_USE_DYNAMIC"}
-    args.compile_options = {option: is_on(name) for option, name in names.items() if asked(name) is not None}
+
+    args.compile_options = {}
+    if asked("ACCELERATE_DYNAMO_USE_FULLGRAPH") is not None:
+        args.compile_options["fullgraph"] = is_on("ACCELERATE_DYNAMO_USE_FULLGRAPH")
+    if asked("ACCELERATE_DYNAMO_USE_DYNAMIC") is not None:
+        args.compile_options["dynamic"] = is_on("ACCELERATE_DYNAMO_USE_DYNAMIC")
+
+
+_CLASSES = "zero_optimization.leaf_module.classes"
 
 
 def _deepspeed() -> dict[str, Any]:
     """Return the configuration of a file with its "auto" filled in, or one made of the variables alone."""
-    given = {**_DEFAULTS, **{key: typed(value) for key, value in said("deepspeed").items() if key}}
+    given = {"zero_optimization.stage": 2, GATHER: False}
+    given |= {key: typed(value) for key, value in said("deepspeed").items() if key}
     if _CLASSES in given:
         given[_CLASSES] = given[_CLASSES].split(",")
     file = asked("ACCELERATE_DEEPSPEED_CONFIG_FILE")
-    if file is not None and file != "none":
-        _refuse_beside_file(file)
-        config, given = load_deepspeed(file), {**_DEVICES, **given}
-        _fill(
-            config, {key: value for key, value in given.items() if key == _CLASSES or value_at(config, key) == "auto"}
-        )
+    if file is None or file == "none":
+        # Values that follow from the arguments are left to `fill_from_arguments`.
+        config = _nested(dict.fromkeys((*BATCHES, "gradient_clipping", "fp16.enabled", "bf16.enabled"), "auto"))
+        _fill(config, given)
         return config
-    # Values that follow from the arguments are left to `fill_from_arguments`.
-    config: dict[str, Any] = dict.fromkeys((*BATCHES, "gradient_clipping"), "auto")
-    return {**config, "fp16": {"enabled": "auto"}, "bf16": {"enabled": "auto"}, **_nested(given)}
 
-
-_DEFAULTS = {"zero_optimization.stage": 2, GATHER: False}
-_DEVICES = {f"zero_optimization.offload_{part}.device": "none" for part in ("optimizer", "param")}
-_CLASSES = "zero_optimization.leaf_module.classes"
+    _refuse_beside_file(file)
+    config = load_deepspeed(file)
+    given.setdefault("zero_optimization.offload_optimizer.device", "none")
+    given.setdefault("zero_optimization.offload_param.device", "none")
+    _fill(config, {key: value for key, value in given.items() if key == _CLASSES or value_at(config, key) == "auto"})
+    return config
 
 
 def _refuse_beside_file(file: str) -> None:
     """Refuse options of the launcher beside a configuration file that holds them too."""
     options = {row.option for row in VARIABLES.values() if row.argument.startswith("deepspeed.")}
-    options = (options | {"mixed_precision"}) - {"deepspeed_config_file", "deepspeed_moe_layer_cls_names"}
-    double = sorted(options.intersection((asked("ACCELERATE_CONFIG_DS_FIELDS") or "").split(",")))
-    if double:
-        instead = f"Move these settings of the launcher into the file: {', '.join(double)}."
-        raise ValueError(f"deepspeed_config_file={file!r} and the launcher contradict each other. {instead}")
+    options.add("mixed_precision")
+    options -= {"deepspeed_config_file", "deepspeed_moe_layer_cls_names"}
+    set_twice = sorted(options.intersection((asked("ACCELERATE_CONFIG_DS_FIELDS") or "").split(",")))
+    if set_twice:
+        raise ValueError(
+            f"deepspeed_config_file={file!r} and the launcher contradict each other. "
+            f"Move these settings of the launcher into the file: {', '.join(set_twice)}."
+        )
 
 
-def _fsdp(args: Any) -> None:
+_WRAPPING = ("auto_wrap_policy", "transformer_layer_cls_to_wrap", "min_num_params")
+_BESIDE_FSDP = (*_WRAPPING, "cpu_offload", "state_dict_type", "activation_checkpointing")
+"""Keys of `fsdp_config` that the launcher sets if the script itself sets `fsdp`; as in the reference."""
+
+
+def _set_fsdp(args: Any) -> None:
     groups = args.parallelism_config
-    unsplit = isinstance(groups, ParallelismConfig) and not (groups.dp_shard_enabled or groups.splits_sequences)
-    if launched_world_size() == 1 or (unsplit and groups.total_size > 1):
+    shards = isinstance(groups, ParallelismConfig) and (groups.dp_shard_enabled or groups.splits_sequences)
+    is_grouped = isinstance(groups, ParallelismConfig) and groups.total_size > 1
+    if launched_world_size() == 1 or (is_grouped and not shards):
         logger.warning("ACCELERATE_USE_FSDP has no effect: there is nothing to shard the model over.")
         return
-    version = read_fsdp(args.fsdp, args.fsdp_config)[0].version if args.fsdp else int(asked("FSDP_VERSION") or 1)
+
+    version = int(asked("FSDP_VERSION") or 1)
+    if args.fsdp:
+        version = read_fsdp(args.fsdp, args.fsdp_config)[0].version
     given = {key: typed(value) for key, value in said("fsdp_config", version).items()}
-    named = typed(asked("FSDP_RESHARD_AFTER_FORWARD"))
-    if version == 1 and isinstance(named, str) and given.get("reshard_after_forward") in (None, "FULL_SHARD"):
-        given["reshard_after_forward"] = named  # where `accelerate config` writes it, and accelerate never looks
-    policy = str(given.setdefault("auto_wrap_policy", "NO_WRAP")).upper()
+    # `accelerate config` writes the strategy of version 1 here, where accelerate does not look.
+    reshard = typed(asked("FSDP_RESHARD_AFTER_FORWARD"))
+    if version == 1 and isinstance(reshard, str) and given.get("reshard_after_forward") in (None, "FULL_SHARD"):
+        given["reshard_after_forward"] = reshard
+
     # The launcher sets both of these whatever the policy is.
-    for key, needs in (("transformer_layer_cls_to_wrap", "TRANSFORMER"), ("min_num_params", "SIZE")):
-        if not policy.startswith(needs):
-            given.pop(key, None)
+    policy = str(given.setdefault("auto_wrap_policy", "NO_WRAP")).upper()
+    if not policy.startswith("TRANSFORMER"):
+        given.pop("transformer_layer_cls_to_wrap", None)
+    if not policy.startswith("SIZE"):
+        given.pop("min_num_params", None)
+
+    # The script's own settings.
     own = {key: value for key, value in args.fsdp_config.items() if DEFAULTS.get(key) != value}
     if args.fsdp:
         given = {key: value for key, value in given.items() if key in _BESIDE_FSDP}

@@ -11,20 +11,11 @@ from enum import Enum
 from typing import Any, get_args
 
 from ...lightning_modules.common.suggestions import did_you_mean
-from .enums import HubStrategy, IntervalStrategy, OptimizerNames, SaveStrategy, SchedulerType
-from .fields import ArgumentFields
+from .fields import ARGUMENTS, ArgumentFields
 from .reading import read_fields
 
 logger = logging.getLogger(__name__)
 
-ENUM_FIELDS: dict[str, type[Enum]] = {
-    "eval_strategy": IntervalStrategy,
-    "logging_strategy": IntervalStrategy,
-    "save_strategy": SaveStrategy,
-    "hub_strategy": HubStrategy,
-    "lr_scheduler_type": SchedulerType,
-    "optim": OptimizerNames,
-}
 _IN_OTHER_FORMS = {"debug", "fsdp", "fsdp_config", "accelerator_config", "parallelism_config", "report_to"}
 """Arguments that may be written in ways that only their construction understands."""
 _TRUE, _FALSE = {"true", "yes", "on", "1"}, {"false", "no", "off", "0"}
@@ -77,13 +68,14 @@ def cast(name: str, value: Any, declared: Any, present: Any) -> Any:
     if value is None:
         return None
     try:
-        if name in ENUM_FIELDS:
-            return value if name == "optim" and "." in str(value) else ENUM_FIELDS[name](value)
-        if isinstance(present, Enum):
+        if isinstance(present, Enum) and name not in ARGUMENTS:
             return type(present)(value)
         kinds = set(get_args(declared)) or {declared if isinstance(declared, type) else type(present)}
         kinds = {typing.get_origin(kind) or kind for kind in kinds} - {type(None)}
-        return _cast(value, {kind for kind in kinds if isinstance(kind, type)})
+        classes = {kind for kind in kinds if isinstance(kind, type)}
+        if name in ARGUMENTS and any(issubclass(kind, Enum) for kind in classes):
+            return ARGUMENTS[name].read(name, value)
+        return _cast(value, classes)
     except (ValueError, TypeError) as error:
         raise ValueError(f"The search has {name}={value!r}, which the training argument cannot hold: {error}") from None
 
