@@ -7,52 +7,18 @@ import re
 import sys
 from argparse import SUPPRESS, Action, ArgumentError, ArgumentParser, Namespace
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import MISSING, field, fields
 from pathlib import Path
 from typing import Any, NoReturn, get_type_hints
 
 from ...lightning_modules.common.json_files import read_object
-from ...lightning_modules.common.redaction import (
-    is_secret_name,
-    option_names,
-    redacted,
-    secret,
-    secret_values,
-    secret_words,
-)
+from ...lightning_modules.common.redaction import option_names, redacted, secret_values, secret_words
 from ...lightning_modules.common.suggestions import did_you_mean
 from ..arguments.fields import ArgumentFields
 from ..arguments.old_names import OLD_NAMES, accepted, advice
 from ..arguments.unknown import NamesItsArguments
 from .help_formatter import ArgumentHelpFormatter, concern
-from .options import add_field, chosen_type, keeps_default, to_bool
-
-
-def old_names(kind: Any) -> set[str]:
-    """Return the names of transformers 4 that a dataclass takes beside its fields; none if they are not accepted."""
-    return set(kind._old_names()) if accepted() and issubclass(kind, NamesItsArguments) else set()
-
-
-def add_old_options(parser: ArgumentParser, kinds: Iterable[Any], words: Sequence[str]) -> None:
-    """Add the old options that occur on a command line to a parser, and no others, so that its help is unchanged.
-
-    Args:
-        parser: The parser.
-        kinds: Its dataclasses.
-        words: The command line.
-    """
-    written = {word[2:].partition("=")[0].replace("-", "_") for word in words if word.startswith("--")}
-    handler, parser.conflict_handler = parser.conflict_handler, "error"
-    for name in sorted(written & OLD_NAMES.keys()):
-        if not any(name in old_names(kind) for kind in kinds):
-            continue
-        flags = dict.fromkeys((f"--{name}", f"--{name.replace('_', '-')}"))
-        convert = OLD_NAMES[name].kind
-        options: dict[str, Any] = {"type": convert} if convert else {"nargs": "?", "const": True, "type": to_bool}
-        with suppress(ArgumentError):  # an option of the script's own has the name
-            parser.add_argument(*flags, **options, default=SUPPRESS, help=SUPPRESS)
-    parser.conflict_handler = handler
+from .options import add_field, flags_of, to_bool
 
 
 def HfArg(  # noqa: N802 - the documented name
@@ -107,7 +73,6 @@ class HfArgumentParser(ArgumentParser):
             dataclass_types = []
         several = isinstance(dataclass_types, Iterable) and not isinstance(dataclass_types, type)
         self.dataclass_types = list(dataclass_types) if several else [dataclass_types]
-        self._own_defaults: set[str] = set()
         for kind in self.dataclass_types:
             self._add_dataclass_arguments(kind)
 
@@ -122,8 +87,6 @@ class HfArgumentParser(ArgumentParser):
             if heading not in headings:
                 headings[heading] = self.add_argument_group(*heading) if heading else self
             add_field(headings[heading], item, hints[item.name])
-            if keeps_default(item, chosen_type(item.name, hints[item.name])[0]):
-                self._own_defaults.add(item.name)
 
     def parse_args_into_dataclasses(
         self,
@@ -160,31 +123,39 @@ class HfArgumentParser(ArgumentParser):
             named, words = _named_files(words, args_file_flag)
             files += named
         words = secret_words([word for file in files for word in file.read_text(encoding="utf-8").split()]) + words
-        add_old_options(self, self.dataclass_types, words)
+        self._add_old_options(words)
         namespace, rest = self.parse_known_args(words)
         if rest and not return_remaining_strings:
             raise ValueError(self._not_understood(rest))
         found = self._fill(namespace)
         return (*found, rest) if return_remaining_strings else tuple(found)
 
-    def _fill(self, namespace: Namespace) -> list[Any]:
-        for name, value in vars(namespace).items():
-            if is_secret_name(name):
-                setattr(namespace, name, secret(value))
-        given = {k: v for k, v in vars(namespace).items() if v is not None or k not in self._own_defaults}
-        known = [_names(kind) | old_names(kind) for kind in self.dataclass_types]
-        inputs = [{name: value for name, value in given.items() if name in names} for names in known]
-        for kind, values in zip(self.dataclass_types, inputs, strict=True):
-            if not old_names(kind).isdisjoint(values):  # a default must not conflict with an old name
-                for name in [name for name in values if name in self._unwritten(namespace)]:
-                    del values[name]
-        others = {name: value for name, value in given.items() if not any(name in names for names in known)}
-        found = [kind(**values) for kind, values in zip(self.dataclass_types, inputs, strict=True)]
-        return [*found, Namespace(**others)] if others else found
+    def _add_old_options(self, words: Sequence[str]) -> None:
+        """Add the options of transformers 4 that occur on a command line, and no others: the help stays as it is."""
+        written = {word[2:].partition("=")[0].replace("-", "_") for word in words if word.startswith("--")}
+        understood = set().union(*map(_old_names, self.dataclass_types))
+        for name in sorted(written & understood):
+            if f"--{name}" in self._option_string_actions:  # of the script itself
+                continue
+            convert = OLD_NAMES[name].kind
+            options: dict[str, Any] = {"type": convert} if convert else {"nargs": "?", "const": True, "type": to_bool}
+            self.add_argument(*flags_of(name), **options, default=SUPPRESS, help=SUPPRESS)
 
-    def _unwritten(self, namespace: Namespace) -> set[str]:
-        """Return the fields that hold their default."""
-        return {name for name, value in vars(namespace).items() if value is self.get_default(name)}
+    def _fill(self, namespace: Namespace) -> list[Any]:
+        """Return an object of each dataclass, and a Namespace of what is left."""
+        rest = secret_values(vars(namespace))
+        found: list[Any] = []
+        for kind in self.dataclass_types:
+            values = {name: value for name, value in rest.items() if name in _accepted_names(kind)}
+            for item in fields(kind):
+                if isinstance(item.default, str) and values.get(item.name, "") is None:
+                    del values[item.name]  # a list that was not given keeps the text that it has as its default
+            if not _old_names(kind).isdisjoint(values):  # a default must not conflict with an old name
+                values = {name: value for name, value in values.items() if value is not self.get_default(name)}
+            found.append(kind(**values))
+        known = set().union(*map(_accepted_names, self.dataclass_types))
+        others = {name: value for name, value in rest.items() if name not in known}
+        return [*found, Namespace(**others)] if others else found
 
     def _not_understood(self, rest: list[str]) -> str:
         names = {name.replace("-", "_") for name in re.findall(r"--([\w-]+)", self.format_help())}
@@ -225,16 +196,16 @@ class HfArgumentParser(ArgumentParser):
             ValueError: There are such keys, or a dataclass does not accept its values.
         """
         args = secret_values(args)
-        known = [_names(kind) | old_names(kind) for kind in self.dataclass_types]
-        names = set().union(*known)
+        names = set().union(*map(_accepted_names, self.dataclass_types))
         extra = [key for key in args if key not in names]
         if extra and not allow_extra_keys:
             said = [f"{key!r} is not a field of {self._kinds()}.{self._advice(key, names)}" for key in extra]
             raise ValueError(" ".join(said) + " Pass allow_extra_keys=True to leave such keys out.")
-        return tuple(
-            kind(**{key: value for key, value in args.items() if key in own})
-            for kind, own in zip(self.dataclass_types, known, strict=True)
-        )
+        found: list[Any] = []
+        for kind in self.dataclass_types:
+            values = {key: value for key, value in args.items() if key in _accepted_names(kind)}
+            found.append(kind(**values))
+        return tuple(found)
 
     def _kinds(self) -> str:
         return " or ".join(kind.__name__ for kind in self.dataclass_types) or "any dataclass, as none was given"
@@ -273,8 +244,14 @@ class HfArgumentParser(ArgumentParser):
         return self.parse_dict(content, allow_extra_keys=allow_extra_keys)
 
 
-def _names(kind: Any) -> set[str]:
-    return {item.name for item in fields(kind) if item.init}
+def _accepted_names(kind: Any) -> set[str]:
+    """Return the fields of a dataclass, and the names of transformers 4 that it takes beside them."""
+    return {item.name for item in fields(kind) if item.init} | _old_names(kind)
+
+
+def _old_names(kind: Any) -> set[str]:
+    """Return the names of transformers 4 that a dataclass takes; none if they are not accepted."""
+    return set(kind._old_names()) if accepted() and issubclass(kind, NamesItsArguments) else set()
 
 
 def _hints(kind: type) -> dict[str, Any]:

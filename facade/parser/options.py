@@ -34,18 +34,16 @@ def add_field(container: Any, item: Field[Any], declared: Any) -> None:
     aliases = item.metadata.get("aliases", [])
     aliases = [aliases] if isinstance(aliases, str) else aliases
     settings = settings_of(item, declared)
-    container.add_argument(*_flags("", item.name), *aliases, **settings)
+    container.add_argument(*flags_of(item.name), *aliases, **settings)
     if item.default is True and settings.get("const") is True:
         container.add_argument(
-            *_flags("no_", item.name), action="store_false", default=False, dest=item.name, help=settings.get("help")
+            *flags_of(f"no_{item.name}"), action="store_false", default=False, dest=item.name, help=settings.get("help")
         )
 
 
-def _flags(prefix: str, name: str) -> list[str]:
+def flags_of(name: str) -> Iterable[str]:
     """Return the option with underscores, and the one with dashes."""
-    written = f"--{prefix}{name}"
-    dashed = "--" + written[2:].replace("_", "-")
-    return [written] if written == dashed else [written, dashed]
+    return dict.fromkeys((f"--{name}", f"--{name.replace('_', '-')}"))
 
 
 def settings_of(item: Field[Any], declared: Any) -> dict[str, Any]:
@@ -194,9 +192,5 @@ def _several(item: Field[Any], kind: Any) -> dict[str, Any]:
         found |= {"choices": choices, "type": _picker(choices)}
     else:
         found["type"] = _member(element) if choices else converter(item.name, element, keep_text)
-    return found if keeps_default(item, kind) else {**found, **_default(item)}
-
-
-def keeps_default(item: Field[Any], kind: Any) -> bool:
-    """Return True for a list field with text as its default, which argparse would parse as its one element."""
-    return (kind is list or get_origin(kind) is list) and isinstance(item.default, str)
+    # argparse would parse text as the one element.
+    return found if isinstance(item.default, str) else {**found, **_default(item)}
