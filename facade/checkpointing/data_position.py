@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import DataLoader
 
+from ...lightning_modules.checkpoints import CheckpointFiles
 from ...lightning_modules.common.file_names import data_state_name, rng_state_name
 from ...lightning_modules.common.safe_serialization import UnsafeValueError, to_plain
 from ...lightning_modules.common.seeding import capture_rng_state, load_rng_file, restore_rng_state
@@ -44,11 +45,19 @@ class DataPosition:
         self.evaluated_before: dict[str, Any] = {}
         """Worker states of evaluation loaders, by name of the loader."""
 
-    def save(self, folder: str, run: TrainerModule, loaders: Mapping[str, Any]) -> None:
+    def save(
+        self,
+        folder: str,
+        *,
+        files_of: Callable[[str], CheckpointFiles],
+        run: TrainerModule,
+        loaders: Mapping[str, Any],
+    ) -> None:
         """Write the position of this process; called on every process.
 
         Args:
             folder: the checkpoint.
+            files_of: returns what writes the files of a folder.
             run: the training.
             loaders: evaluation loaders with persistent workers, by name.
         """
@@ -65,7 +74,7 @@ class DataPosition:
             "in_evaluation": run.interrupted_evaluation.state(),
         }
         path = os.path.join(folder, data_state_name(self.host.args.process_index))
-        self.host._checkpoints.files_of(folder).raw(torch_bytes(_as_plain(state)), path)
+        files_of(folder).raw(torch_bytes(_as_plain(state)), path)
 
     def windows(
         self, dataloader: DataLoader, length: TrainingLength, checkpoint: str | None, read: Reader, on_positioned: Any
@@ -121,13 +130,13 @@ class DataPosition:
         if progress is not None:
             run.apply_progress(progress)
 
-    def save_rng(self, folder: str, run: TrainerModule | None) -> None:
+    def save_rng(self, folder: str, files: CheckpointFiles, run: TrainerModule | None) -> None:
         """Write the random generators; during an evaluation those from before it, as it will be repeated."""
         args, distributed = self.host.args, self.host.args.world_size > 1
         name = rng_state_name(args.process_index if distributed else None)
         with contextlib.nullcontext() if run is None else run.interrupted_evaluation.generators_before():
             path = os.path.join(folder, name)
-            self.host._checkpoints.files_of(folder).raw(torch_bytes(capture_rng_state(distributed)), path)
+            files.raw(torch_bytes(capture_rng_state(distributed)), path)
 
     def load_rng(self, checkpoint: str) -> None:
         """Restore the random generators of this process; warn if their file is missing."""

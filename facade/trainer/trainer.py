@@ -913,7 +913,9 @@ class Trainer:
             self.store_flos()
         parts: list[Any] = [self._save_optimizer_and_scheduler, self._save_scaler, self._save_rng_state]
         if self._run is not None:
-            parts.append(partial(self._data_position.save, run=self._run, loaders=self._eval_dataloaders))
+            files_of = self._checkpoints.files_of
+            loaders = self._eval_dataloaders
+            parts.append(partial(self._data_position.save, files_of=files_of, run=self._run, loaders=loaders))
         overridden = not all(is_own(self, name) for name in ("save_model", "_save", "_save_checkpoint"))
         folder = self._get_output_dir(trial)
         self._checkpoints.save(folder, parts, strategy=self._strategy, run=self._run, at_once=overridden)
@@ -924,7 +926,7 @@ class Trainer:
 
     def _save_rng_state(self, output_dir: str) -> None:
         """Write the random generators of this process."""
-        self._data_position.save_rng(output_dir, self._run)
+        self._data_position.save_rng(output_dir, self._checkpoints.files_of(output_dir), self._run)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         """Write both; all processes have to call it."""

@@ -43,6 +43,9 @@ from .sharded_reading import PlainPlanner, PlainReader, read_table, require_same
 
 _log = logging.getLogger(__name__)
 
+_MODEL = "model."
+"""Begins the names of weights in the table."""
+
 _SECOND_NAMES = "second_names"
 """Names under which weights are there once more."""
 
@@ -65,11 +68,15 @@ def save_model_parts(model: nn.Module, folder: StrPath, files: Any = None) -> No
     Raises:
         OSError: the disk of some process refused.
     """
-    state = get_model_state_dict(model)
-    names = names_by_peft(model, state)
-    again = {name: state[own] for name, own in names.items()}
-    more = {_SECOND_NAMES: dict.fromkeys(names, 0)} if names else {}
-    _write({"model": {**state, **again}, **more}, Path(folder, MODEL_PARTS_NAME), files)
+    weights = get_model_state_dict(model)
+    state: dict[str, Any] = {"model": weights}
+
+    # For the reference, a model of PEFT is there under the names of PEFT too.
+    names = names_by_peft(model, weights)
+    if names:
+        again = {name: weights[own] for name, own in names.items()}
+        state = {"model": {**weights, **again}, _SECOND_NAMES: dict.fromkeys(names, 0)}
+    _write(state, Path(folder, MODEL_PARTS_NAME), files)
 
 
 def load_model_parts(model: nn.Module, folder: StrPath, *, together: bool) -> LoadReport:
@@ -85,23 +92,37 @@ def load_model_parts(model: nn.Module, folder: StrPath, *, together: bool) -> Lo
     """
     path = Path(folder, MODEL_PARTS_NAME)
     own = get_model_state_dict(model)
-    there = {name.removeprefix("model.") for name in read_table(path).state_dict_metadata if name.startswith("model.")}
-    of_peft = {mine: name for name, mine in names_by_peft(model, own).items()}
-    places = {name: place for name in own if (place := name if name in there else of_peft.get(name)) in there}
-    known = {place: own[name] for name, place in places.items()}
-    read = {"model": dict(known)}
+    written: set[str] = set()
+    for name in read_table(path).state_dict_metadata:
+        if name.startswith(_MODEL):
+            written.add(name.removeprefix(_MODEL))
+
+    # Each weight under its own name, or under that of PEFT.
+    by_peft = {own_name: name for name, own_name in names_by_peft(model, own).items()}
+    places: dict[str, str] = {}
+    for name in own:
+        place = name if name in written else by_peft.get(name)
+        if place in written:
+            places[name] = place
+
+    before = {place: own[name] for name, place in places.items()}
+    read = {"model": dict(before)}
     _read(read, path, together)
-    require_same_kinds(known, read["model"], path)
+    require_same_kinds(before, read["model"], path)
     found = {name: read["model"][place] for name, place in places.items()}
     set_model_state_dict(model, found, options=StateDictOptions(strict=False))
-    without_base = any(name != place for name, place in places.items())
-    missing = [name for name in own if name not in places and not (without_base and is_of_base(model, name))]
-    if without_base and missing:
-        trained = get_model_state_dict(model, options=StateDictOptions(ignore_frozen_params=True))
-        if frozen := [name for name in missing if name not in trained]:
+
+    # Under the names of PEFT there is the active adapter alone, without the frozen base.
+    missing = [name for name in own if name not in places]
+    if any(name != place for name, place in places.items()):
+        missing = [name for name in missing if not is_of_base(model, name)]
+        trained = get_model_state_dict(model, options=StateDictOptions(ignore_frozen_params=True)) if missing else {}
+        frozen = [name for name in missing if name not in trained]
+        if frozen:
             _log.warning("%s holds the active adapter alone; %s keep what they had.", path, ", ".join(frozen))
         missing = [name for name in missing if name in trained]
-    return LoadReport(tuple(missing), tuple(sorted(there - own.keys() - set(of_peft.values()))))
+    unexpected = written - own.keys() - set(by_peft.values())
+    return LoadReport(tuple(missing), tuple(sorted(unexpected)))
 
 
 def save_optimizer_parts(
@@ -150,16 +171,24 @@ def describe_model_parts(folder: StrPath) -> dict[str, torch.Tensor]:
     """
     path = Path(folder, MODEL_PARTS_NAME)
     table: dict[str, Any] = read_table(path).state_dict_metadata
-    second = {f"model.{name.removeprefix(_SECOND_NAMES + '.')}" for name in table if name.startswith(_SECOND_NAMES)}
-    described = {name: kind for name, kind in table.items() if name not in second}
-    values = [name for name, kind in described.items() if name.startswith("model.") and not hasattr(kind, "size")]
-    if others := [name for name in values if not name.endswith(_EXTRA_STATE)]:
+    second: set[str] = set()
+    for name in table:
+        if name.startswith(_SECOND_NAMES):
+            second.add(name.removeprefix(f"{_SECOND_NAMES}."))
+
+    described: dict[str, torch.Tensor] = {}
+    others: list[str] = []
+    for key, kind in table.items():
+        name = key.removeprefix(_MODEL)
+        if name == key or name in second:
+            continue
+        if hasattr(kind, "size"):
+            described[name] = torch.empty(kind.size, dtype=kind.properties.dtype, device="meta")
+        elif not name.endswith(_EXTRA_STATE):
+            others.append(name)
+    if others:
         raise ValueError(f"{path} holds no tensors as {', '.join(others)}: these are no weights of a model.")
-    return {
-        name.removeprefix("model."): torch.empty(value.size, dtype=value.properties.dtype, device="meta")
-        for name, value in described.items()
-        if name.startswith("model.") and hasattr(value, "size")
-    }
+    return described
 
 
 def read_model_parts(folder: StrPath, names: Collection[str] | None = None) -> dict[str, Any]:
