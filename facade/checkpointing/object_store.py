@@ -27,7 +27,6 @@ from ..hub.errors import describe
 
 if TYPE_CHECKING:
     from .. import Trainer
-    from .saving import CheckpointSaver
 
 logger = logging.getLogger(__name__)
 
@@ -160,15 +159,15 @@ class ObjectStore:
 
     def __init__(self, host: Trainer) -> None:
         self.host = host
-        self._saver: Callable[[], CheckpointSaver | None] = lambda: None
+        self._rotation: Callable[[], Callable[[int], None] | None] = lambda: None
         self._run_dir = ""  # folder of checkpoints
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store-upload")
         self._job: Future[None] | None = None
         self._problem = ""  # of the last upload
 
-    def serve(self, saver: CheckpointSaver) -> None:
-        """Let `saver` remove the checkpoints that are sent."""
-        self._saver = weakref.ref(saver)
+    def rotate_by(self, rotate: Callable[[int], None]) -> None:
+        """Let a method, whose object is not kept alive, remove checkpoints that are sent, beyond a number of them."""
+        self._rotation = weakref.WeakMethod(rotate)
 
     @property
     def is_open(self) -> bool:
@@ -261,9 +260,9 @@ class ObjectStore:
                 store.discard(name)
 
     def _rotate(self, limit: int) -> None:
-        saver = self._saver()
-        if saver is not None:
-            saver.rotate(limit)
+        rotate = self._rotation()
+        if rotate is not None:
+            rotate(limit)
 
     def _prepare(self) -> None:
         store = _opened(self._run_dir)

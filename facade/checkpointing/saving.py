@@ -75,7 +75,7 @@ class CheckpointSaver:
         self.lightning = lightning
         self.signals = signals
         self.store = store
-        store.serve(self)
+        store.rotate_by(self.rotate)
         self.background = BackgroundWriter()
 
         # The checkpoint being written.
