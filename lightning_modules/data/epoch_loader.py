@@ -18,7 +18,7 @@ from .batch_samplers import BatchesAfter
 from .iteration import batches_of
 from .loader_state import as_written_now, has_no_generator, is_between_epochs, skip_items
 from .samplers import IterableShard, shared_in_turn
-from .stateful_parts import Owner, drawing_parts, ordering_parts, owner_states, owners_of, part_states, restore_parts
+from .stateful_parts import Draws, drawing_parts, ordering_parts, part_states, restore_parts
 from .worker_state import ENDED, Fetched, ReportingCollate, ResumedWorkers, WorkerStates, is_resumable, packed, unpacked
 
 _log = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class Reading:
         ahead: the batches that were read after them, one as in the reference, or none at the end; each with its
             `Before`, which is None of a loader that is not tracked.
         used: what was before the batches handed out last: Lightning may hold two that no step was taken on.
-        draws: the collator and the dataset, and what they wrap.
+        draws: the global generators, the collator and the dataset.
         stream: a dataset that is a resumable stream, and read in this process.
         start: the generators at the start of the iteration, from which its order and worker seeds can be redrawn; None
             if it was not tracked then.
@@ -82,7 +82,7 @@ class Reading:
     handed_out: int = 0
     ahead: deque[tuple[Any, Before | None]] = field(default_factory=deque)
     used: deque[Before | None] = field(default_factory=lambda: deque(maxlen=2))
-    draws: list[Owner] = field(default_factory=list)
+    draws: Draws = field(default_factory=Draws)
     stream: Any = None
     start: dict[str, Any] | None = None
     order: list[dict[str, Any]] | None = None
@@ -332,9 +332,9 @@ class EpochLoader(DataLoader):
             self.total = len(cast(Sized, self.dataset))  # which may have grown since the last epoch
 
         reading = Reading(epoch, num_workers, files_in_turn)
-        reading.draws = owners_of(*drawing_parts(self))
+        reading.draws = Draws(*drawing_parts(self))
         if self.tracked:
-            reading.start = self._generators(reading)
+            reading.start = reading.draws.state_dict()
             reading.order = part_states(*ordering_parts(self))
         if num_workers == 0 and files_in_turn is None and self.reports_states and is_resumable(self.dataset):
             reading.stream = self.dataset
@@ -352,7 +352,7 @@ class EpochLoader(DataLoader):
         before = None
         if self.tracked:
             stream = None if reading.stream is None else _packed_position(reading.stream)
-            before = Before(self._generators(reading), reading.workers, stream)
+            before = Before(reading.draws.state_dict(), reading.workers, stream)
         batch = next(reading.batches, _NOTHING)
         if batch is _NOTHING:
             return
@@ -360,13 +360,6 @@ class EpochLoader(DataLoader):
             reading.workers = reading.workers.after(batch)
             batch = batch.batch
         reading.ahead.append((batch, before))
-
-    def _generators(self, reading: Reading) -> dict[str, Any]:
-        return {**capture_host_rng(), "own": owner_states(reading.draws)}
-
-    def _restore_generators(self, state: Mapping[str, Any]) -> None:
-        restore_host_rng(state)
-        restore_parts(state.get("own"), *drawing_parts(self))
 
     def _restore_order(self, states: list[dict[str, Any]] | None) -> None:
         parts = ordering_parts(self)
@@ -384,7 +377,7 @@ class EpochLoader(DataLoader):
 
         # Each batch that had been read ahead, with the generators as they were before it.
         for generators in state["before"]:
-            self._restore_generators(generators)
+            reading.draws.load_state_dict(generators)
             self._fetch(reading)
         # The first batch of a state without generators; or, at the end, that there is no further one.
         if state["ended"] or not state["before"]:
@@ -408,7 +401,7 @@ class EpochLoader(DataLoader):
             )
         reading = self._begin(state["epoch"], num_workers, state.get("files_in_turn"))
         if state["start"] is not None:
-            self._restore_generators(state["start"])
+            reading.draws.load_state_dict(state["start"])
         self._restore_order(state.get("order"))
 
         reading.handed_out = state["handed_out"]

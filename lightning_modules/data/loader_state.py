@@ -9,9 +9,8 @@ from typing import Any
 import torch
 from torch.utils.data import RandomSampler
 
-from ..common.seeding import capture_host_rng, restore_host_rng
 from .iteration import iterate
-from .stateful_parts import drawing_parts, ordering_parts, part_states, restore_parts
+from .stateful_parts import Draws, drawing_parts, ordering_parts, part_states, restore_parts
 
 
 def is_between_epochs(state: Mapping[str, Any]) -> bool:
@@ -107,17 +106,14 @@ class RereadLoader:
         self._skipped = batches
 
     def __iter__(self) -> Iterator[Any]:
+        draws = Draws(*drawing_parts(self.loader))
         state = self._state
         self._state = None
         if state is not None:
-            restore_host_rng(state["began"])
             self._restore_order(state["generators"])
-            restore_parts(state.get("own"), *drawing_parts(self.loader))
-        self._start = {
-            "began": capture_host_rng(),
-            "generators": part_states(*ordering_parts(self.loader)),
-            "own": part_states(*drawing_parts(self.loader)),
-        }
+            # Earlier versions had the states of dataset and collator beside it.
+            draws.load_state_dict({"own": state.get("own"), **state["began"]})
+        self._start = {"began": draws.state_dict(), "generators": part_states(*ordering_parts(self.loader))}
 
         skipped = self._skipped
         self._skipped = 0

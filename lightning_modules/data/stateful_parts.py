@@ -11,7 +11,7 @@ import copy
 import functools
 import logging
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +20,7 @@ from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 
 from ..common.safe_serialization import UnsafeValueError, to_plain
+from ..common.seeding import capture_host_rng, restore_host_rng
 from .batch_samplers import ShardedBatchSampler
 from .samplers import SharedOrderSampler
 
@@ -159,6 +160,27 @@ def restore_parts(states: list[dict[str, Any]] | None, *parts: Any) -> None:
         owner = dict(_with_wrapped(part)).get(tuple(path[:-1]))
         if not _restore(owner, path[-1], stored):
             _warn_of_lost(".".join(map(str, [type(part).__name__, *path])))
+
+
+class Draws:
+    """All that draws random numbers while batches are made: the global CPU generators, and parts of loaders.
+
+    Args:
+        parts: such as `drawing_parts`.
+    """
+
+    def __init__(self, *parts: Any) -> None:
+        self.parts = parts
+        self._owners = owners_of(*parts)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the states of the generators, and those of the parts as "own"."""
+        return {**capture_host_rng(), "own": owner_states(self._owners)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore them."""
+        restore_host_rng(state)
+        restore_parts(state.get("own"), *self.parts)
 
 
 def _with_wrapped(part: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Any]]:

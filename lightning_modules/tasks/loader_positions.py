@@ -183,9 +183,9 @@ def restore_position(
     if not epoch_loaders(trainer):
         _resume_other_loaders(trainer, other_states, position, is_next_epoch)
     elif is_next_epoch:
-        _begin_next_epoch(trainer, place, states)
+        _resume_loaders(trainer, place, states, is_next_epoch)
     else:
-        _resume_loaders(trainer, place, _in_present_batches(trainer, place, position, states))
+        _resume_loaders(trainer, place, _in_present_batches(trainer, place, position, states), is_next_epoch)
         set_loaders_used_up(trainer, position.get("used_up", []))
         _warn_of_unnoticed_end(trainer, place, position, states)
         if position.get("began_again"):
@@ -224,17 +224,27 @@ def _warn_of_unnoticed_end(trainer: Trainer, place: Place, position: Mapping[str
         )
 
 
-def _resume_loaders(trainer: Trainer, place: Place, states: list[Any]) -> None:
-    """Let each loader hand out its next batch."""
+def _resume_loaders(trainer: Trainer, place: Place, states: list[Any], is_next_epoch: bool) -> None:
+    """Let each loader hand out its next batch, or begin the epoch after those that are complete."""
+    epoch, _ = _next(place)
     for loader, state in zip(train_loaders(trainer), states, strict=True):
-        if not isinstance(loader, EpochLoader):
-            if state is not None and _is_stateful(loader):
-                loader.load_state_dict(state)
-        elif state is not None:
-            loader.load_state_dict(state, inside_epoch=True)
-        else:
-            loader.load_state_dict(position_at(place.epoch, place.done))
-    begin_reading_anew(trainer)
+        if isinstance(loader, EpochLoader):
+            if is_next_epoch and state is None:
+                loader.set_epoch(epoch)
+            elif is_next_epoch:
+                loader.load_state_dict(before_epoch(state, epoch))
+            elif state is None:
+                loader.load_state_dict(position_at(epoch, place.done))
+            else:
+                loader.load_state_dict(state, inside_epoch=True)
+        elif state is not None and is_next_epoch and _has_order_to_restore(loader):
+            loader.load_state_dict(state)
+            # This iteration is of the epoch that is complete, so that the next one is of the next epoch.
+            iter(loader)
+        elif state is not None and not is_next_epoch and _is_stateful(loader):
+            loader.load_state_dict(state)
+    if not is_next_epoch:
+        begin_reading_anew(trainer)
 
 
 def _resume_other_loaders(
@@ -275,19 +285,6 @@ def _resume_other_loaders(
     # This iteration is of the epoch that is complete, so that the next one is of the next epoch.
     for loader in stateful:
         iter(loader)
-
-
-def _begin_next_epoch(trainer: Trainer, place: Place, states: list[Any]) -> None:
-    """Let each loader begin the epoch after those that are complete."""
-    for loader, state in zip(train_loaders(trainer), states, strict=True):
-        if isinstance(loader, EpochLoader):
-            loader.set_epoch(_next(place)[0])
-            if state is not None:
-                loader.load_state_dict(before_epoch(state, _next(place)[0]))
-        elif state is not None and _has_order_to_restore(loader):
-            loader.load_state_dict(state)
-            # This iteration is of the epoch that is complete, so that the next one is of the next epoch.
-            iter(loader)
 
 
 def _in_present_batches(trainer: Trainer, place: Place, position: Mapping[str, Any], states: list[Any]) -> list[Any]:
