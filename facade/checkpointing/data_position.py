@@ -41,7 +41,8 @@ class DataPosition:
     host = WeakAttribute["Trainer"]()
 
     def __init__(self, host: Trainer, elastic: ElasticResumption) -> None:
-        self.host, self.elastic = host, elastic
+        self.host = host
+        self.elastic = elastic
         self.evaluated_before: dict[str, Any] = {}
         """Worker states of evaluation loaders, by name of the loader."""
 
@@ -88,16 +89,22 @@ class DataPosition:
             read: reads the micro-batches of a window.
             on_positioned: called once the loader has reached the position.
         """
-        host, elastic = self.host, self.elastic
+        host = self.host
+        elastic = self.elastic
         elastic.steps_ahead = 0
         sized = has_length(dataloader)
+
+        # The position, and the length that the training has from there.
         stored = elastic.stored.read(checkpoint)
-        epoch, done, loader_state = 0, 0, None
+        epoch = 0
+        done = 0
+        loader_state: dict[str, Any] | None = None
         if checkpoint is not None:
             if stored is not None and not host.args.ignore_data_skip:
                 elastic.require_known_order(dataloader, stored, checkpoint)
             epoch, done, loader_state = self._find(length, sized, stored, checkpoint)
             length = elastic.length_from(length, sized, epoch, done, stored)
+
         windows = WindowLoader(
             dataloader,
             accumulation=host.args.gradient_accumulation_steps,
@@ -109,6 +116,7 @@ class DataPosition:
             windows.together = UnevenInputs("Training data")
         if checkpoint is None:
             return windows, length
+
         self.evaluated_before = {} if stored is None else stored["evaluated"]
         if host.args.ignore_data_skip and done < windows.windows:
             done = 0
@@ -117,36 +125,45 @@ class DataPosition:
             else:
                 loader_state = None
         if host.state.global_step >= length.max_steps and stored is not None and not stored["ended"]:
-            done = windows.windows  # all steps are taken, only the end of the epoch is left
+            # All steps are taken, only the end of the epoch is left.
+            done = windows.windows
         windows.start_at(epoch, done, on_positioned=on_positioned, loader_state=loader_state)
         return windows, length
 
     def apply_progress(self, run: TrainerModule, checkpoint: str | None) -> None:
         """Restore the meters of the next log, and an interrupted evaluation."""
         stored = self.elastic.stored.read(checkpoint)
-        run.interrupted_evaluation.owed = None if stored is None else stored["in_evaluation"]
-        restore_parts((stored or {}).get("evaluation"), self.host.eval_data_collator)
-        progress = None if stored is None else self.elastic.progress(stored, str(checkpoint))
+        if stored is None:
+            return
+        run.interrupted_evaluation.owed = stored["in_evaluation"]
+        restore_parts(stored.get("evaluation"), self.host.eval_data_collator)
+        progress = self.elastic.progress(stored, str(checkpoint))
         if progress is not None:
             run.apply_progress(progress)
 
     def save_rng(self, folder: str, files: CheckpointFiles, run: TrainerModule | None) -> None:
         """Write the random generators; during an evaluation those from before it, as it will be repeated."""
-        args, distributed = self.host.args, self.host.args.world_size > 1
-        name = rng_state_name(args.process_index if distributed else None)
-        with contextlib.nullcontext() if run is None else run.interrupted_evaluation.generators_before():
-            path = os.path.join(folder, name)
-            files.raw(torch_bytes(capture_rng_state(distributed)), path)
+        before = contextlib.nullcontext() if run is None else run.interrupted_evaluation.generators_before()
+        with before:
+            state = capture_rng_state(self._is_distributed)
+        files.raw(torch_bytes(state), self._rng_path(folder))
 
     def load_rng(self, checkpoint: str) -> None:
         """Restore the random generators of this process; warn if their file is missing."""
-        args, distributed = self.host.args, self.host.args.world_size > 1
-        name = rng_state_name(args.process_index if distributed else None)
-        path = self.elastic.stored.rng_path(checkpoint) or os.path.join(checkpoint, name)
+        path = self.elastic.stored.rng_path(checkpoint) or self._rng_path(checkpoint)
         if os.path.isfile(path):
-            restore_rng_state(load_rng_file(path), distributed)
+            restore_rng_state(load_rng_file(path), self._is_distributed)
         else:
-            logger.warning("There is no %s: the numbers will not be those of an uninterrupted run.", path)
+            logger.warning("%s is missing: the numbers will not be those of an uninterrupted run.", path)
+
+    @property
+    def _is_distributed(self) -> bool:
+        return self.host.args.world_size > 1
+
+    def _rng_path(self, folder: str) -> str:
+        """Return the file of the generators of this process."""
+        rank = self.host.args.process_index if self._is_distributed else None
+        return os.path.join(folder, rng_state_name(rank))
 
     def _find(
         self, length: TrainingLength, sized: bool, stored: dict[str, Any] | None, checkpoint: str

@@ -56,7 +56,8 @@ class InterruptedEvaluation:
         if self.before is None:
             yield
             return
-        present, own = capture_rng_state(self._several), part_states(*self._draws)
+        present = capture_rng_state(self._several)
+        own = part_states(*self._draws)
         restore_rng_state(self.before.generators, self._several)
         restore_parts(self.before.own, *self._draws)
         try:
@@ -72,16 +73,21 @@ class InterruptedEvaluation:
         """
         if self.before is None or self.run.epoch.is_over:
             return None
-        apart = self._several and self.run.strategy.spread is None  # every process has running statistics
-        buffers = {name: buffer.cpu() for name, buffer in self._buffers()} if apart else {}
+        buffers: dict[str, torch.Tensor] = {}
+        if self._several and self.run.strategy.spread is None:  # every process has running statistics
+            buffers = {name: buffer.cpu() for name, buffer in self._buffers()}
         return {"logs": self.before.logs, "buffers": buffers}
 
     def repeat(self) -> None:
         """Repeat the evaluation that the checkpoint was saved in, if any."""
-        run, owed = self.run, self.owed
-        facade, self.owed = run.facade, None
+        run = self.run
+        facade = run.facade
+        owed = self.owed
+        self.owed = None
         if owed is None:
             return
+
+        # Nothing of the evaluation is left in the logs and the statistics of the model.
         del facade.state.log_history[owed["logs"] :]
         with torch.no_grad():
             for name, buffer in self._buffers():
