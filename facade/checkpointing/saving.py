@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...callbacks import reads_checkpoints
+from ...callbacks.tensor_states import CALLBACK_STATES_NAME
 from ...lightning_modules import checkpoints
 from ...lightning_modules.checkpoints import BackgroundWriter, CheckpointFiles
 from ...lightning_modules.common.collectives import gather_objects
@@ -221,7 +222,9 @@ class CheckpointSaver:
             self.lightning.save(folder, self._files)
         state.stateful_callbacks = self.callbacks.exported()
         self._files.raw(state.to_json(), os.path.join(folder, TRAINER_STATE_NAME))
-        self.callbacks.save(folder, self._files)
+        tensors = self.callbacks.tensors()
+        if tensors:
+            self._files.tensors(tensors, os.path.join(folder, CALLBACK_STATES_NAME))
 
     def _end(
         self, folder: Path, final: Path, run_dir: str, sent: list[dict[str, bytes]], size_of_copies: int | None

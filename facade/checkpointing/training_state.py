@@ -27,7 +27,7 @@ LIGHTNING_CALLBACKS_NAME = "lightning_callbacks.pt"
 """File of a checkpoint with the states of Lightning callbacks; not in the reference."""
 
 _OWN = ("epoch", "global_step", "pytorch-lightning_version", "state_dict")
-_NOT_THERE = "%s has states of callbacks that are not included here, and ignored: %s"
+_NOT_INCLUDED = "%s has states of callbacks that are not included here, and ignored: %s"
 
 
 def load_optimizer_and_schedule(strategy: Strategy, schedule: Any, checkpoint: str) -> None:
@@ -81,7 +81,7 @@ class CallbackStates:
 
     def restore_exported(self) -> None:
         """Recreate callbacks from the states of their classes in `trainer.state`."""
-        missing = []
+        missing: list[str] = []
         for name, stored in self.host.state.stateful_callbacks.items():
             states = stored if isinstance(stored, list) else [stored]
             present = [callback for callback in self.exportable() if type(callback).__name__ == name]
@@ -90,17 +90,11 @@ class CallbackStates:
             for callback, state in zip(present, states, strict=False):
                 self._replace(callback, type(callback).from_state(state))
         if missing:
-            logger.warning(_NOT_THERE, "The checkpoint", ", ".join(missing))
+            logger.warning(_NOT_INCLUDED, "The checkpoint", ", ".join(missing))
 
     def tensors(self) -> dict[str, Any]:
         """Return the states of callbacks with `state_dict` and `load_state_dict`."""
         return state_dicts(self.host.callback_handler.callbacks)
-
-    def save(self, folder: str, files: checkpoints.CheckpointFiles) -> None:
-        """Write states with tensors, if any; called on the saving process."""
-        states = self.tensors()
-        if states:
-            files.tensors(states, os.path.join(folder, CALLBACK_STATES_NAME))
 
     def load(self, checkpoint: str) -> None:
         """Load states with tensors; warn of those without a callback."""
@@ -109,7 +103,7 @@ class CallbackStates:
             return
         left = load_state_dicts(self.host.callback_handler.callbacks, checkpoints.load_torch(path))
         if left:
-            logger.warning(_NOT_THERE, path, ", ".join(left))
+            logger.warning(_NOT_INCLUDED, path, ", ".join(left))
 
     def _replace(self, callback: Any, restored: Any) -> None:
         if isinstance(callback, TrainerControl):
@@ -131,30 +125,30 @@ class LightningCallbackStates:
     host = WeakAttribute["Trainer"]()
 
     def __init__(self, host: Trainer, callbacks: list[Any]) -> None:
-        self.host, self.callbacks = host, callbacks
+        self.host = host
+        self.callbacks = callbacks
         self.checkpoint: dict[str, Any] | None = None
         """The Lightning checkpoint of the current save; `CheckpointSaver` sets it back to None."""
 
     def collect(self, run: TrainerModule | None) -> None:
         """Call `on_save_checkpoint` of the callbacks once for all parts of a checkpoint."""
-        self.checkpoint = self._lightning_checkpoint(run) if self.callbacks else None
+        self.checkpoint = self._collected(run)
 
     def weights(self, run: TrainerModule | None) -> dict[str, Any] | None:
         """Return the weights to save if a callback such as WeightAveraging replaces them, else None."""
-        if not self.callbacks:
-            return None
-        checkpoint = self.checkpoint or self._lightning_checkpoint(run)
+        checkpoint = self.checkpoint or self._collected(run)
         if checkpoint is None or "state_dict" not in checkpoint:
             return None
         return {name.removeprefix("model."): weight for name, weight in checkpoint["state_dict"].items()}
 
     def save(self, folder: str, files: checkpoints.CheckpointFiles) -> None:
         """Write the states of the callbacks, if any; called on the saving process."""
-        checkpoint = self.checkpoint
-        if checkpoint is None:
+        if self.checkpoint is None:
             return
-        kept = plain_entries({name: _without_function(state) for name, state in checkpoint.pop("callbacks").items()})
-        further = plain_entries({name: value for name, value in checkpoint.items() if name not in _OWN})
+        states = self.checkpoint.pop("callbacks")
+        kept = plain_entries({name: _without_function(state) for name, state in states.items()})
+        others = {name: value for name, value in self.checkpoint.items() if name not in _OWN}
+        further = plain_entries(others)
         if kept or further:
             files.tensors({"callbacks": kept, "further": further}, os.path.join(folder, LIGHTNING_CALLBACKS_NAME))
 
@@ -164,26 +158,34 @@ class LightningCallbackStates:
         if not os.path.isfile(path):
             return
         stored = checkpoints.load_torch(path)
-        states, further = ({name: from_plain(v) for name, v in part.items()} for part in stored.values())
+        states = {name: from_plain(state) for name, state in stored["callbacks"].items()}
         states = without_foreign_paths(states, self.callbacks, checkpoint, str(self.host.args.output_dir))
+        further = {name: from_plain(value) for name, value in stored["further"].items()}
+
+        # As Lightning does: first the whole checkpoint, then the state of each callback.
         whole = {**further, "callbacks": states, **_lightnings_own(run), "state_dict": _weights_of(run)}
         whole["global_step"] = self.host.state.global_step
         for callback in self.callbacks:
             callback.on_load_checkpoint(run.lightning_trainer, run, whole)
         for callback in self.callbacks:
-            if callback.state_key in states:
-                if hasattr(callback, "running_mean"):
-                    callback.running = callback.running_mean  # where Lightning's SpikeDetection looks for it
-                callback.load_state_dict(copy.deepcopy(states.pop(callback.state_key)))
+            if callback.state_key not in states:
+                continue
+            if hasattr(callback, "running_mean"):
+                callback.running = callback.running_mean  # where Lightning's SpikeDetection looks for it
+            callback.load_state_dict(copy.deepcopy(states.pop(callback.state_key)))
         if states:
-            logger.warning(_NOT_THERE, path, ", ".join(states))
+            logger.warning(_NOT_INCLUDED, path, ", ".join(states))
 
-    def _lightning_checkpoint(self, run: TrainerModule | None) -> dict[str, Any] | None:
-        """Return a Lightning checkpoint filled in by the callbacks; None outside of a training."""
-        if run is None:
+    def _collected(self, run: TrainerModule | None) -> dict[str, Any] | None:
+        """Return a Lightning checkpoint filled in by the callbacks; None without callbacks."""
+        if run is None or not self.callbacks:
             return None
         weights = _weights_of(run)
-        states = {one.state_key: state for one in self.callbacks if (state := one.state_dict())}
+        states: dict[str, Any] = {}
+        for callback in self.callbacks:
+            state = callback.state_dict()
+            if state:
+                states[callback.state_key] = state
         checkpoint: dict[str, Any] = {**_lightnings_own(run), "state_dict": weights, "callbacks": states}
         for callback in self.callbacks:
             callback.on_save_checkpoint(run.lightning_trainer, run, checkpoint)
