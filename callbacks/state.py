@@ -7,7 +7,6 @@ import json
 import logging
 import math
 import os
-import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -156,11 +155,7 @@ class TrainerState:
             TypeError: a value has no JSON form.
         """
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        entries = [_entry_text(entry) for entry in values.pop("log_history")]
-        text = _json({**values, "log_history": []})
-        if entries:
-            before, key, after = text.partition('\n  "log_history": [')
-            text = f"{before}{key}\n{_BETWEEN_ENTRIES.join(entries)}\n  {after}"
+        text = json.dumps(values, indent=2, sort_keys=True, default=_as_json)
         return f"{text}\n".encode()
 
     @classmethod
@@ -212,10 +207,6 @@ class TrainerState:
         self.is_world_process_zero = trainer.is_world_process_zero()
 
 
-def _json(value: Any) -> str:
-    return json.dumps(value, indent=2, sort_keys=True, default=_as_json)
-
-
 def ends_epoch(state: TrainerState, control: TrainerControl) -> bool:
     """Return whether `on_epoch_end` follows this step, also in a run that is not interrupted here."""
     return control.should_training_stop or control.should_epoch_stop or (state.epoch or 0) % 1 == 0
@@ -231,20 +222,6 @@ def _as_json(value: Any) -> Any:
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     raise TypeError(f"{value!r} of type {type(value).__name__} has no JSON form. Convert it to a number or a string.")
-
-
-_BETWEEN_ENTRIES = ",\n"
-
-_flat_entry = json.JSONEncoder(sort_keys=True, default=_as_json, separators=(",\n      ", ": "))
-"""Its separator is the indentation of the file: given an `indent`, json takes its slow path, in Python."""
-
-
-def _entry_text(entry: Any) -> str:
-    """Return an entry of the log history as `_json` writes it inside of the file."""
-    is_flat = isinstance(entry, dict) and all(isinstance(value, (int, float, str)) for value in entry.values())
-    if is_flat and entry:
-        return f"    {{\n      {_flat_entry.encode(entry)[1:-1]}\n    }}"
-    return textwrap.indent(_json(entry), "    ")
 
 
 _MUST_BE = {
