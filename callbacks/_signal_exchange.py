@@ -45,7 +45,8 @@ class SignalExchange:
         """Destroy the process group, unless the other ranks do not answer any more."""
         import torch.distributed as dist
 
-        under_way, self._under_way = self._under_way, None
+        under_way = self._under_way
+        self._under_way = None
         try:
             if under_way is not None:
                 under_way.wait(timedelta(seconds=2))
@@ -61,12 +62,14 @@ class SignalExchange:
         clock = time.perf_counter()
         each = (clock - self._clock) / max(self._calls - self._sent_at, 1)
         wanted = int(min(self.seconds / max(each, 1e-9), 2 * self._interval))  # the first steps may not be like others
-        self._clock, self._sent_at = clock, self._calls
+        self._clock = clock
+        self._sent_at = self._calls
         self._values = torch.tensor([number, -max(wanted, 1)], dtype=torch.int32, device="cpu")
         self._under_way = dist.all_reduce(self._values, dist.ReduceOp.MAX, group=self._group, async_op=True)
 
     def _receive(self) -> None:
-        under_way, self._under_way = self._under_way, None
+        under_way = self._under_way
+        self._under_way = None
         if under_way is not None:
             under_way.wait()
             self.agreed, longest = self._values.tolist()

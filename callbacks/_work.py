@@ -55,7 +55,8 @@ class Stretch:
 
 def _samples_in_epoch(loader: Any, at_once: int) -> int | None:
     """Return the samples in one pass over the data; None where its size is unknown."""
-    batches, samples = length(loader), length(getattr(loader, "dataset", None))
+    batches = length(loader)
+    samples = length(getattr(loader, "dataset", None))
     if not batches or not samples:
         return None
     return min(samples, batches * at_once) if at_once else samples

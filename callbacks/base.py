@@ -59,7 +59,8 @@ class TrainerCallback:
 
     def __getattr__(self, name: str) -> Any:
         """Name `LightningBridge` where a plain `lightning.Trainer` looks for a hook of its own."""
-        kind, advice = type(self).__name__, ""
+        kind = type(self).__name__
+        advice = ""
         if name in ("setup", "teardown", "state_key") or name.startswith("on_"):
             advice = f". To a lightning.Trainer pass callbacks=[LightningBridge({kind}())]"
         raise AttributeError(f"{kind!r} object has no attribute {name!r}{advice}", name=name, obj=self)

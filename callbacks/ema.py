@@ -53,8 +53,11 @@ class EMACallback(TrainerCallback):
             raise ValueError(f"decay is {decay!r}: it has to be from 0 to below 1.")
         if update_every < 1:
             raise ValueError(f"update_every is {update_every!r}: it has to be 1 or more.")
-        self.decay, self.warmup, self.update_every = decay, warmup, update_every
-        self.evaluate, self.at_end = evaluate, at_end
+        self.decay = decay
+        self.warmup = warmup
+        self.update_every = update_every
+        self.evaluate = evaluate
+        self.at_end = at_end
         self.updates = 0
         """Updates so far."""
         self.averages: dict[str, Any] = {}
@@ -85,7 +88,8 @@ class EMACallback(TrainerCallback):
             return
         from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-        n, self.updates = self.updates, self.updates + 1
+        n = self.updates
+        self.updates = self.updates + 1
         decay = min(self.decay, (1 + n) / (10 + n)) if self.warmup else self.decay
         averages = list(self.averages.values())
         pairs = zip(self._weights.values(), averages, strict=True)
@@ -98,7 +102,8 @@ class EMACallback(TrainerCallback):
         """Give the average to the model, if that is asked for."""
         self._end_swapping()
         self._resumed = None
-        weights, self._weights = self._weights, {}
+        weights = self._weights
+        self._weights = {}
         if self.at_end and weights:
             self._take_best(args, state)
             self._copy_to(weights)

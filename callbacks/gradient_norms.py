@@ -78,7 +78,9 @@ def layer_name(parameter: str) -> str:
 
 def _may_be_logged(args: Any, state: TrainerState, control: TrainerControl) -> bool:
     """Return whether a log may be due after the coming step; only logs by interval are known in advance."""
-    strategy, step, every = getattr(args, "logging_strategy", None), state.global_step + 1, state.logging_steps
+    strategy = getattr(args, "logging_strategy", None)
+    step = state.global_step + 1
+    every = state.logging_steps
     if control.should_log or strategy != "steps":
         return control.should_log or strategy != "no"
     return (step == 1 and bool(getattr(args, "logging_first_step", False))) or (every > 0 and step % every == 0)

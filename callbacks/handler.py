@@ -31,7 +31,8 @@ def _forwarded(event: str, *cleared: str) -> Any:
             setattr(control, switch, False)
         return self.call_event(event, args, state, control, **kwargs)
 
-    forward.__name__, forward.__doc__ = event, "Forward the event."
+    forward.__name__ = event
+    forward.__doc__ = "Forward the event."
     return forward
 
 
@@ -136,7 +137,8 @@ class CallbackHandler(TrainerCallback):
             self._check_is_defined(event)
         if self.setters is not None:
             self.setters.note(control, None, event)
-        callbacks, start = self.callbacks, 0
+        callbacks = self.callbacks
+        start = 0
         while True:
             for index, callback in enumerate(islice(callbacks, start, None), start):
                 method = getattr(callback, event, None)
@@ -264,8 +266,12 @@ def _warn_of_misspelt_events(kind: type) -> None:
 
 
 _OTHER_WORDS = (
-    *(("train_epoch", "epoch"), ("train_batch", "step"), ("batch", "step"), ("start", "begin")),
-    *(("validation", "evaluate"), ("evaluation", "evaluate")),
+    ("train_epoch", "epoch"),
+    ("train_batch", "step"),
+    ("batch", "step"),
+    ("start", "begin"),
+    ("validation", "evaluate"),
+    ("evaluation", "evaluate"),
 )
 """Words of other libraries, each with its equivalent here."""
 

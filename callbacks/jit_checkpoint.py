@@ -302,7 +302,8 @@ class JITCheckpointCallback(TrainerCallback):
 
     def _give_up(self) -> None:
         """Restore the previous handlers, without a checkpoint for this signal."""
-        self.received, self.leaving = None, False
+        self.received = None
+        self.leaving = False
         self._let_go()
 
     def _let_go(self) -> None:

@@ -14,7 +14,8 @@ from .base import TrainerCallback
 from .state import TrainerControl, TrainerState
 
 _BACKENDS = ("gloo:", "nccl:", "xccl:", "mpi:")  # begin the names of collectives
-_EXCHANGE, _WAITING = "backward: exchange of gradients", "waiting for the device"
+_EXCHANGE = "backward: exchange of gradients"
+_WAITING = "waiting for the device"
 _INSIDE = (_EXCHANGE, _WAITING)
 _ALLOCATIONS = 100_000  # that are kept, as in torch's examples
 
@@ -54,7 +55,10 @@ class ProfilerCallback(TrainerCallback):
     def __init__(self, wait: int = 5, warmup: int = 2, active: int = 10, *, stop: bool = False) -> None:
         if wait < 0 or min(warmup, active) < 1:
             raise ValueError(f"ProfilerCallback: {wait=} must be 0 or more, {warmup=} and {active=} 1 or more.")
-        self.wait, self.warmup, self.active, self.stop = wait, warmup, active, stop
+        self.wait = wait
+        self.warmup = warmup
+        self.active = active
+        self.stop = stop
         self.seconds: dict[str, float] = collections.defaultdict(float)
         self._profiler: Any = None
         self._hooks: list[Any] = []
@@ -66,7 +70,8 @@ class ProfilerCallback(TrainerCallback):
         schedule = profiler.schedule(wait=self.wait, warmup=self.warmup, active=self.active, repeat=1)
         weights = [] if kwargs["model"] is None else kwargs["model"].parameters()
         self._on_device = next((weight.device.type for weight in weights if weight.device.type != "cpu"), "")
-        self._steps, self._last = 0, time.perf_counter()
+        self._steps = 0
+        self._last = time.perf_counter()
         self._profiler = profiler.profile(schedule=schedule, on_trace_ready=lambda _: None)
         self._profiler.start()
         self._begin_if_due(args, kwargs["model"])
@@ -119,7 +124,8 @@ class ProfilerCallback(TrainerCallback):
         self._last = now
 
     def _finish(self, args: Any, state: TrainerState, control: TrainerControl) -> None:
-        profiler, self._profiler = self._profiler, None
+        profiler = self._profiler
+        self._profiler = None
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
@@ -128,7 +134,8 @@ class ProfilerCallback(TrainerCallback):
         profiler.stop()
         steps = min(self._steps - self.wait - self.warmup, self.active)
         control.should_training_stop = control.should_training_stop or (self.stop and steps == self.active)
-        folder, is_writer = Path(args.output_dir) / "profile", steps > 0 and state.is_world_process_zero
+        folder = Path(args.output_dir) / "profile"
+        is_writer = steps > 0 and state.is_world_process_zero
         if is_writer:
             folder.mkdir(parents=True, exist_ok=True)
         if self._on_device == "cuda":

@@ -126,12 +126,14 @@ class ProgressCallback(TrainerCallback):
         return {"samples/s": f"{stretch.samples / stretch.seconds:.4g}"} if stretch.samples else {}
 
     def _close_training_bar(self) -> None:
-        bar, self.training_bar = self.training_bar, None
+        bar = self.training_bar
+        self.training_bar = None
         if bar is not None:
             bar.close()
 
     def _close_prediction_bar(self) -> None:
-        bar, self.prediction_bar = self.prediction_bar, None
+        bar = self.prediction_bar
+        self.prediction_bar = None
         if bar is not None:
             bar.close()
 

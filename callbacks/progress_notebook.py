@@ -129,7 +129,9 @@ class _Bar:
     """One bar, with the methods of one of tqdm."""
 
     def __init__(self, view: _View, *, total: int | None, initial: int = 0, leave: bool = True) -> None:
-        self.view, self.total, self.leave = view, total, leave
+        self.view = view
+        self.total = total
+        self.leave = leave
         self.n = self.initial = initial
         self.beside: dict[str, str] = {}
         self._began = time.monotonic()
@@ -152,7 +154,8 @@ class _Bar:
 
     def html(self) -> str:
         """Return the bar, with the values beside it in one line."""
-        elapsed, done = time.monotonic() - self._began, self.n - self.initial
+        elapsed = time.monotonic() - self._began
+        done = self.n - self.initial
         left = float("nan") if self.total is None or not done else elapsed / done * (self.total - self.n)
         of = "" if self.total is None else f"/{self.total}"
         facts = [f"{self.n}{of}", f"{clock(elapsed)} &lt; {clock(left)}"]

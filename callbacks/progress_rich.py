@@ -67,7 +67,9 @@ class _Bar:
     """One bar of rich, with the methods of one of tqdm; the display stops when the last one is closed."""
 
     def __init__(self, display: Any, name: str, *, total: int | None, initial: int = 0, leave: bool = True) -> None:
-        self.display, self.n, self.leave = display, initial, leave
+        self.display = display
+        self.n = initial
+        self.leave = leave
         count = 2 * len(str(total or 0)) + 1
         others = len(name) + display.columns[1].bar_width + count + 2 * len("0:00:00") + len("<") + 6
         self.room = display.console.width - others

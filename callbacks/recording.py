@@ -58,7 +58,8 @@ class RecordedValues:
         Args:
             gather: the sums of this process -> those of all processes.
         """
-        sums, self._sums = self.state_dict(), {}
+        sums = self.state_dict()
+        self._sums = {}
         joined = joined_sums(gather(sums))
         return {name: total / weights if weights else float("nan") for name, (total, weights) in joined.items()}
 

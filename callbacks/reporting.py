@@ -31,8 +31,17 @@ def available_reporting_integrations() -> list[str]:
 
 
 _ALL = (
-    *("azure_ml", "comet_ml", "dagshub", "dvclive", "mlflow", "tensorboard", "wandb", "codecarbon", "clearml"),
-    *("swanlab", "trackio"),
+    "azure_ml",
+    "comet_ml",
+    "dagshub",
+    "dvclive",
+    "mlflow",
+    "tensorboard",
+    "wandb",
+    "codecarbon",
+    "clearml",
+    "swanlab",
+    "trackio",
 )
 """Names that "all" may stand for, in the order of the reference."""
 

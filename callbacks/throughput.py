@@ -117,7 +117,8 @@ class ThroughputCallback(TrainerCallback):
         self._inputs.watch(None)
 
     def _end_watching(self) -> None:
-        watch, self._watch = self._watch, None
+        watch = self._watch
+        self._watch = None
         if watch is not None:
             watch.__exit__(None, None, None)
 
@@ -164,8 +165,12 @@ class ThroughputCallback(TrainerCallback):
             return {"mfu": _rounded(speed / peak)}
         if not self._too_low:
             self._too_low = True
-            said = "ThroughputCallback: %.4g FLOP/s of a device are above its peak, %.4g: no mfu. Set peak_flops (%r)."
-            logger.warning(said, speed, peak, self.peak_flops)
+            logger.warning(
+                "ThroughputCallback: %.4g FLOP/s of a device are above its peak, %.4g: no mfu. Set peak_flops (%r).",
+                speed,
+                peak,
+                self.peak_flops,
+            )
         return {}
 
 

@@ -1,4 +1,4 @@
-"""Stop after a given time, with a checkpoint to go on from."""
+"""Stop after a given time, with a checkpoint to resume from."""
 
 from __future__ import annotations
 
@@ -88,7 +88,8 @@ class TimeLimitCallback(TrainerCallback):
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Stop the clock."""
-        self._ran, self._began = self._this_run(), None
+        self._ran = self._this_run()
+        self._began = None
         self._leave_exchange()
 
     def state_dict(self) -> dict[str, Any]:
@@ -109,14 +110,19 @@ class TimeLimitCallback(TrainerCallback):
 
     def _stop(self, state: TrainerState, control: TrainerControl) -> None:
         if not self.stopped and state.is_world_process_zero:
-            said = "The time limit of %s is reached: training stops at step %s of %s%s."
-            rest = ", with a checkpoint to go on from" if self.save else ""
-            logger.warning(said, clock(self.limit), state.global_step, state.max_steps, rest)
+            logger.warning(
+                "The time limit of %s is reached: training stops at step %s of %s%s.",
+                clock(self.limit),
+                state.global_step,
+                state.max_steps,
+                ", with a checkpoint to resume from" if self.save else "",
+            )
         self.stopped = control.should_training_stop = True
         control.should_save = control.should_save or self.save
 
     def _leave_exchange(self) -> None:
-        exchange, self._exchange = self._exchange, None
+        exchange = self._exchange
+        self._exchange = None
         if exchange is not None:
             exchange.leave()
 

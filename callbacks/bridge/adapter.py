@@ -90,7 +90,8 @@ class LightningBridge(BridgeCore, Callback):
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Fire `on_train_begin`."""
         if not self._loaded:
-            self.state, self.control = TrainerState(), TrainerControl()
+            self.state = TrainerState()
+            self.control = TrainerControl()
         self._loaded = False
         self._interception.close()
         self._begin_anew()
@@ -105,7 +106,9 @@ class LightningBridge(BridgeCore, Callback):
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         """Fire `on_epoch_begin`."""
         self._catch_up()
-        self._in_epoch, self._batches_in_epoch, self._leaves_epoch = True, 0, False
+        self._in_epoch = True
+        self._batches_in_epoch = 0
+        self._leaves_epoch = False
         self._tell("on_epoch_begin")
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:

@@ -40,8 +40,10 @@ class BridgeFlow(DefaultFlowCallback):
 
     def on_step_end(self, args: BridgeArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Raise the switches that are due by steps."""
-        before, self._before = self._before, state.global_step
-        given, step = args.given, state.global_step
+        before = self._before
+        self._before = state.global_step
+        given = args.given
+        step = state.global_step
         if args.logging_strategy == "steps" and _passed(before, step, state.logging_steps):
             control.should_log = True
         if args.logging_first_step and before == 0:
@@ -76,7 +78,8 @@ def _passed(before: int, step: int, interval: float) -> bool:
 
 def wrap_method(undo: ExitStack, owner: Any, name: str, around: Callable[..., Any]) -> None:
     """Replace a method of this one object by `around(original, *args, **kwargs)`, until `undo` is closed."""
-    original, before = getattr(owner, name), vars(owner).get(name)
+    original = getattr(owner, name)
+    before = vars(owner).get(name)
 
     @functools.wraps(original)
     def method(*args: Any, **kwargs: Any) -> Any:
@@ -107,7 +110,8 @@ class ValidationRequest:
             return False
         if self._settings is None:
             self._settings = (trainer.val_check_batch, trainer.check_val_every_n_epoch)
-        trainer.val_check_batch, trainer.check_val_every_n_epoch = 1, 1
+        trainer.val_check_batch = 1
+        trainer.check_val_every_n_epoch = 1
         return True
 
     def settle(self, trainer: Any) -> None:
@@ -165,7 +169,8 @@ class BridgeCore:
             state.eval_steps = state.logging_steps
         state.train_batch_size = self.args.train_batch_size
         state.global_step = trainer.global_step
-        state.is_local_process_zero, state.is_world_process_zero = trainer.local_rank == 0, trainer.is_global_zero
+        state.is_local_process_zero = trainer.local_rank == 0
+        state.is_world_process_zero = trainer.is_global_zero
         self._reports.last_logged = self._first_step = trainer.global_step
 
     def _intercept(self, trainer: Any, module: Any) -> None:
@@ -284,9 +289,11 @@ class BridgeCore:
         value = metrics.get(self.args.metric_for_best_model or "")
         if value is None or value != value:
             return
-        best, greater = self.state.best_metric, self.args.greater_is_better
+        best = self.state.best_metric
+        greater = self.args.greater_is_better
         if best is None or (value > best if greater else value < best):
-            self.state.best_metric, self.state.best_global_step = value, self.state.global_step
+            self.state.best_metric = value
+            self.state.best_global_step = self.state.global_step
 
     def _note_best_checkpoint(self, trainer: Any) -> None:
         path = getattr(trainer.checkpoint_callback, "best_model_path", None)

@@ -100,7 +100,9 @@ class Reports:
     def of_training(self, trainer: Any) -> dict[str, Any]:
         """Return loss, norm and learning rate since the last log, under documented names."""
         logs = {"loss": self._mean(trainer, 0), "grad_norm": self.grad_norm, "learning_rate": self.learning_rate}
-        self._sums[0], self._counts[0], self.grad_norm = None, 0, None
+        self._sums[0] = None
+        self._counts[0] = 0
+        self.grad_norm = None
         return {name: value for name, value in logs.items() if value is not None}
 
     def at_the_end(self, trainer: Any, steps: int) -> dict[str, Any]:
@@ -145,7 +147,8 @@ def _is_same(old: Any, new: Any) -> bool:
     """Return whether two values are equal, NaN included. Synchronizes the device, so it is called once an epoch."""
     if old is None or new is old:
         return new is old
-    left, right = float(old), float(new)
+    left = float(old)
+    right = float(new)
     return left == right or (left != left and right != right)
 
 

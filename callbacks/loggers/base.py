@@ -67,7 +67,8 @@ class LoggerCallback(TrainerCallback):
 
     def _run_to_resume(self, state: TrainerState) -> str | None:
         """Return the run of the checkpoint that the training resumes from, once, unless the environment names one."""
-        found, self._resumed_run = self._resumed_run, None
+        found = self._resumed_run
+        self._resumed_run = None
         return None if state.is_hyper_param_search or os.environ.get(self.run_variable) else found
 
     def _available(self) -> bool:
@@ -91,8 +92,12 @@ class LoggerCallback(TrainerCallback):
             try:
                 self._start(args, state, model)
             except Exception as error:
-                said = "report_to=%r: no run could be opened (%s). %sWithout it: take the name out of report_to."
-                logger.error(said, self.platform, type(error).__name__, f"{self.advice} " if self.advice else "")
+                logger.error(
+                    "report_to=%r: no run could be opened (%s). %s Without it: take the name out of report_to.",
+                    self.platform,
+                    type(error).__name__,
+                    self.advice,
+                )
                 raise
         self._initialized = True
 
@@ -181,8 +186,14 @@ class LoggerCallback(TrainerCallback):
         except Exception as error:
             self._lost += 1
             level = logging.WARNING if self._lost == 1 else logging.DEBUG
-            said = "%s could not take %s (%s: %s). The training goes on, further trouble of this kind is only counted."
-            logger.log(level, said, self.platform, what, type(error).__name__, error)
+            logger.log(
+                level,
+                "%s failed to log %s (%s: %s). Training continues; further failures are only counted.",
+                self.platform,
+                what,
+                type(error).__name__,
+                error,
+            )
 
     def _warn_what_is_lost(self) -> None:
         if self._lost > 1:

@@ -41,7 +41,8 @@ class KubeflowCallback(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Report 0 %."""
-        self._metrics, self._started = {}, time.monotonic()
+        self._metrics = {}
+        self._started = time.monotonic()
         self._report(state, 0, None, {"total_steps": state.max_steps} if state.max_steps else {})
 
     def on_log(self, args: Any, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any) -> None:

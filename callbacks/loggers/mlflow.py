@@ -75,10 +75,12 @@ class MLflowCallback(LoggerCallback):
             self._ml_flow.set_tags(json.loads(tags))
 
     def _enter_run(self, args: Any, state: TrainerState) -> None:
-        mlflow, uri = self._ml_flow, os.environ.get("MLFLOW_TRACKING_URI")
+        mlflow = self._ml_flow
+        uri = os.environ.get("MLFLOW_TRACKING_URI")
         if uri and not mlflow.is_tracking_uri_set():
             mlflow.set_tracking_uri(uri)
-        nested, resumed = is_switched_on("MLFLOW_NESTED_RUN"), self._run_to_resume(state)
+        nested = is_switched_on("MLFLOW_NESTED_RUN")
+        resumed = self._run_to_resume(state)
         if mlflow.active_run() is not None and not nested and not os.environ.get("MLFLOW_RUN_ID"):
             return
         experiment = os.environ.get("MLFLOW_EXPERIMENT_NAME")
@@ -95,8 +97,11 @@ class MLflowCallback(LoggerCallback):
     def _log_params(self, params: dict[str, Any]) -> None:
         too_long = [name for name, value in params.items() if len(str(value)) > self._longest_value]
         if too_long:
-            said = "MLflow takes up to %d characters, so parameters are left out: %s. Try MLFLOW_FLATTEN_PARAMS=1."
-            logger.warning(said, self._longest_value, ", ".join(too_long))
+            logger.warning(
+                "MLflow takes up to %d characters, so parameters are left out: %s. Try MLFLOW_FLATTEN_PARAMS=1.",
+                self._longest_value,
+                ", ".join(too_long),
+            )
         kept = [(name, value) for name, value in params.items() if name not in too_long]
         most = os.environ.get("MLFLOW_MAX_LOG_PARAMS", "")
         if most.isdigit():

@@ -91,7 +91,8 @@ class CodeCarbonCallback(LoggerCallback):
             return
         if self.tracker is None or self._over:
             self.tracker = self._make_tracker(args)  # one that was stopped cannot start again
-        self._over, self._measuring = False, True
+        self._over = False
+        self._measuring = True
         self.tracker.start()
 
     def on_log(self, args: Any, state: TrainerState, control: TrainerControl, *more: Any, **kwargs: Any) -> None:
@@ -100,7 +101,8 @@ class CodeCarbonCallback(LoggerCallback):
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Stop, and write the figures."""
         if self._measuring:
-            self._over, self._measuring = True, False
+            self._over = True
+            self._measuring = False
             with self._training_goes_on("the figures"):
                 self.tracker.stop()
 
@@ -159,7 +161,8 @@ class CometCallback(PredictionLogger):
         if state.is_hyper_param_search:
             mode = "create"
         comet_ml = import_module("comet_ml")
-        named, resumed = comet_ml.ExperimentConfig(name=args.run_name), self._run_to_resume(state)
+        named = comet_ml.ExperimentConfig(name=args.run_name)
+        resumed = self._run_to_resume(state)
         key = {"experiment_key": resumed} if resumed and mode != "create" else {}
         self._experiment = comet_ml.start(online=None, mode=mode, experiment_config=named, **key)
         self._experiment.set_model_graph(model)

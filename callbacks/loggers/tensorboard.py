@@ -81,8 +81,12 @@ class TensorBoardCallback(LoggerCallback):
             elif (plain := number(value)) is not None:
                 writer.add_scalar(name, plain, state.global_step)
             else:
-                said = "TensorBoard shows numbers and strings, so the log %r = %r of type %s is left out."
-                logger.warning(said, name, value, type(value).__name__)
+                logger.warning(
+                    "TensorBoard shows numbers and strings, so the log %r = %r of type %s is left out.",
+                    name,
+                    value,
+                    type(value).__name__,
+                )
         writer.flush()
 
     def _finish(self) -> None:

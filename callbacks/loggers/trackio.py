@@ -62,7 +62,8 @@ class TrackioCallback(PredictionLogger):
             self._tag(model)
 
     def _start(self, args: Any, state: TrainerState, model: Any) -> None:
-        self._args, self._model = args, model
+        self._args = args
+        self._model = model
         count = parameter_count(model)
         counted = {} if count is None else {"model/num_parameters": count}
         self._description = {**description(args, model), **counted}

@@ -133,7 +133,8 @@ def _make_ready(state: dict[str, Any], gradient: Tensor, with_mean: bool) -> Non
 
     A matrix, or a stack of them, has the mean of each row and each column.
     """
-    matrix, shape = gradient.dim() >= 2, gradient.shape
+    matrix = gradient.dim() >= 2
+    shape = gradient.shape
     shapes = {"exp_avg": shape} if with_mean else {}
     if matrix:
         shapes |= {"exp_avg_sq_row": shape[:-1], "exp_avg_sq_col": shape[:-2] + shape[-1:]}

@@ -29,23 +29,27 @@ def optimizer_by_path(path: str, text: str | None, numbers: dict[str, Any], adam
     Raises:
         ValueError: nothing of this kind has this path, or it does not take the arguments.
     """
-    found, said = resolve(path, "optim"), f"optim={path!r}"
+    found = resolve(path, "optim")
     is_class = isinstance(found, type)
     if not callable(found) or (is_class and not issubclass(found, Optimizer)):
-        raise ValueError(f"{said} is {found!r:.60}, not a subclass of torch.optim.Optimizer, nor a function.")
+        raise ValueError(f"optim={path!r} is {found!r:.60}, not a subclass of torch.optim.Optimizer, nor a function.")
     closure = inspect.signature(found.step).parameters.get("closure") if is_class else None
     if closure is not None and closure.default is closure.empty:
-        raise ValueError(f"{said} needs a closure that computes the loss again, and gets none. Choose another one.")
-    signature, given = inspect.signature(found), {k: _value(v) for k, v in parse_optimizer_args(text).items()}
-    known, needed = list(signature.parameters)[1:], {k: value for k, value in numbers.items() if value or k in given}
+        raise ValueError(
+            f"optim={path!r} needs a closure that computes the loss again, and gets none. Choose another one."
+        )
+    signature = inspect.signature(found)
+    given = {k: _value(v) for k, v in parse_optimizer_args(text).items()}
+    known = list(signature.parameters)[1:]
+    needed = {k: value for k, value in numbers.items() if value or k in given}
     if "eps" in known and len(getattr(signature.parameters.get("betas"), "default", ())) == 2:
         given = {**adam, **given}
     try:
         signature.bind([], **needed, **given)
     except TypeError as error:
         raise ValueError(
-            f"{said} with optim_args={text!r}: {error}. lr and weight_decay are set by learning_rate and weight_decay "
-            f"({numbers['weight_decay']:g}); it takes: {', '.join(known)}."
+            f"optim={path!r} with optim_args={text!r}: {error}. lr and weight_decay are set by learning_rate and "
+            f"weight_decay ({numbers['weight_decay']:g}); it takes: {', '.join(known)}."
         ) from None
     return found if is_class else OptimizerFunction(found), {"lr": numbers["lr"], **given}
 

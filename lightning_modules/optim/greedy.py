@@ -16,9 +16,29 @@ from ..common.schedule_curves import require_numbers
 logger = logging.getLogger(__name__)
 
 _STATE = (
-    *("factor", "min_lrs", "max_lrs", "patience", "verbose", "cooldown", "warmup", "cooldown_counter"),
-    *("warmup_counter", "mode", "threshold", "threshold_mode", "best", "num_bad_epochs", "num_good_epochs", "eps"),
-    *("last_epoch", "smooth", "window_size", "reset_start", "reset_start_original", "_last_lr", "_init_lrs"),
+    "factor",
+    "min_lrs",
+    "max_lrs",
+    "patience",
+    "verbose",
+    "cooldown",
+    "warmup",
+    "cooldown_counter",
+    "warmup_counter",
+    "mode",
+    "threshold",
+    "threshold_mode",
+    "best",
+    "num_bad_epochs",
+    "num_good_epochs",
+    "eps",
+    "last_epoch",
+    "smooth",
+    "window_size",
+    "reset_start",
+    "reset_start_original",
+    "_last_lr",
+    "_init_lrs",
 )
 
 
@@ -53,7 +73,8 @@ class StreamingAverage:
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Restore a `state_dict`."""
-        self.window_size, self.sum = state_dict["window_size"], state_dict["sum"]
+        self.window_size = state_dict["window_size"]
+        self.sum = state_dict["sum"]
         self.values = deque(state_dict["values"])
 
 
@@ -115,8 +136,10 @@ class GreedyLR(ReduceLROnPlateau):
         self._streaming_avg: StreamingAverage | None = None
         super().__init__(optimizer, mode, factor, patience, threshold, threshold_mode, cooldown, min_lr, eps)
         self.max_lrs = _for_each_group(max_lr, optimizer)
-        self.warmup, self.verbose = warmup, verbose
-        self.smooth, self.window_size = smooth, window_size
+        self.warmup = warmup
+        self.verbose = verbose
+        self.smooth = smooth
+        self.window_size = window_size
         self.reset_start = self.reset_start_original = reset_start
         self._init_lrs = self._rates()
         low = [(rate, least) for rate, least in zip(self._init_lrs, self.min_lrs, strict=True) if rate < least]
@@ -162,17 +185,21 @@ class GreedyLR(ReduceLROnPlateau):
     def _judge(self, metric: float) -> None:
         if self._improves(metric):
             self.best = metric
-            self.num_good_epochs, self.num_bad_epochs = self.num_good_epochs + 1, 0
+            self.num_good_epochs = self.num_good_epochs + 1
+            self.num_bad_epochs = 0
         else:
-            self.num_good_epochs, self.num_bad_epochs = 0, self.num_bad_epochs + 1
+            self.num_good_epochs = 0
+            self.num_bad_epochs = self.num_bad_epochs + 1
         if self.num_good_epochs > self.patience:
             self._rise()
-            self.warmup_counter, self.num_good_epochs = self.warmup, 0
+            self.warmup_counter = self.warmup
+            self.num_good_epochs = 0
             self.reset_start = self.reset_start_original
         elif self.num_bad_epochs > self.patience:
             self._fall()
             self._count_to_reset()
-            self.cooldown_counter, self.num_bad_epochs = self.cooldown, 0
+            self.cooldown_counter = self.cooldown
+            self.num_bad_epochs = 0
 
     def _improves(self, metric: float) -> bool:
         """Return whether a metric is better than the best; torch's method differs between versions."""

@@ -73,7 +73,8 @@ def parameter_groups(
         group = groups[name not in decaying]
         if settings.keys() - {"patterns", "frozen"}:
             rate = settings.get("lr", lr) * settings.get("lr_factor", 1.0) * settings.get("layer_decay", 1.0)
-            decay, patterns = settings.get("weight_decay", group["weight_decay"]), ", ".join(settings["patterns"])
+            decay = settings.get("weight_decay", group["weight_decay"])
+            patterns = ", ".join(settings["patterns"])
             own = {"weight_decay": decay, "lr": rate, "rules": patterns}
             group = others.setdefault(tuple(own.items()), {"params": [], **own})
         if parameter.requires_grad:

@@ -96,7 +96,8 @@ def grokadamw(request: OptimizerRequest) -> ClassAndKwargs:
 def stable_adamw(request: OptimizerRequest) -> ClassAndKwargs:
     """Return `stable_adamw`; "kahan_sum=false" is false, but every text is true in the reference."""
     optimizer = load(request.name, "torch-optimi", "optimi", "StableAdamW")
-    take, given = request.arguments.take, request.arguments.given
+    take = request.arguments.take
+    given = request.arguments.given
     own = {"max_lr": None, "kahan_sum": None, **take(decouple_lr=False), **given(float, "max_lr")}
     return optimizer, {**request.adam, "weight_decay": request.config.weight_decay, **own, **given(bool, "kahan_sum")}
 
@@ -145,7 +146,8 @@ def keep_embeddings_whole(optimizer_class: Any, kwargs: dict[str, Any], model: n
 
 
 def _ademamix(request: OptimizerRequest) -> dict[str, Any]:
-    config, take = request.config, request.arguments.take
+    config = request.config
+    take = request.arguments.take
     betas = tuple(take(beta1=config.beta1, beta2=config.beta2, beta3=0.9999).values())
     return {"betas": betas, **take(alpha=5.0, eps=config.epsilon), **request.arguments.given(int, "t_alpha", "t_beta3")}
 

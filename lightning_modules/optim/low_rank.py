@@ -23,7 +23,8 @@ logger = logging.getLogger(__name__)
 
 def galore(request: OptimizerRequest) -> ClassAndKwargs:
     """Return an optimizer of GaLore; the reference drops the arguments of `galore_adafactor_layerwise`."""
-    is_adafactor, is_8bit = ("adafactor" in request.name.value, "8bit" in request.name.value)
+    is_adafactor = "adafactor" in request.name.value
+    is_8bit = "8bit" in request.name.value
     member = "GaLoreAdafactor" if is_adafactor else "GaLoreAdamW8bit" if is_8bit else "GaLoreAdamW"
     optimizer = load(request.name, "galore-torch", "galore_torch", member)
     _allow_in_checkpoints("galore_torch.galore_projector", "GaLoreProjector")
@@ -59,7 +60,8 @@ def _low_rank(
         logger.warning("weight_decay=%s has no effect on %r.", request.config.weight_decay, request.name.value)
     model = request.require_model()
     layers = target_layers(request.name, model, request.config.target_modules)
-    names, named = {f"{layer}.weight" for layer in layers}, dict(model.named_parameters())
+    names = {f"{layer}.weight" for layer in layers}
+    named = dict(model.named_parameters())
     groups: list[dict[str, Any]] = [{"params": [named[name] for name in named if name not in names]}]
     groups.append({"params": [named[name] for name in named if name in names], **projection})
     if "layerwise" not in request.name.value:

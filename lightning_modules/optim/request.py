@@ -46,7 +46,8 @@ class OptimizerDescription:
         optimizer_name(self.name)
 
 
-_TRUE, _FALSE = ("true", "1", "yes", "y", "t", "on"), ("false", "0", "no", "n", "f", "off")
+_TRUE = ("true", "1", "yes", "y", "t", "on")
+_FALSE = ("false", "0", "no", "n", "f", "off")
 
 
 def parse_optimizer_args(text: str | None) -> dict[str, str]:
@@ -95,7 +96,8 @@ class OptimizerArguments:
         return {name: self._read(name, kind) for name in names if name in self._left}
 
     def _read(self, name: str, kind: type) -> Any:
-        text, (read, expected) = self._left.pop(name), _KINDS[kind]
+        text = self._left.pop(name)
+        (read, expected) = _KINDS[kind]
         try:
             return read(text)
         except ValueError:

@@ -93,7 +93,8 @@ def samples_that_count(loader: Any, batch: Any, index: int, rank: int, world_siz
         return None
     if index + 1 < loader.handed_out:  # the last batch has been read ahead
         return None
-    left, share = loader.remainder, loader.samples_per_round // world_size
+    left = loader.remainder
+    share = loader.samples_per_round // world_size
     rows = find_batch_size(batch)
     if rows is None:
         return None

@@ -105,7 +105,8 @@ class ModelModule(HookedModule):
         from ..distributed.sharding import is_sharded, whole_state_dict
 
         require_local(folder, "folder")
-        model, first = unwrap_model(self._require_model()), self._is_first()
+        model = unwrap_model(self._require_model())
+        first = self._is_first()
         state = whole_state_dict(model, keep=first) if is_sharded(model) else None
         if first:
             Path(folder).mkdir(parents=True, exist_ok=True)
@@ -144,7 +145,8 @@ class ModelModule(HookedModule):
             self._noise = neftune_hook(unwrap_model(self.model), self.neftune_noise_alpha)
         config: Any = getattr(self.model, "config", None)
         if getattr(config, "use_cache", False):  # a training does not need keys and values
-            config.use_cache, self._cached = False, config
+            config.use_cache = False
+            self._cached = config
 
     def end_fit(self) -> None:
         """End NEFTune's noise."""
@@ -215,10 +217,12 @@ class ModelModule(HookedModule):
             fully_sharded(self.model, replicas, layers=modules_by_class(self.model, set(names)))
 
     def _end_fit(self) -> None:
-        noise, self._noise = self._noise, None
+        noise = self._noise
+        self._noise = None
         if noise is not None:
             noise.remove()
-        config, self._cached = self._cached, None
+        config = self._cached
+        self._cached = None
         if config is not None:
             config.use_cache = True
 

@@ -79,7 +79,8 @@ class TaskModule(LossModule):
             labels: (...), class numbers.
             items: what the sum is divided by; None for the mean.
         """
-        flat, classes = logits.flatten(0, -2), labels.flatten()
+        flat = logits.flatten(0, -2)
+        classes = labels.flatten()
         if items is None:
             return functional.cross_entropy(flat, classes, ignore_index=_IGNORED)
         return functional.cross_entropy(flat, classes, ignore_index=_IGNORED, reduction="sum") / items
@@ -164,8 +165,10 @@ class SequenceClassificationModule(TaskModule):
     @property
     def problem_type(self) -> str | None:
         """Return the kind of labels in the model's config, in the words of `transformers`."""
-        said = getattr(getattr(self.model, "config", None), "problem_type", None)
-        return "regression" if said is None and self.num_labels == 1 else said
+        problem_type = getattr(getattr(self.model, "config", None), "problem_type", None)
+        if problem_type is None and self.num_labels == 1:
+            return "regression"
+        return problem_type
 
     def usual_metrics(self) -> dict[str, Any]:
         """Return the accuracy, or the mean squared error."""

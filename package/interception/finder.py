@@ -92,7 +92,8 @@ class _Afterwards:
     """Wrapper around a loader that calls a function after the module is loaded."""
 
     def __init__(self, loader: Any, act: Callable[[], None]) -> None:
-        self._loader, self._act = loader, act
+        self._loader = loader
+        self._act = act
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)

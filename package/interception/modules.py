@@ -65,7 +65,9 @@ class ServedLoader(Loader):
     """Creates a served module, whose names are resolved on first access."""
 
     def __init__(self, ours: Mapping[str, str], theirs: Callable[[str], Any], their_names: Any = list) -> None:
-        self._ours, self._theirs, self._their_names = ours, theirs, their_names
+        self._ours = ours
+        self._theirs = theirs
+        self._their_names = their_names
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         """Return the module, empty."""

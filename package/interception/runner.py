@@ -68,7 +68,8 @@ def is_option(word: str) -> bool:
 
 def _options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     """Return the options of the runner with their values, and the words that follow them."""
-    rest, options = list(words), {}
+    rest = list(words)
+    options = {}
     while rest and is_option(rest[0]):
         name, given, value = rest.pop(0).partition("=")
         if name == _KERAS_BACKEND:

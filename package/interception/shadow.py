@@ -25,7 +25,8 @@ class Shadow:
     """
 
     def __init__(self, spec: ModuleSpec | None, ours: Mapping[str, str]) -> None:
-        self._spec, self._ours = spec, ours
+        self._spec = spec
+        self._ours = ours
         self._module: ModuleType | None = None
 
     def get(self, name: str) -> Any:

@@ -117,7 +117,8 @@ class _Forward(logging.Handler):
 
     def __init__(self, name: str, parent: logging.Logger | None) -> None:
         super().__init__()
-        self.target, self.parent = logging.getLogger(name), parent
+        self.target = logging.getLogger(name)
+        self.parent = parent
 
     def emit(self, record: logging.LogRecord) -> None:
         say = getattr(self.target, record.levelname.lower(), None) or partial(self.target.log, record.levelno)
@@ -130,7 +131,8 @@ def _forward_logs() -> None:
     for logger in [logging.getLogger(name) for name in sorted(LOGGERS)]:
         handler = _Forward(LOGGERS[logger.name], logger.parent)
         logger.addHandler(handler)
-        logger.parent, logger.propagate = handler.target, False
+        logger.parent = handler.target
+        logger.propagate = False
     _forget_levels()
 
 
@@ -139,7 +141,8 @@ def _keep_logs() -> None:
     for logger in map(logging.getLogger, LOGGERS):
         for handler in [one for one in logger.handlers if isinstance(one, _Forward)]:
             logger.removeHandler(handler)
-            logger.parent, logger.propagate = handler.parent, True
+            logger.parent = handler.parent
+            logger.propagate = True
     _forget_levels()
 
 

@@ -96,8 +96,10 @@ def _setter(level: int) -> Callable[[], None]:
     return set_level
 
 
-set_verbosity_debug, set_verbosity_info = _setter(DEBUG), _setter(INFO)
-set_verbosity_warning, set_verbosity_error = _setter(WARNING), _setter(ERROR)
+set_verbosity_debug = _setter(DEBUG)
+set_verbosity_info = _setter(INFO)
+set_verbosity_warning = _setter(WARNING)
+set_verbosity_error = _setter(ERROR)
 
 
 def enable_default_handler() -> None:

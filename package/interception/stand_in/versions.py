@@ -18,8 +18,10 @@ def check_min_version(min_version: str) -> None:
 
     # A script of the next version's development says "5.4.0.dev0".
     if parse(VERSION) < parse(min_version):
-        said = f"This script asks for transformers {min_version}, and lightrainer stands in for {VERSION}"
-        raise ImportError(f"{said}. Install transformers, or run the script of that version.")
+        raise ImportError(
+            f"This script asks for transformers {min_version}, and lightrainer stands in for {VERSION}. Install "
+            "transformers, or run the script of that version."
+        )
 
 
 def require_version(requirement: str, hint: str | None = None) -> None:
