@@ -122,7 +122,6 @@ class Evaluation:
         self.columns: list[str] | None = None
         """Keys of the batches."""
         self.found_labels = False
-        self._result: EvalLoopOutput | None = None
 
     def _collector(self) -> BatchCollector:
         args = self.trainer.args
@@ -195,18 +194,14 @@ class Evaluation:
     def _to_host(self) -> None:
         move_to_host(self.losses, self.predictions, self.labels, self.inputs)
 
-    def result(self) -> EvalLoopOutput:
-        """Return arrays and metrics over all samples, computed at the first call."""
-        if self._result is None:
-            self._result = self._make_result()
-        return self._result
-
     def numbers(self) -> dict[str, float]:
         """Return the numeric metrics, for Lightning callbacks."""
-        metrics = self.result().metrics or {}
+        metrics = self.result.metrics or {}
         return {name: float(value) for name, value in metrics.items() if isinstance(value, (int, float))}
 
-    def _make_result(self) -> EvalLoopOutput:
+    @functools.cached_property
+    def result(self) -> EvalLoopOutput:
+        """Return arrays and metrics over all samples, computed when it is first read."""
         # Arrays over all samples.
         self._to_host()
         losses = self.losses.result()

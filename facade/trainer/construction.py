@@ -44,8 +44,11 @@ _ROOT = __name__.partition(".")[0]
 _CHECKPOINTING = ("is_activation_checkpointing", "is_gradient_checkpointing")
 """Attributes of `transformers` models with activation checkpointing, in newer and older versions."""
 _DERIVED_FROM = (
-    *("per_device_train_batch_size", "auto_find_batch_size", "enable_jit_checkpoint"),
-    *("label_names", "label_smoothing_factor", "neftune_noise_alpha"),
+    "per_device_train_batch_size",
+    "auto_find_batch_size",
+    "label_names",
+    "label_smoothing_factor",
+    "neftune_noise_alpha",
 )
 
 
@@ -61,22 +64,29 @@ class AppliedArguments:
     def __init__(self, trainer: Any) -> None:
         self.trainer = trainer
         self._seen: dict[str, Any] = {}
+        self._checked: dict[str, Any] | None = None
+        """All arguments of the last check that found nothing; None before."""
 
     def remember(self) -> None:
         """Record the current arguments."""
         self._seen = {name: copy.copy(getattr(self.trainer.args, name)) for name in _DERIVED_FROM}
 
     def apply(self) -> None:
-        """Check the arguments again, and update the attributes derived from changed ones.
+        """Check the arguments if any has changed, and update the attributes derived from changed ones.
 
         An attribute that was set on the Trainer stays, unless its argument changed too.
         """
         if f"{__package__}.lightning_trainer" not in sys.modules:
             with host_rng_untouched():  # an import of Lightning draws from Python's generator
                 import_module(".lightning_trainer", __package__)  # takes a second, which must not count in any metric
-        trainer, args = self.trainer, self.trainer.args
+        trainer = self.trainer
+        args = trainer.args
         if isinstance(args, TrainingArguments):
-            raise_for_problems(args)
+            names = [item.name for item in dataclasses.fields(TrainingArguments)]
+            values = {name: copy.deepcopy(getattr(args, name)) for name in names}
+            if values != self._checked:
+                raise_for_problems(args)
+                self._checked = values
             trainer.plan.strategy.check(args, trainer.model)
         trainer._last_strategy = None
         changed = {name for name, value in self._seen.items() if getattr(args, name) != value}

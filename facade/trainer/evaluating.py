@@ -49,7 +49,7 @@ def evaluate_loader(trainer: Trainer, dataloader: Any, description: str, **setti
         with recording_into(evaluation.recorded):
             _run_lightning(trainer, evaluation, started, test=description == "Prediction")
         trainer.gather_function = trainer.accelerator.gather_for_metrics
-        output = evaluation.result()
+        output = evaluation.result
     best = trainer._best_metric
     best.columns = evaluation.columns
     nothing = not (evaluation.found_labels or evaluation.metrics) and evaluation.steps

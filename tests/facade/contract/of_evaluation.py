@@ -28,7 +28,7 @@ def _batches(given: dict[str, Any], place: Place) -> int:
 
 
 def _moves(given: dict[str, Any], place: Place) -> int:
-    """Count the moves of predictions to main memory before the end."""
+    """Count the moves of predictions to main memory; the last one is at the end."""
     moves, to_host = [], Evaluation._to_host
     place.patch.setattr(Evaluation, "_to_host", lambda evaluation: (moves.append(1), to_host(evaluation)))
     make(given, place).evaluate()
@@ -87,7 +87,7 @@ ENTRIES: dict[str, Effect] = {
     "eval_on_start": Effect(True, evaluations, becomes([4], [0, 4]), {"eval_strategy": "epoch"}),
     "eval_do_concat_batches": Effect(False, _predictions, becomes("ndarray", "list")),
     "eval_use_gather_object": Effect(True, _sentences, becomes("TypeError", ["w", "o", "r", "d", "w", "o"])),
-    "eval_accumulation_steps": Effect(1, _moves, becomes(0, 2)),
+    "eval_accumulation_steps": Effect(1, _moves, becomes(1, 3)),
     "include_for_metrics": Effect(["inputs", "loss"], _given_to_metrics, becomes((False, False), (True, True))),
     "eval_aggregate": Effect(
         "mean",

@@ -50,6 +50,17 @@ def test_invalid_values_set_later_are_refused(tmp_path, name, value):
         made.train()
 
 
+@pytest.mark.parametrize("run", ["evaluate", "train"])
+def test_a_value_changed_within_an_argument_is_refused_at_the_next_run(tmp_path, run):
+    """Arguments that did not change since the last run are not checked again."""
+    made = trainer(tmp_path, eval_dataset=points(7), include_for_metrics=["loss"])
+    made.evaluate()
+    made.args.include_for_metrics.append("nothing")
+    for _ in range(2):
+        with pytest.raises(ValueError, match="nothing"):
+            getattr(made, run)()
+
+
 def test_the_folder_changed_after_construction(tmp_path):
     made = trainer(tmp_path / "first", save_strategy="epoch")
     made.args.output_dir = str(tmp_path / "second")
