@@ -198,17 +198,25 @@ def _usual_heads(hidden: int) -> int:
 
 def _filled_up(model: ModelShape, parameters: int, may_widen: bool) -> ModelShape:
     """Return the model with exactly so many parameters: the MLP is as wide as they allow, the root has the rest."""
+    # Widen the MLP, to a width that divides by the usual sizes of `tp`.
     if may_widen:
-        of_mlp = 3 * model.hidden * model.layers
-        without = model.parameters - of_mlp * model.intermediate
-        width = (parameters - without) // of_mlp
-        step = 64 if width >= 512 else 8 if width >= 64 else 1  # so that it divides by the usual sizes of `tp`
-        model = _with_tensors(replace(model, intermediate=max(1, width // step * step)))
+        parameters_of_width = 3 * model.hidden * model.layers
+        without_mlp = model.parameters - parameters_of_width * model.intermediate
+        width = (parameters - without_mlp) // parameters_of_width
+        for step in (64, 8):
+            if width >= 8 * step:
+                width -= width % step
+                break
+        model = _with_tensors(replace(model, intermediate=max(1, width)))
+
+    # Few parameters may be left.
     rest = parameters - model.parameters
     if rest < 0 or (not may_widen and rest > 0.02 * parameters):
-        given = f"layers={model.layers}, hidden={model.hidden}, intermediate={model.intermediate}"
-        given += f" and vocabulary={model.vocabulary:,}"
-        raise ValueError(f"params={parameters:,}, but {given} are {model.parameters:,}. Leave out one of them.")
+        raise ValueError(
+            f"params={parameters:,}, but layers={model.layers}, hidden={model.hidden}, "
+            f"intermediate={model.intermediate} and vocabulary={model.vocabulary:,} are {model.parameters:,}. "
+            "Leave out one of them."
+        )
     rows, left = divmod(rest, model.hidden)
     more = (TensorShape((rows, model.hidden), MATRIX, False), TensorShape((left,), OTHER, False))
     return replace(model, tensors=(*model.tensors, *(tensor for tensor in more if tensor.size)))
