@@ -232,12 +232,7 @@ class ElasticResumption:
         if not is_in_middle or state is None or "handed_out" not in state:
             return
 
-        layout_before = stored["layout"]
-        layout_now = self.layout()
-        if layout_before != layout_now:
-            problem = _problem_of_other_layout(dataloader, state, _changes(layout_before, layout_now))
-        else:
-            problem = self._problem_of_other_readers(dataloader, state)
+        problem = self._problem_with_order(dataloader, state, stored["layout"])
         if problem is not None:
             raise ValueError(
                 f"{checkpoint} was made in the middle of a stream, the rest of which cannot be read in the same order: "
@@ -245,12 +240,24 @@ class ElasticResumption:
                 "to begin the epoch again."
             )
 
-    def _problem_of_other_readers(self, dataloader: EpochLoader, state: dict[str, Any]) -> str | None:
-        """Return why a stream comes in another order although the layout is the same; None if it does not."""
+    def _problem_with_order(
+        self, dataloader: EpochLoader, state: dict[str, Any], layout_before: dict[str, int]
+    ) -> str | None:
+        """Return why the rest of a stream comes in another order; None if it does not."""
         args = self.host.args
         config: Any = args.accelerator_config
         workers_before = _workers(state)
         workers_now = args.dataloader_num_workers
+
+        # Other batches are made of the same samples if these were read one by one.
+        if layout_before != self.layout():
+            changes = _changes(layout_before, self.layout())
+            if workers_before > 1:
+                return f"{workers_before} workers read it, whose batches alternate, and now {changes}"
+            if dataloader.files > 1:
+                return f"each process now reads its own files of it, with {changes}"
+            return None
+
         workers_decide = data_ranks(args) > 1 and config.dispatch_batches is None
         if workers_decide and (workers_before > 1) != (workers_now > 1):
             return f"dataloader_num_workers is {workers_now} instead of {workers_before}, which decides who reads it"
@@ -477,16 +484,6 @@ def _workers(state: dict[str, Any]) -> int:
     if not state.get("workers"):
         return 0
     return state["workers"]["workers"]
-
-
-def _problem_of_other_layout(dataloader: EpochLoader, state: dict[str, Any], changes: str) -> str | None:
-    """Return why a stream comes in another order if the layout has changed; None if it does not."""
-    workers = _workers(state)
-    if workers > 1:
-        return f"{workers} workers read it, whose batches alternate, and now {changes}"
-    if dataloader.files > 1:
-        return f"each process now reads its own files of it, with {changes}"
-    return None
 
 
 def _is_foreign(loader: dict[str, Any] | None) -> bool:
