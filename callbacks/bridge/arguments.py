@@ -89,32 +89,34 @@ def _eval_steps(trainer: Any) -> int | None:
 
 SETTINGS: dict[str, Any] = {
     "output_dir": _output_dir,
-    "logging_dir": lambda trainer: None,
+    "logging_dir": None,
     "logging_strategy": lambda trainer: "steps" if trainer.log_every_n_steps else "no",
     "logging_steps": lambda trainer: trainer.log_every_n_steps,
-    "logging_first_step": lambda trainer: False,
+    "logging_first_step": False,
     "eval_strategy": _eval_strategy,
     "eval_steps": _eval_steps,
-    "eval_delay": lambda trainer: 0,
+    "eval_delay": 0,
     "save_strategy": lambda trainer: "epoch" if trainer.checkpoint_callbacks else "no",
-    "save_steps": lambda trainer: 500,
-    "save_total_limit": lambda trainer: None,
+    "save_steps": 500,
+    "save_total_limit": None,
     "metric_for_best_model": _metric,
-    "greater_is_better": lambda trainer: None,
-    "load_best_model_at_end": lambda trainer: False,
-    "run_name": lambda trainer: None,
-    "project": lambda trainer: "huggingface",
-    "trackio_space_id": lambda trainer: None,
-    "trackio_bucket_id": lambda trainer: None,
+    "greater_is_better": None,
+    "load_best_model_at_end": False,
+    "run_name": None,
+    "project": "huggingface",
+    "trackio_space_id": None,
+    "trackio_bucket_id": None,
     "report_to": lambda trainer: [],
-    "hub_private_repo": lambda trainer: None,
-    "push_to_hub": lambda trainer: False,
-    "hub_model_id": lambda trainer: None,
-    "disable_tqdm": lambda trainer: False,
-    "include_num_input_tokens_seen": lambda trainer: "no",
+    "hub_private_repo": None,
+    "push_to_hub": False,
+    "hub_model_id": None,
+    "disable_tqdm": False,
+    "include_num_input_tokens_seen": "no",
     "seed": lambda trainer: int(os.environ.get("PL_GLOBAL_SEED", 42)),
 }
-"""Settings that may be given to the bridge, and what they are otherwise."""
+"""Settings that may be given to the bridge, with their values otherwise, or functions that read them."""
+
+_KNOWN: dict[str, Any] = {**SETTINGS, **OF_THE_TRAINER}
 
 
 class BridgeArguments:
@@ -151,19 +153,21 @@ class BridgeArguments:
             raise AttributeError(name)
         if name in self.given:
             return self.given[name]
-        read = SETTINGS.get(name) or OF_THE_TRAINER.get(name)
-        if read is None:
+        if name not in _KNOWN:
             raise AttributeError(f"The args of a LightningBridge have no {name!r}.{_hint(name)}")
         if name == "greater_is_better":
             return self._greater_is_better()
-        return None if self.trainer is None else read(self.trainer)
+        setting = _KNOWN[name]
+        if not callable(setting):
+            return setting
+        return None if self.trainer is None else setting(self.trainer)
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"{name!r} of these args is the Lightning Trainer's: set it there, or on the bridge.")
 
     def to_dict(self) -> dict[str, Any]:
         """As `transformers.TrainingArguments.to_dict`: all settings, devices as text."""
-        values = {name: getattr(self, name) for name in [*SETTINGS, *OF_THE_TRAINER]}
+        values = {name: getattr(self, name) for name in _KNOWN}
         return {name: value if _is_plain(value) else str(value) for name, value in values.items()}
 
     def to_sanitized_dict(self) -> dict[str, Any]:
@@ -190,5 +194,4 @@ def _is_plain(value: Any) -> bool:
 
 
 def _hint(name: str) -> str:
-    known = [*SETTINGS, *OF_THE_TRAINER]
-    return f"{did_you_mean(name, known)} There are: {', '.join(known)}."
+    return f"{did_you_mean(name, _KNOWN)} There are: {', '.join(_KNOWN)}."
