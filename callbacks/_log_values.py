@@ -26,7 +26,7 @@ def going_on(owner: Any, what: str) -> Iterator[None]:
         warned: set[str] = owner.__dict__.setdefault("_warned_of", set())
         if what not in warned:
             warned.add(what)
-            logger.warning("%s failed, and the training goes on: %s: %.300s", what, type(error).__name__, error)
+            logger.warning("%s failed; training continues: %s: %.300s", what, type(error).__name__, error)
 
 
 def number_of(value: Any) -> float | None:

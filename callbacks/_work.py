@@ -34,7 +34,7 @@ class Stretch:
         self._tokens = state.num_input_tokens_seen
 
     def end(self, args: Any, state: TrainerState, loader: Any = None) -> bool:
-        """Store the figures since `begin`, begin anew, and return whether any step was done.
+        """Store the figures since `begin`, start again, and return whether any step was done.
 
         Args:
             args: `gradient_accumulation_steps` and `world_size`.

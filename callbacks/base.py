@@ -50,7 +50,7 @@ class TrainerCallback:
 
     Beyond the reference: a class that changes `logs` in `on_log` may say `adds_to_logs = True`, and is then called
     before those that only read them. One that has `state_dict()` and `load_state_dict(state_dict)`, of tensors and
-    plain values, finds its state again when a training goes on from a checkpoint.
+    plain values, gets its state back when a training resumes from a checkpoint.
     """
 
     def record(self, **values: Any) -> None:
@@ -58,7 +58,7 @@ class TrainerCallback:
         record(values)
 
     def __getattr__(self, name: str) -> Any:
-        """Name `LightningBridge` where a plain `lightning.Trainer` looks for a hook of its own."""
+        """Name `LightningBridge` where a plain `lightning.Trainer` looks for one of its hooks."""
         kind = type(self).__name__
         advice = ""
         if name in ("setup", "teardown", "state_key") or name.startswith("on_"):

@@ -22,7 +22,7 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
     """As `transformers.EarlyStoppingCallback`; how far patience has run out is kept in checkpoints.
 
     Args:
-        early_stopping_patience: stop after so many evaluations in a row without improvement.
+        early_stopping_patience: evaluations in a row without improvement after which training stops.
         early_stopping_threshold: an improvement must be larger than this, in units of the metric.
     """
 
@@ -36,7 +36,7 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
     def check_metric_value(self, args: Any, state: TrainerState, control: TrainerControl, metric_value: float) -> None:
         """Compare with the best value so far and count the evaluations without improvement.
 
-        NaN is no improvement.
+        NaN does not count as an improvement.
         """
         if state.best_metric is None or self._improves(metric_value, state.best_metric, args.greater_is_better):
             self.early_stopping_patience_counter = 0

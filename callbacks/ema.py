@@ -22,7 +22,7 @@ class EMACallback(TrainerCallback):
     After every `update_every`-th step each trained weight's average becomes `decay * average + (1 - decay) * weight`.
     It stays on the device of the weight, in float32 if the weight is less precise, and the device is not synchronized.
     Buffers, such as the statistics of batch normalization, are not averaged. The training itself is not changed by a
-    bit. Checkpoints hold the average (in `callback_states.pt`), and a training that is resumed goes on with it exactly.
+    bit. Checkpoints hold the average (in `callback_states.pt`), and a resumed training continues with it exactly.
 
     Args:
         decay: share of the average kept at an update, from 0 to below 1.
@@ -69,7 +69,7 @@ class EMACallback(TrainerCallback):
     def on_train_begin(
         self, args: Any, state: TrainerState, control: TrainerControl, model: Any = None, **kwargs: Any
     ) -> None:
-        """Begin with the weights as they are, or go on with the average of the checkpoint."""
+        """Begin with the weights as they are, or with the average of the checkpoint."""
         self._end_swapping()
         if model is None:
             return
@@ -115,7 +115,7 @@ class EMACallback(TrainerCallback):
             RuntimeError: training has not begun.
         """
         if not self.averages:
-            raise RuntimeError("There is no average of weights before a training has begun.")
+            raise RuntimeError("EMACallback has averages only after a training has begun: call trainer.train() first.")
         self._copy_to(dict(model.named_parameters()))
 
     @contextlib.contextmanager
@@ -153,14 +153,18 @@ class EMACallback(TrainerCallback):
     def _resume(self, state: TrainerState) -> None:
         """Go on with the average of a checkpoint."""
         if self._resumed is None:
-            logger.warning("EMACallback begins anew: the checkpoint at step %s has no average.", state.global_step)
+            logger.warning(
+                "EMACallback starts from the present weights: the checkpoint at step %s has no average.",
+                state.global_step,
+            )
             return
         self.updates = int(self._resumed["updates"])
         self._fill(self._resumed["averages"])
 
     def _fill(self, stored: dict[str, Any]) -> None:
-        shapes, others = ({name: one.shape for name, one in found.items()} for found in (self.averages, stored))
-        wrong = [name for name in {**shapes, **others} if shapes.get(name) != others.get(name)]
+        shapes = {name: average.shape for name, average in self.averages.items()}
+        stored_shapes = {name: average.shape for name, average in stored.items()}
+        wrong = [name for name in {**shapes, **stored_shapes} if shapes.get(name) != stored_shapes.get(name)]
         if wrong:
             raise ValueError(
                 f"EMACallback: its average in the checkpoint and the model differ in {', '.join(wrong[:3])}."
@@ -175,7 +179,7 @@ class EMACallback(TrainerCallback):
         if path is None:
             return
         if not os.path.isfile(path):
-            logger.warning("%s is not there: the model gets the last average of its weights, not the best.", path)
+            logger.warning("%s is missing: the model gets the last average of its weights, not the best.", path)
             return
         import torch
 

@@ -23,7 +23,7 @@ class GradientNormCallback(TrainerCallback):
 
     Args:
         layer_of: the name of a parameter -> the name of its layer, or `None` to leave the parameter out. By default the
-            name up to its first number, as `transformer.h.0`, and where there is none the module's.
+            name up to its first number, as `transformer.h.0`, or else the module's.
     """
 
     adds_to_logs = True

@@ -70,8 +70,8 @@ class CallbackHandler(TrainerCallback):
         self.eval_dataloader: Any = None
         if not any(isinstance(cb, DefaultFlowCallback) for cb in self.callbacks):
             logger.warning(
-                "Without a DefaultFlowCallback nothing logs, evaluates, saves or stops at the intervals of the "
-                "arguments, unless a callback of yours does. There are: %s",
+                "DefaultFlowCallback is missing: the logging, evaluation and save intervals have no effect unless "
+                "another callback applies them. The callbacks are: %s",
                 self._names(),
             )
 
@@ -94,7 +94,7 @@ class CallbackHandler(TrainerCallback):
         self.callbacks.insert(place, added)
 
     def pop_callback(self, callback: Any) -> Any | None:
-        """Remove a callback and return it; `None` if it is not there.
+        """Remove a callback and return it; `None` if it is not in the list.
 
         A class stands for the first callback of that class or of a subclass.
         """
@@ -106,15 +106,15 @@ class CallbackHandler(TrainerCallback):
     def remove_callback(self, callback: Any) -> None:
         """Remove a callback.
 
-        A class stands for the first callback of that class or of a subclass; if there is none, nothing happens, so
+        A class stands for the first callback of that class or of a subclass; without one nothing happens, so
         that a default callback can be removed without asking whether it is in use.
 
         Raises:
-            ValueError: this instance is not there.
+            ValueError: this instance is not in the list.
         """
         if self.pop_callback(callback) is None and not isinstance(callback, type):
             raise ValueError(
-                f"There is no such callback: {callback!r}. There are: {self._names()}. Pass one, or its class."
+                f"{callback!r} is not among the callbacks: {self._names()}. Pass one of them, or its class."
             )
 
     @property
@@ -257,7 +257,7 @@ def _warn_of_misspelt_events(kind: type) -> None:
         near = None if name in _EVENTS else _event_like(name)
         if near is not None and name.startswith("on"):
             logger.warning(
-                "%s.%s is never called: there is no such event. Did you mean %r? If it is a method of your own, give "
+                "%s.%s is never called: it is not an event. Did you mean %r? If it is a method of your own, give "
                 "it a name that does not begin with 'on_'.",
                 kind.__name__,
                 name,

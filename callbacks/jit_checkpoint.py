@@ -151,7 +151,7 @@ class JITCheckpointCallback(TrainerCallback):
         return self._listening_in == os.getpid()
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Begin to listen; a training that starts over goes on listening."""
+        """Begin to listen; a training that starts over keeps listening."""
         if not self.is_listening and self._foreign_manager() is None:
             self.leaving = False
             self.told = False
@@ -190,7 +190,7 @@ class JITCheckpointCallback(TrainerCallback):
             self._leave(state, control)
 
     def on_prediction_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Save at once, as an evaluation may take longer than there is time; then let it go on.
+        """Save at once, as an evaluation may take longer than there is time; then let it continue.
 
         Ctrl-C interrupts the evaluation after saving; a resumed training starts with that evaluation.
 

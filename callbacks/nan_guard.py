@@ -55,7 +55,7 @@ class NaNGuardCallback(TrainerCallback):
         skipped: the skipped steps of this training, the one that ended it included.
 
     Raises:
-        ValueError: there is no such action, the patience is no positive number, with `spikes` there is no loss, or with
+        ValueError: `action` is unknown, `patience` is not positive, with `spikes` the model returns no loss, or with
             "go_back" no checkpoints are written.
     """
 
@@ -205,7 +205,7 @@ class NaNGuardCallback(TrainerCallback):
 
 
 def _require_checkpoints(args: Any) -> None:
-    """Refuse to go back where there is no checkpoint with the optimizer."""
+    """Refuse to go back where no checkpoint has the optimizer."""
     if not hasattr(args, "save_only_model"):
         raise ValueError(
             "action='go_back' reads checkpoints of the Trainer, which a LightningBridge does not write. Take "

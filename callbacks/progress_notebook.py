@@ -102,7 +102,7 @@ class NotebookProgressCallback(ProgressCallback):
 
 
 class _View:
-    """An output of a cell, which is drawn anew in its place."""
+    """An output of a cell, which is redrawn in its place."""
 
     def __init__(self, table: _Table) -> None:
         self.table = table

@@ -36,7 +36,7 @@ class RecordedValues:
         """Add values, each with the weight of the current batch; nothing waits for the device.
 
         Raises:
-            ValueError: a name is one of `RESERVED`, or a value is no number.
+            ValueError: a name is one of `RESERVED`, or a value is not a number.
         """
         scalars = {name: _scalar(name, value) for name, value in values.items()}
         weight = 1.0 if self.batch is None else self.weigh(self.batch)
@@ -49,11 +49,11 @@ class RecordedValues:
         return {name: (float(total), float(weights)) for name, (total, weights) in self._sums.items()}
 
     def load_state_dict(self, state: Sums) -> None:
-        """Go on from a `state_dict`."""
+        """Continue from a `state_dict`."""
         self._sums = dict(state)
 
     def take(self, gather: Callable[[Sums], Iterable[Sums]]) -> dict[str, float]:
-        """Return the means, and begin anew.
+        """Return the means, and start again.
 
         Args:
             gather: the sums of this process -> those of all processes.

@@ -55,7 +55,7 @@ def reporting_callbacks(report_to: str | Iterable[str] | None) -> list[type[Trai
         report_to: a name or several; `None` and "none" stand for no callback, "all" for everything that is installed.
 
     Raises:
-        ValueError: there is no callback of such a name.
+        ValueError: a name is unknown.
     """
     names = [report_to] if isinstance(report_to, str) else list(report_to or [])
     if "all" in names:

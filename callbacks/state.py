@@ -95,11 +95,11 @@ class TrainerState:
     max_steps: int = 0
     """Steps that this run is going to do in all."""
     logging_steps: int = 500
-    """Log every so many steps."""
+    """Steps between two logs."""
     eval_steps: int = 500
-    """Evaluate every so many steps."""
+    """Steps between two evaluations."""
     save_steps: int = 500
-    """Write a checkpoint every so many steps."""
+    """Steps between two checkpoints."""
     train_batch_size: int | None = None
     """Samples in one micro-batch of one process."""
     num_train_epochs: int = 0
@@ -162,11 +162,11 @@ class TrainerState:
     def load_from_json(cls, json_path: str | os.PathLike[str]) -> TrainerState:
         """As `transformers.TrainerState.load_from_json`, but also for files of other versions.
 
-        Entries that this version does not know are left out with a warning, entries that are not there take their
+        Entries that this version does not know are left out with a warning, missing entries take their
         defaults.
 
         Raises:
-            FileNotFoundError: there is no such file.
+            FileNotFoundError: the file does not exist.
             ValueError: the file holds no trainer state; the message names the file and the reason.
         """
         entries = _read_entries(json_path)

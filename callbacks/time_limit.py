@@ -42,7 +42,7 @@ class TimeLimitCallback(TrainerCallback):
             training whose time is up already then stops after a step.
 
     Raises:
-        TypeError, ValueError: `limit` is no such time, or not above zero.
+        TypeError, ValueError: `limit` is not a time, or not above zero.
     """
 
     reads_checkpoints = False
@@ -65,7 +65,7 @@ class TimeLimitCallback(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Start the clock."""
-        if state.global_step == 0:  # a training that begins anew, also on the same object
+        if state.global_step == 0:  # a training from scratch, also on the same object
             self._before = 0.0
         self.stopped = False
         self._leave_exchange()
@@ -133,7 +133,7 @@ def seconds_of(limit: float | str | timedelta) -> float:
         raise TypeError(f"limit is {limit!r} ({type(limit).__name__}): give seconds, a timedelta, or a text. {_SO}")
     seconds = limit.total_seconds() if isinstance(limit, timedelta) else _read(limit)
     if not seconds > 0 or math.isinf(seconds):
-        raise ValueError(f"limit is {limit!r}, but a time to stop after is above zero, and ends. {_SO}")
+        raise ValueError(f"limit is {limit!r}, but a time to stop after has to be above zero and finite. {_SO}")
     return seconds
 
 

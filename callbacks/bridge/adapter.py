@@ -115,7 +115,7 @@ class LightningBridge(BridgeCore, Callback):
         """Fire `on_step_begin`, before the first micro-batch of a step."""
         self._validation.settle(trainer)
         self._catch_up()
-        if not self._in_epoch:  # a training that goes on in mid-epoch
+        if not self._in_epoch:  # a training that resumes in mid-epoch
             self._in_epoch = True
             self._tell("on_epoch_begin")
         self._leaves_epoch = self.control.should_epoch_stop and self._batches_in_epoch > 0

@@ -128,7 +128,7 @@ class BridgeArguments:
         given: settings of the bridge's user; see `SETTINGS`.
 
     Raises:
-        TypeError: a setting is the Lightning Trainer's, or there is none of that name.
+        TypeError: a setting is the Lightning Trainer's, or unknown.
     """
 
     loads_models = False

@@ -30,7 +30,7 @@ TRACKERS = {
 
 
 class MissingTrackerError(ImportError, RuntimeError):
-    """The package of a tracker is not there: a RuntimeError in the reference, an ImportError by its nature."""
+    """The package of a tracker is missing: a RuntimeError in the reference, an ImportError by its nature."""
 
 
 def is_switched_on(variable: str, default: str = "FALSE") -> bool:
@@ -110,7 +110,7 @@ AVAILABLE = {
 
 
 def require(there: bool, platform: str, callback: str) -> None:
-    """Raise where the package of a callback is not there.
+    """Raise where the package of a callback is missing.
 
     Args:
         there: whether it is.

@@ -44,7 +44,7 @@ class LoggerCallback(TrainerCallback):
     ends_with_training: bool = False
     """True closes the run when training ends; the next training opens another one."""
     run_variable: ClassVar[str] = ""
-    """The environment variable that names a run to go on with, which goes before that of a checkpoint."""
+    """The environment variable that names a run to resume, which goes before that of a checkpoint."""
     run_id: Any = None
     """The name by which the tracker finds the run again: a resumed training takes it from the checkpoint."""
     _resumed_run: str | None = None
@@ -58,7 +58,7 @@ class LoggerCallback(TrainerCallback):
         self._lost = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the run, for checkpoints; nothing where there is none."""
+        """Return the run, for checkpoints; nothing without one."""
         return {"run": self.run_id} if self._initialized and self.run_id is not None else {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

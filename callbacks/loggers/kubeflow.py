@@ -83,7 +83,7 @@ def _post(content: dict[str, Any]) -> None:
     import ssl
     from urllib import request
 
-    # Read anew each time, as it is renewed while the job runs.
+    # Read each time, as it is renewed while the job runs.
     token = Path(os.environ["KUBEFLOW_TRAINER_SERVER_TOKEN"]).read_text(encoding="utf-8").strip()
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
     asked = request.Request(os.environ[SERVER], json.dumps(content).encode(), headers, method="POST")

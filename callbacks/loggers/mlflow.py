@@ -29,7 +29,7 @@ class MLflowCallback(LoggerCallback):
 
     - `MLFLOW_TRACKING_URI`: a folder, a database or a server.
     - `MLFLOW_EXPERIMENT_NAME`: the experiment, made if it does not exist; by default "Default".
-    - `MLFLOW_RUN_ID`: go on with this run.
+    - `MLFLOW_RUN_ID`: resume this run.
     - `MLFLOW_NESTED_RUN`: 1 or true opens a run inside of the active one.
     - `MLFLOW_TAGS`: tags of the run, a dict as JSON.
     - `MLFLOW_FLATTEN_PARAMS`: 1 or true logs nested arguments one by one.

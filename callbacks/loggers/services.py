@@ -126,7 +126,7 @@ class CometCallback(PredictionLogger):
     - `COMET_LOG_ASSETS`: 1 or true uploads the output folder when training ends.
 
     The experiment stays open when training ends, for what comes after it; comet_ml closes it at the end of the
-    program. Each trial of a search is an experiment of its own.
+    program. Each trial of a search is a separate experiment.
 
     Raises:
         MissingTrackerError: an ImportError; comet_ml 3.44 or newer is not installed.

@@ -23,7 +23,7 @@ class SwanLabCallback(PredictionLogger):
     `SWANLAB_MODE` with "local", "offline", "cloud" or "disabled", `SWANLAB_LOG_DIR`):
 
     - `SWANLAB_PROJECT`: the project, by default the name of the working folder.
-    - `SWANLAB_RUN_ID`: the experiment to go on with.
+    - `SWANLAB_RUN_ID`: the experiment to resume.
     - `SWANLAB_RESUME`: "must", "allow" or "never"; by default "allow" with the argument `resume_from_checkpoint`.
     - `SWANLAB_LOG_MODEL`: SwanLab keeps no models; setting it is warned of.
 

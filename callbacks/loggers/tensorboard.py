@@ -131,7 +131,7 @@ def _as_text(described: Any) -> str:
 
 
 def _add_hparams(writer: Any, values: dict[str, Any]) -> None:
-    """Write hyperparameters into the run itself; torch would make a run of its own for them otherwise."""
+    """Write hyperparameters into the run itself; torch would make a separate run for them."""
     if type(writer).__module__.startswith("torch."):
         writer.add_hparams(values, {}, run_name=".")
     else:

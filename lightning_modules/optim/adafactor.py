@@ -71,7 +71,7 @@ class Adafactor(Optimizer):
         """Take a step.
 
         Args:
-            closure: computes the loss and the gradients anew.
+            closure: computes the loss and the gradients again.
 
         Returns:
             What `closure` returned.

@@ -138,7 +138,7 @@ def _without_kernel(kwargs: dict[str, Any], model: nn.Module) -> dict[str, Any]:
 
 
 def steps_in_backward(optimizer: Any) -> bool:
-    """Return whether an optimizer steps in a backward pass of its own."""
+    """Return whether an optimizer steps in its own backward pass."""
     return callable(getattr(optimizer, "fused_backward", None))
 
 

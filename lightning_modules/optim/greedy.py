@@ -52,7 +52,7 @@ class StreamingAverage:
             window_size: how many values count, at least 1.
 
         Raises:
-            ValueError, TypeError: it is no such number.
+            ValueError, TypeError: it is not such a number.
         """
         require_numbers(type(self).__name__, {"window_size": window_size})
         self.window_size = window_size
@@ -83,7 +83,7 @@ class GreedyLR(ReduceLROnPlateau):
 
     It is stepped with a metric. After more than `patience` steps in a row with a better one all rates are divided by
     `factor`, after as many without they are multiplied by it. Then a pause follows in which no metric counts. Once all
-    rates have been at their lowest for `reset_start` steps without a better metric, it begins anew with the first
+    rates have been at their lowest for `reset_start` steps without a better metric, it starts again with the first
     rates. (Algorithm 1 of arXiv:2512.14527.)
     """
 
@@ -122,11 +122,11 @@ class GreedyLR(ReduceLROnPlateau):
             verbose: whether each change is printed.
             smooth: whether the metrics are averaged over the last `window_size`.
             window_size: in steps.
-            reset_start: steps at the lowest rates, after which it begins anew.
+            reset_start: steps at the lowest rates, after which it starts again.
 
         Raises:
             ValueError: a number is out of its range, or there are not as many rates as groups; it is named.
-            TypeError: one is no number.
+            TypeError: one is not a number.
         """
         numbers = {"factor": factor, "patience": patience, "threshold": threshold, "cooldown": cooldown, "eps": eps}
         numbers |= {"warmup": warmup, "min_lr": min_lr, "max_lr": max_lr, "reset_start": reset_start}

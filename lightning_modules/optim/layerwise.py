@@ -100,7 +100,7 @@ class LayerwiseSchedule(LRScheduler):
 def _pairs(parts: Any, state_dict: dict[str, Any]) -> Any:
     states = state_dict.get(_KEY)
     if states is None:
-        logger.warning("The checkpoint holds nothing of the optimizers of single layers: they begin anew.")
+        logger.warning("The checkpoint holds nothing of the optimizers of single layers: they start from scratch.")
         return ()
     return zip(parts, states, strict=True)
 

@@ -20,7 +20,7 @@ class ServedModule(ModuleType):
     Args:
         name: In full, such as `transformers.trainer`.
         ours: The names that are served, each with its target.
-        theirs: Called with any other name; returns what it is, or raises AttributeError.
+        theirs: Called with any other name; returns its value, or raises AttributeError.
         their_names: The names that `theirs` knows.
     """
 

@@ -90,9 +90,9 @@ def _complain(problem: str) -> int:
 
 def _problem(rest: Sequence[str]) -> str | None:
     if not rest or (rest[0] in ("-m", "-c") and len(rest) == 1):
-        return "there is no script to run."
+        return "the command line names no script to run."
     if rest[0].startswith("-") and rest[0][:2] not in ("-m", "-c") and rest[0] != "-":
-        return f"there is no option {rest[0].partition('=')[0]}. Options of the script follow its name."
+        return f"unknown option {rest[0].partition('=')[0]}. Options of the script follow its name."
     if sys.flags.ignore_environment or sys.flags.no_site:
         return "Python was started with -E, -I or -S: leave that out, or call lightrainer.install() in the script."
     return None

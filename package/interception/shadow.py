@@ -1,4 +1,4 @@
-"""Load the reference's own module with our names in place of its own definitions."""
+"""Load the reference's own module with our names in place of the definitions there."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def code_without(spec: ModuleSpec, ours: Mapping[str, str]) -> CodeType:
     """Compile a module with the definitions of some names replaced; lines keep their numbers.
 
     Raises:
-        ImportError: Its source is not there.
+        ImportError: Its source is missing.
     """
     source = source_of(spec)
     if source is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# Every Python process of a served script runs this at its start: nothing is imported that is not there already.
+# Every Python process of a served script runs this at its start: nothing is imported that is not loaded already.
 import os
 import sys
 

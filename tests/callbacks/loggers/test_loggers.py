@@ -113,7 +113,7 @@ def test_a_network_that_goes_away_does_not_end_the_training(tracker, tmp_path, c
     assert made.state.global_step == 4
     said = [record for record in caplog.records if record.name.startswith("lightrainer.callbacks.loggers")]
     said = [record.getMessage() for record in said if record.levelno == logging.WARNING]
-    once = [text for text in said if "(ConnectionError: gone). The training goes on" in text]
+    once = [text for text in said if "(ConnectionError: gone). Training continues" in text]
     assert len(once) == 1
     assert any(text.startswith(f"{tracker.name} did not take ") for text in said)
 

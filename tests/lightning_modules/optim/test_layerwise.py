@@ -132,7 +132,7 @@ def test_a_checkpoint_of_the_reference_is_taken_with_a_word(caplog):
     optimizer = layerwise(small_model())
     optimizer.load_state_dict({"state": {}, "param_groups": [{"lr": 0.05, "params": [0]}]})
     assert optimizer.param_groups[0]["lr"] == 0.05
-    assert "begin anew" in caplog.text
+    assert "start from scratch" in caplog.text
 
 
 def test_one_parameter_in_two_layers_is_stepped_once():
