@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import socket
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -54,9 +53,10 @@ def notebook_launcher(
     """
     count = _number_of(num_processes)
     _check(count, mixed_precision, use_port, node_rank, num_nodes)
-    with _said(mixed_precision):
+    with _precision_variable(mixed_precision):
         if count * num_nodes == 1:
             return [function(*args)]
+        from torch.distributed.elastic.utils.distributed import get_free_port
         from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
         config = LaunchConfig(
@@ -65,7 +65,7 @@ def notebook_launcher(
             nproc_per_node=count,
             run_id="notebook",
             rdzv_backend="static",
-            rdzv_endpoint=f"{master_addr}:{use_port or _free_port()}",
+            rdzv_endpoint=f"{master_addr}:{use_port or get_free_port()}",
             rdzv_configs={"rank": node_rank},
             max_restarts=max_restarts,
             monitor_interval=0.1,
@@ -104,7 +104,7 @@ def _check(count: int, precision: str, port: Any, node: int, nodes: int) -> None
 
 
 @contextmanager
-def _said(precision: str) -> Iterator[None]:
+def _precision_variable(precision: str) -> Iterator[None]:
     """Set the variable by which `accelerate launch` passes the precision to training arguments."""
     name = "ACCELERATE_MIXED_PRECISION"
     before = os.environ.get(name)
@@ -124,9 +124,3 @@ def _on_one_thread(function: Callable[..., Any], *args: Any) -> Any:
 
     torch.set_num_threads(1)
     return function(*args)
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("", 0))
-        return found.getsockname()[1]
