@@ -17,43 +17,26 @@ def read_object(path: str | os.PathLike[str], what: str = "", keys: str = "names
         keys: what such a file consists of, for the message.
 
     Raises:
-        ValueError: it is not JSON, or something else than an object.
+        ValueError: it is not JSON, or something else than an object; a `JSONDecodeError` where a place can be told.
         OSError: it cannot be read.
     """
-    content = read_json(path, what)
+    source = f"{what}={os.fspath(path)!r}" if what else os.fspath(path)
+    not_json = f"{source}: the file is not JSON"
+
+    # The error is raised outside of the handler: the frames of the parser hold the text, which may contain a token.
+    content: Any = None
+    failed: ValueError | None = None
+    try:
+        content = json.loads(Path(path).read_bytes().decode("utf-8-sig"))
+    except json.JSONDecodeError as error:
+        failed = json.JSONDecodeError(f"{not_json} ({error.msg})", error.doc, error.pos)
+    except UnicodeDecodeError as error:
+        failed = ValueError(f"{not_json} (byte {error.start} is not UTF-8)")
+    except RecursionError:
+        failed = ValueError(f"{not_json} (it is nested too deeply)")
+    if failed is not None:
+        raise failed
+
     if isinstance(content, dict):
         return content
-    raise ValueError(
-        f"{_named(path, what)}: the file holds a {type(content).__name__}, expected is an object, {{...}}, of {keys}."
-    )
-
-
-def read_json(path: str | os.PathLike[str], what: str = "") -> Any:
-    """Return the contents of a JSON file.
-
-    Args:
-        path: the file.
-        what: see `read_object`.
-
-    Raises:
-        ValueError: it is not JSON; a `JSONDecodeError` where a place can be told.
-        OSError: it cannot be read.
-    """
-    # The error is raised outside of the handler: the frames of the parser hold the text, which may contain a token.
-    try:
-        return json.loads(Path(path).read_bytes().decode("utf-8-sig"))
-    except json.JSONDecodeError as error:
-        failed: ValueError = json.JSONDecodeError(_not_json(path, what, error.msg), error.doc, error.pos)
-    except UnicodeDecodeError as error:
-        failed = ValueError(_not_json(path, what, f"byte {error.start} is no UTF-8"))
-    except RecursionError:
-        failed = ValueError(_not_json(path, what, "it is nested too deeply"))
-    raise failed
-
-
-def _not_json(path: str | os.PathLike[str], what: str, why: str) -> str:
-    return f"{_named(path, what)}: the file is not JSON ({why})"
-
-
-def _named(path: str | os.PathLike[str], what: str) -> str:
-    return f"{what}={os.fspath(path)!r}" if what else os.fspath(path)
+    raise ValueError(f"{source}: the file holds a {type(content).__name__}, expected an object, {{...}}, of {keys}.")

@@ -59,15 +59,6 @@ def plain_entries(values: Mapping[str, Any]) -> dict[str, Any]:
     return written
 
 
-def is_plain(value: Any) -> bool:
-    """Return whether `to_plain` can convert a value."""
-    try:
-        to_plain(value)
-    except UnsafeValueError:
-        return False
-    return True
-
-
 def from_plain(written: Any) -> Any:
     """Restore the result of `to_plain`.
 

@@ -11,14 +11,13 @@ import warnings
 from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import CyclicLR, LRScheduler, OneCycleLR, ReduceLROnPlateau
 
 from ..common.class_paths import build_described, is_description
-from ..common.left_out_function import LeftOutFunction, describe_function, left_out_function
 from ..common.suggestions import did_you_mean
 from . import OptimizerConfig, parameter_groups
 from .schedules import ScheduleConfig
@@ -32,6 +31,9 @@ _FIELDS_OF_TORCH = {"lr": "'learning_rate'", "eps": "'epsilon'", "betas": "'beta
 
 _PARAMETERS_OF_FUNCTIONS = {"optimizer": "groups", "schedule": "optimizer"}
 """What functions that are given for these arguments are called with."""
+
+_FUNCTION = "function"
+"""Key of the name of a function in a checkpoint."""
 
 ParameterRules = Mapping[str, Mapping[str, Any]]
 """Settings by patterns of names of parameters, as `TrainingArguments(parameter_rules=)`."""
@@ -204,7 +206,7 @@ def to_plain_setting(setting: Any) -> Any:
     """Return the setting in plain values, from which it can be rebuilt; None for a function."""
     if is_description(setting):
         return {"class_path": setting["class_path"], "init_args": dict(setting.get("init_args") or {})}
-    if not dataclasses.is_dataclass(setting) or isinstance(setting, (type, _AtRate, LeftOutFunction)):
+    if not dataclasses.is_dataclass(setting) or isinstance(setting, (type, _AtRate, _LeftOutFunction)):
         return None
     return {field.name: _plain(getattr(setting, field.name)) for field in dataclasses.fields(setting)}
 
@@ -214,9 +216,35 @@ def to_stored_setting(setting: Any) -> Any:
     plain = to_plain_setting(setting)
     if plain is not None or setting is None:
         return plain
-    if isinstance(setting, _AtRate):
-        return describe_function(setting.function)
-    return describe_function(setting)
+
+    function = setting.function if isinstance(setting, _AtRate) else setting
+    if isinstance(function, _LeftOutFunction):
+        return {_FUNCTION: function.name}
+    return {_FUNCTION: getattr(function, "__name__", type(function).__name__)}
+
+
+@dataclasses.dataclass(frozen=True)
+class _LeftOutFunction:
+    """A function that was used in a training, of which the checkpoint has the name only, and which is not passed again.
+
+    Args:
+        argument: of the module.
+        name: of the function.
+    """
+
+    argument: str
+    name: str
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refuse to continue without the function: no default replaces it silently.
+
+        Raises:
+            ValueError: always.
+        """
+        raise ValueError(
+            f"The checkpoint was written with the function {self.name} as `{self.argument}`, which it does not hold. "
+            f"Pass it again: load_from_checkpoint(path, {self.argument}=...)."
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -233,9 +261,8 @@ class _AtRate:
 def _as_setting(given: Any, config: type[Config], argument: str) -> Any:
     if isinstance(given, config) or is_description(given):
         return given
-    left_out = left_out_function(given, argument)
-    if left_out is not None:
-        return left_out
+    if isinstance(given, dict) and set(given) == {_FUNCTION}:
+        return _LeftOutFunction(argument, given[_FUNCTION])
     if isinstance(given, Mapping):
         _require_fields(given, config, argument)
         return config(**given)

@@ -12,12 +12,12 @@ from lightrainer.lightning_modules.models.generation_config import read_generati
 from lightrainer.tools.estimate import model_from_folder
 
 BROKEN = {
-    "a list": ('\n[1, {"a": 2}]', "holds a list, expected is an object"),
+    "a list": ('\n[1, {"a": 2}]', "holds a list, expected an object"),
     "a text": ('"a"', "holds a str"),
     "nothing": ("", r"is not JSON \(Expecting value\): line 1 column 1"),
     "cut off": ('{\n "a": 1,\n "b": ', r"is not JSON .*line 3 column 7"),
     "single quotes": ("{'a': 1}", r"is not JSON .*line 1 column 2"),
-    "other bytes": (b'{"a": "\xff"}', r"is not JSON \(byte 7 is no UTF-8\)"),
+    "other bytes": (b'{"a": "\xff"}', r"is not JSON \(byte 7 is not UTF-8\)"),
     "nested": ("[" * 100_000, "is not JSON .*(nested too deeply|Expecting value)"),
 }
 
