@@ -100,11 +100,13 @@ class Owner(NamedTuple):
         root: index of the part.
         path: names of the attributes that lead from the part to the object.
         value: the object.
+        has_state: it has a `state_dict` to save.
     """
 
     root: int
     path: tuple[str | int, ...]
     value: Any
+    has_state: bool
 
 
 def owners_of(*parts: Any) -> list[Owner]:
@@ -112,7 +114,7 @@ def owners_of(*parts: Any) -> list[Owner]:
     owners = []
     for root, part in enumerate(parts):
         for path, value in _with_wrapped(part):
-            owners.append(Owner(root, path, value))
+            owners.append(Owner(root, path, value, _has_state(value)))
     return owners
 
 
@@ -128,7 +130,7 @@ def owner_states(owners: list[Owner]) -> list[dict[str, Any]]:
         for each state the index of the part ("root"), the names of the attributes from there ("path"), "kind", "state".
     """
     states: list[dict[str, Any]] = []
-    for root, path, owner in owners:
+    for root, path, owner, has_state in owners:
         for name, value in getattr(owner, "__dict__", {}).items():
             kind = _KIND_OF_TYPE.get(type(value))
             if kind is None or any(value is generator for generator in _GLOBAL_GENERATORS):
@@ -136,7 +138,7 @@ def owner_states(owners: list[Owner]) -> list[dict[str, Any]]:
             state = _KINDS[kind].get(value)
             states.append({"root": root, "path": [*path, name], "kind": kind, "state": state})
 
-        state = _state_dict_of(owner)
+        state = _state_dict_of(owner) if has_state else None
         if state is not None:
             states.append({"root": root, "path": [*path, "state_dict"], "kind": "state_dict", "state": state})
     return states
@@ -206,9 +208,7 @@ def _has_state(owner: Any) -> bool:
 
 
 def _state_dict_of(owner: Any) -> dict[str, Any] | None:
-    """Return a copy of the `state_dict`; None without one, or for one that a checkpoint cannot hold."""
-    if not _has_state(owner):
-        return None
+    """Return a copy of the `state_dict`; None for one that a checkpoint cannot hold."""
     state = owner.state_dict()
     try:
         to_plain(state)

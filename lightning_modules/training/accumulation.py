@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ..common.seeding import capture_host_rng, restore_host_rng
-from ..common.stop_iteration import stop_iteration_surfaces
+from ..common.stop_iteration import misplaced
 from ..data.epoch_loader import EpochLoader
 from ..data.iteration import iterate
 from ..data.loader_state import RereadLoader, before_epoch, skip_items
@@ -142,8 +142,10 @@ class WindowLoader:
             size = self.accumulation
             if self.batches is not None and self.done == self.windows - 1:
                 size = self.batches % size or size
-            with stop_iteration_surfaces:
+            try:
                 micro_batches, items = self.read(batches, size)
+            except StopIteration as error:
+                raise misplaced(error) from error
             window = Window(micro_batches)
             window.items = items
             self.exhausted = len(window) < self.accumulation
