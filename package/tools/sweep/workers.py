@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _TAIL = 2000
 """Characters of a log that are shown."""
-_SECONDS_TO_CLAIM = 30.0
+_SECONDS_TO_CLAIM = 10.0
 """Time in which a process claims a trial that it has added to the study; usually it takes milliseconds."""
 _SECONDS_BETWEEN_LOOKS = 2.0
 """Interval in which trials of other processes are looked at, once there is nothing else to do."""
