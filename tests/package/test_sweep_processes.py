@@ -226,6 +226,19 @@ def test_sweep_with_a_seed_draws_the_same_values_for_any_number_of_workers(tmp_p
     assert len(values[0]) == 4
 
 
+def test_sweep_over_a_grid_tries_each_point_where_another_sweep_has_queued_one_too(tmp_path, monkeypatch):
+    """Both queue the points that they do not find, so that one may be there twice."""
+    monkeypatch.setattr(sys.modules[__name__], "SPACE", "width: [1, 2, 3]")
+    (tmp_path / "sweeps" / "script").mkdir(parents=True)
+    study = optuna.create_study(study_name="script", storage=f"sqlite:///{tmp_path}/sweeps/script/study.db")
+    for _ in range(2):
+        study.enqueue_trial({"width": 1})
+    assert sweep(tmp_path, monkeypatch, EVALUATES, "--sampler", "grid") == 0
+    assert [(trial.params["width"], trial.state.name) for trial in study_of(tmp_path).trials] == [
+        (width, "COMPLETE") for width in (1, 1, 2, 3)
+    ]
+
+
 def test_two_studies_have_folders_of_their_own(tmp_path, monkeypatch):
     script = EVALUATES + "\nfrom lightrainer import TrainingArguments\nTrainingArguments('out')\n"
     for name in ("a", "b"):

@@ -260,7 +260,11 @@ class Sweep:
         left_out = self.failed_before | retries.interrupted(trials)
         counted = [trial for trial in trials if trial.number not in left_out and ORIGIN not in trial.user_attrs]
         left = self.plan.n_trials - len(counted) + waiting
-        return min(left, waiting) if self.plan.points else left
+        if not self.plan.points:
+            return left
+
+        # Of a whole grid all that waits is run: two sweeps that begin at once may have queued a point twice.
+        return waiting if self.plan.n_trials == len(self.plan.points) else min(left, waiting)
 
     def _give_up_dead(self) -> None:
         """Queue trials whose process was killed, and those that no process has claimed in time."""
