@@ -15,7 +15,7 @@ from .enums import FSDPOption
 
 logger = logging.getLogger(__name__)
 
-DEFAULTS: dict[str, Any] = {
+FSDP_DEFAULTS: dict[str, Any] = {
     "min_num_params": 0,
     "xla": False,
     "xla_fsdp_v2": False,
@@ -115,7 +115,7 @@ def read_fsdp_config(name: str, value: Any) -> dict[str, Any]:
     """Read the argument `fsdp_config`: a dict, or the path of a JSON file; see `argument.Reader`.
 
     Returns:
-        A new dict with the keys of `DEFAULTS`, without the prefix "fsdp_"; old names are replaced, with a warning.
+        A new dict with the keys of `FSDP_DEFAULTS`, without the prefix "fsdp_"; old names are replaced, with a warning.
     """
     config = value
     if isinstance(config, str):
@@ -123,7 +123,7 @@ def read_fsdp_config(name: str, value: Any) -> dict[str, Any]:
     if not isinstance(config, Mapping):
         raise wrong_type(name, value, "a dict, or the path of a JSON file")
 
-    settings = DEFAULTS | {key.removeprefix("fsdp_"): setting for key, setting in config.items()}
+    settings = FSDP_DEFAULTS | {key.removeprefix("fsdp_"): setting for key, setting in config.items()}
     for old, new in OLD_NAMES.items():
         if old in settings:
             logger.warning(f"fsdp_config[{old!r}] is deprecated: it is called {new!r} now.")

@@ -10,7 +10,7 @@ from typing import Any
 from ..distributed.process import launched_world_size
 from .deepspeed_config import BATCHES, GATHER, load_deepspeed, value_at
 from .exports import is_ours
-from .fsdp_config import DEFAULTS, fsdp_words, read_fsdp
+from .fsdp_config import FSDP_DEFAULTS, fsdp_words, read_fsdp
 from .launch_variables import VARIABLES, asked, is_on, said
 from .parallelism import ParallelismConfig, read_parallelism
 from .reading import typed
@@ -141,7 +141,7 @@ def _set_fsdp(args: Any) -> None:
         given.pop("min_num_params", None)
 
     # The script's own settings.
-    own = {key: value for key, value in args.fsdp_config.items() if DEFAULTS.get(key) != value}
+    own = {key: value for key, value in args.fsdp_config.items() if FSDP_DEFAULTS.get(key) != value}
     if args.fsdp:
         given = {key: value for key, value in given.items() if key in _BESIDE_FSDP}
     else:
@@ -150,7 +150,7 @@ def _set_fsdp(args: Any) -> None:
     if args.fsdp is True or "auto_wrap" in fsdp_words(args.fsdp) or own.keys() & set(_WRAPPING):
         given = {key: value for key, value in given.items() if key not in _WRAPPING}
     args.fsdp = args.fsdp or True
-    args.fsdp_config = {**DEFAULTS, **given, **own}
+    args.fsdp_config = {**FSDP_DEFAULTS, **given, **own}
 
 
 def _nested(given: Mapping[str, Any]) -> dict[str, Any]:

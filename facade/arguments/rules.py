@@ -17,8 +17,7 @@ from ..distributed.process import launched_world_size
 from . import hardware
 from .deepspeed_config import fill_from_arguments, load_deepspeed, value_at
 from .fields import ArgumentFields
-from .fsdp_config import DEFAULTS as FSDP_DEFAULTS
-from .fsdp_config import FSDPSettings, read_fsdp, shown_fsdp, without_effect
+from .fsdp_config import FSDP_DEFAULTS, FSDPSettings, read_fsdp, shown_fsdp, without_effect
 from .launch_variables import refusals
 from .parallelism import ParallelismConfig
 from .reading import read_fields
@@ -410,7 +409,7 @@ def raise_unsupported(sentences: list[str]) -> None:
         NotImplementedError: there are sentences.
     """
     if sentences:
-        raise NotImplementedError("\n".join(["lightrainer does not do this yet:", *sentences]))
+        raise NotImplementedError("\n".join(["Not supported by lightrainer yet:", *sentences]))
 
 
 def _problems(

@@ -7,8 +7,7 @@ from .accelerator import AcceleratorConfig, read_accelerator_config
 from .argument import anything, argument, number, whole_number
 from .deepspeed_config import read_deepspeed
 from .enums import DebugOption, FSDPOption
-from .fsdp_config import DEFAULTS as FSDP_DEFAULTS
-from .fsdp_config import read_fsdp_config, read_fsdp_words
+from .fsdp_config import FSDP_DEFAULTS, read_fsdp_config, read_fsdp_words
 from .parallelism import read_parallelism_config
 from .readers import read_debug, read_label_names
 
