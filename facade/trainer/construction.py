@@ -82,8 +82,7 @@ class AppliedArguments:
         trainer = self.trainer
         args = trainer.args
         if isinstance(args, TrainingArguments):
-            names = [item.name for item in dataclasses.fields(TrainingArguments)]
-            values = {name: copy.deepcopy(getattr(args, name)) for name in names}
+            values = copy.deepcopy(_checked_fields(args))
             if values != self._checked:
                 raise_for_problems(args)
                 self._checked = values
@@ -100,6 +99,12 @@ class AppliedArguments:
             trainer.neftune_noise_alpha = args.neftune_noise_alpha
         self.remember()
         stop_if_asked_to(trainer)
+
+
+def _checked_fields(args: TrainingArguments) -> dict[str, Any]:
+    """Return the values of the fields that are checked: not those of a user's subclass."""
+    own_class: Any = next(kind for kind in type(args).__mro__ if kind.__module__.startswith(f"{_ROOT}."))
+    return {item.name: getattr(args, item.name) for item in dataclasses.fields(own_class)}
 
 
 def seed_everything(args: TrainingArguments) -> None:

@@ -1,11 +1,15 @@
 """The arguments are read when a run starts, and are never changed by the Trainer."""
 
+import threading
+from dataclasses import dataclass
+from typing import Any
+
 import pytest
 import torch
 from of_execution import Words
-from tiny import arguments, points, same, trained, trainer, weights
+from tiny import arguments, points, same, tiny, trained, trainer, weights
 
-from lightrainer import PrinterCallback
+from lightrainer import PrinterCallback, Trainer, TrainingArguments
 
 CHANGED = {"learning_rate": 0.5, "num_train_epochs": 2, "max_steps": 3, "per_device_train_batch_size": 2}
 CHANGED |= {"gradient_accumulation_steps": 2, "max_grad_norm": 0.01, "weight_decay": 0.5, "warmup_steps": 2}
@@ -59,6 +63,24 @@ def test_a_value_changed_within_an_argument_is_refused_at_the_next_run(tmp_path,
     for _ in range(2):
         with pytest.raises(ValueError, match="nothing"):
             getattr(made, run)()
+
+
+def test_arguments_of_a_user_may_hold_anything(tmp_path):
+    """Such as tensors, which cannot be compared by ==, and locks, which cannot be copied."""
+
+    @dataclass
+    class Own(TrainingArguments):
+        weights: Any = None
+        lock: Any = None
+
+    args = Own(str(tmp_path), report_to=[], disable_tqdm=True)
+    args.weights = torch.ones(2)
+    args.lock = threading.Lock()
+    made = Trainer(tiny(), args, eval_dataset=points(7))
+    made.evaluate()
+    args.logging_steps = -1
+    with pytest.raises(ValueError, match="logging_steps"):
+        made.evaluate()
 
 
 def test_the_folder_changed_after_construction(tmp_path):
