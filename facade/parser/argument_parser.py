@@ -134,8 +134,9 @@ class HfArgumentParser(ArgumentParser):
         """Add the options of transformers 4 that occur on a command line, and no others: the help stays as it is."""
         written = {word[2:].partition("=")[0].replace("-", "_") for word in words if word.startswith("--")}
         understood = set().union(*map(_old_names, self.dataclass_types))
+        own_options = self._option_string_actions
         for name in sorted(written & understood):
-            if f"--{name}" in self._option_string_actions:  # of the script itself
+            if f"--{name}" in own_options:  # of the script itself
                 continue
             convert = OLD_NAMES[name].kind
             options: dict[str, Any] = {"type": convert} if convert else {"nargs": "?", "const": True, "type": to_bool}
