@@ -41,7 +41,8 @@ class BestMetric:
 
     def note(self, metrics: Mapping[str, Any]) -> bool:
         """Store the metric in the state if it is the best so far; returns whether it is."""
-        args, state = self.trainer.args, self.trainer.state
+        args = self.trainer.args
+        state = self.trainer.state
         if args.metric_for_best_model is None:
             return False
         value = self.value(metrics)
@@ -63,14 +64,16 @@ class BestMetric:
             MissingMetricError: the metric is missing.
             TypeError: it is not a number.
         """
-        wanted = watched_metric(self.trainer.args)
-        name = wanted if wanted.startswith("eval_") else f"eval_{wanted}"
+        watched = watched_metric(self.trainer.args)
+        name = watched if watched.startswith("eval_") else f"eval_{watched}"
         if name not in metrics:
             raise missing_metric(self.trainer, name, metrics, self.columns)
         value = metrics[name]
         if isinstance(value, (str, Mapping)) or value is None or np.ndim(value) > 0:
-            found = f"{value!r:.60}, a {type(value).__name__}"
-            raise TypeError(f"metric_for_best_model={wanted!r} is {found}. Let compute_metrics give a number.")
+            raise TypeError(
+                f"metric_for_best_model={watched!r} is {value!r:.60}, a {type(value).__name__}. Let compute_metrics "
+                "return a number."
+            )
         return value
 
     def warn_of_missing_labels(self, *, wanted: bool) -> None:
@@ -78,16 +81,19 @@ class BestMetric:
         if self._has_warned_of_labels:
             return
         self._has_warned_of_labels = True
-        lost = "compute_metrics was not called." if wanted else "The evaluation found nothing."
-        logger.warning("%s %s", lost, why_no_labels(self.trainer, self.columns))
+        consequence = "compute_metrics was not called." if wanted else "The evaluation found nothing."
+        logger.warning("%s %s", consequence, why_no_labels(self.trainer, self.columns))
 
     def _warn_of_nan(self, value: Any) -> None:
         """Warn once that a metric is NaN, which is never the best."""
         if self._has_warned_of_nan or not np.isnan(value):
             return
         self._has_warned_of_nan = True
-        name, step = self.trainer.args.metric_for_best_model, self.trainer.state.global_step
-        logger.warning("metric_for_best_model=%r is nan at step %s: that evaluation is never the best.", name, step)
+        logger.warning(
+            "metric_for_best_model=%r is nan at step %s: that evaluation is never the best.",
+            self.trainer.args.metric_for_best_model,
+            self.trainer.state.global_step,
+        )
 
 
 class MissingMetricError(KeyError):
@@ -106,32 +112,44 @@ def missing_metric(trainer: Trainer, name: str, metrics: Mapping[str, Any], colu
         metrics: the metrics of the evaluation.
         columns: keys of the evaluated batches.
     """
-    found = f"it has {_listed(metrics)}.{did_you_mean(name, metrics)}"
-    has_loss = any(known.endswith("_loss") for known in metrics)
-    why = _why_no_metric(trainer, name) if has_loss else why_no_labels(trainer, columns)
-    wanted = watched_metric(trainer.args)
-    return MissingMetricError(f"metric_for_best_model is {wanted!r}, but the evaluation has no {name!r}: {found} {why}")
+    if any(known.endswith("_loss") for known in metrics):
+        why = _why_no_metric(trainer, name)
+    else:
+        why = why_no_labels(trainer, columns)
+    return MissingMetricError(
+        f"metric_for_best_model is {watched_metric(trainer.args)!r}, but the evaluation has no {name!r}: it has "
+        f"{_listed(metrics)}.{did_you_mean(name, metrics)} {why}"
+    )
 
 
 def why_no_labels(trainer: Trainer, columns: Sequence[str] | None) -> str:
     """Explain why no labels were found in batches with these columns, and what to set."""
-    model, unused = base_of_adapter(trainer.model), trainer.args.remove_unused_columns
-    takes = f"{type(model).__name__} takes: {_listed(inspect.signature(model.forward).parameters)}"
+    model = base_of_adapter(trainer.model)
     return (
-        f"The batches have no labels, so there is no loss and no metric. {takes}. A batch has: {_listed(columns)}. "
+        f"The batches have no labels, so there is no loss and no metric. {type(model).__name__} takes: "
+        f"{_listed(inspect.signature(model.forward).parameters)}. A batch has: {_listed(columns)}. "
         f"label_names={trainer.label_names}: set it to the columns that hold labels. Columns that forward does not "
-        f"take are left out (remove_unused_columns={unused}): call its argument as the column is called."
+        f"take are left out (remove_unused_columns={trainer.args.remove_unused_columns}): call its argument as the "
+        "column is called."
     )
 
 
 def _why_no_metric(trainer: Trainer, name: str) -> str:
     if trainer.args.prediction_loss_only:
         return "prediction_loss_only=True leaves out all but the loss: set it to False."
-    instead = f"Pass a compute_metrics that gives {name.removeprefix('eval_')!r}, or set metric_for_best_model to one "
-    of_dict = " With a dict of datasets each is called eval_<dataset>_<metric>; with eval_aggregate='mean' there is "
-    of_dict += f"eval_mean_<metric> of each metric that all of them ({_listed(trainer.eval_dataset or ())}) have."
-    return f"{instead}of these.{of_dict if isinstance(trainer.eval_dataset, Mapping) else ''}"
+    remedy = (
+        f"Pass a compute_metrics that returns {name.removeprefix('eval_')!r}, or set metric_for_best_model to one of "
+        "these."
+    )
+    if isinstance(trainer.eval_dataset, Mapping):
+        remedy += (
+            " With a dict of datasets each is called eval_<dataset>_<metric>; with eval_aggregate='mean' there is "
+            f"eval_mean_<metric> of each metric that all of them ({_listed(trainer.eval_dataset)}) have."
+        )
+    return remedy
 
 
 def _listed(columns: Iterable[str] | None) -> str:
-    return "unknown" if columns is None else ", ".join(map(str, columns)) or "nothing"
+    if columns is None:
+        return "unknown"
+    return ", ".join(map(str, columns)) or "nothing"

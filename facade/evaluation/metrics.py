@@ -90,7 +90,9 @@ def _formatted(name: str, value: Any) -> Any:
         return f"{datetime.timedelta(seconds=whole)}.{int(abs(value - whole) * 100):02d}"
     if name == "total_flos":
         return f"{int(value) >> 30}GF"
-    return round(value, 4) if isinstance(value, float) else value
+    if isinstance(value, float):
+        return round(value, 4)
+    return value
 
 
 def log_metrics(self: Any, split: str, metrics: dict[str, float]) -> None:
@@ -98,10 +100,11 @@ def log_metrics(self: Any, split: str, metrics: dict[str, float]) -> None:
     if not self.is_world_process_zero():
         return
     table = {str(name): str(value) for name, value in self.metrics_format(metrics).items()}
-    names, values = max(map(len, table), default=0), max(map(len, table.values()), default=0)
+    width_of_names = max(map(len, table), default=0)
+    width_of_values = max(map(len, table.values()), default=0)
     print(f"***** {split} metrics *****")
     for name, value in sorted(table.items()):
-        print(f"  {name:<{names}} = {value:>{values}}")
+        print(f"  {name:<{width_of_names}} = {value:>{width_of_values}}")
 
 
 def save_metrics(self: Any, split: str, metrics: dict[str, float], combined: bool = True) -> None:
@@ -118,7 +121,9 @@ def save_metrics(self: Any, split: str, metrics: dict[str, float], combined: boo
     _write_json(folder, f"{split}_results.json", metrics)
     if combined:
         path = os.path.join(folder, "all_results.json")
-        known = read_object(path, keys="metrics") if os.path.exists(path) else {}
+        known = {}
+        if os.path.exists(path):
+            known = read_object(path, keys="metrics")
         _write_json(folder, "all_results.json", {**known, **metrics})
 
 

@@ -30,7 +30,8 @@ class EvaluationModule(FastModule):
 
     def __init__(self, model: nn.Module, evaluation: Evaluation | None = None) -> None:
         super().__init__()
-        self.model, self.evaluation = model, evaluation
+        self.model = model
+        self.evaluation = evaluation
 
     def __getstate__(self) -> dict[str, Any]:
         """Drop the evaluation: callbacks that average weights copy the module, and must not copy its data."""

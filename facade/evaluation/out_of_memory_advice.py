@@ -16,14 +16,18 @@ def advice_for_training(args: Any, inputs: Any = None) -> str:
         args: the training arguments.
         inputs: the micro-batch if the error came from the model; None for the optimizer.
     """
-    said = f"This was in the optimizer step, with optim={getattr(args.optim, 'value', args.optim)!r}"
-    tries = "an optimizer that keeps less, such as optim='adafactor' or 'sgd'"
-    if inputs is not None:
-        said, tries = f"The batch was: {shapes_of(inputs)}", "shorter inputs; gradient_checkpointing=True; bf16=True"
-    names = ("per_device_train_batch_size", "gradient_accumulation_steps", "world_size")
-    said = f"{said}; {', '.join(f'{name}={getattr(args, name)}' for name in names)}"
-    smaller = "a smaller per_device_train_batch_size with a larger gradient_accumulation_steps"
-    return f"{said}.\nWhat to try: {smaller} (auto_find_batch_size=True looks for a batch that fits); {tries}."
+    if inputs is None:
+        place = f"This was in the optimizer step, with optim={getattr(args.optim, 'value', args.optim)!r}"
+        remedies = "an optimizer that keeps less, such as optim='adafactor' or 'sgd'"
+    else:
+        place = f"The batch was: {shapes_of(inputs)}"
+        remedies = "shorter inputs; gradient_checkpointing=True; bf16=True"
+    return (
+        f"{place}; per_device_train_batch_size={args.per_device_train_batch_size}, "
+        f"gradient_accumulation_steps={args.gradient_accumulation_steps}, world_size={args.world_size}.\n"
+        "What to try: a smaller per_device_train_batch_size with a larger gradient_accumulation_steps "
+        f"(auto_find_batch_size=True looks for a batch that fits); {remedies}."
+    )
 
 
 def advice_for_evaluation(args: Any, inputs: Any = None) -> str:

@@ -19,8 +19,9 @@ _NO_METRICS = ("runtime", "_per_second", "preparation_time", "compilation_time",
 
 def metrics_of_sets(compute_metrics: Any, sets: Any) -> dict[Any, Any]:
     """Return `compute_metrics` by set where it is a dict by the names of sets; otherwise itself, under no name."""
-    both = isinstance(compute_metrics, Mapping) and isinstance(sets, Mapping)
-    return dict(compute_metrics) if both and compute_metrics.keys() & sets.keys() else {"": compute_metrics}
+    if isinstance(compute_metrics, Mapping) and isinstance(sets, Mapping) and compute_metrics.keys() & sets.keys():
+        return dict(compute_metrics)
+    return {"": compute_metrics}
 
 
 @contextmanager
@@ -28,7 +29,8 @@ def metrics_of(trainer: Trainer, name: Any) -> Iterator[None]:
     """Let `trainer.compute_metrics` be that of one set within the block; unchanged where it is that of all sets."""
     given = trainer.compute_metrics
     by_set = metrics_of_sets(given, trainer.eval_dataset)
-    trainer.compute_metrics = by_set[""] if "" in by_set else by_set.get(name if isinstance(name, str) else None)
+    if "" not in by_set:
+        trainer.compute_metrics = by_set.get(name) if isinstance(name, str) else None
     try:
         yield
     finally:
@@ -37,21 +39,31 @@ def metrics_of(trainer: Trainer, name: Any) -> Iterator[None]:
 
 def sets_problem(args: Any, compute_metrics: Any, sets: Any) -> str | None:
     """Return the problem of the names of sets, for `eval_aggregate` or in `compute_metrics`, or None."""
-    kind, named = args.eval_aggregate, isinstance(sets, Mapping)
-    listed = ", ".join(map(str, sets)) if named else f"a {type(sets).__name__}"
-    if kind is not None and sets is not None and (not named or kind in sets):
-        needs = f"eval_aggregate={kind!r} is over the sets of a dict, none of them called {kind!r}"
-        return f"{needs}, but eval_dataset is {listed}. Pass eval_dataset={{'name': dataset, ...}}, or leave it out."
-    given = compute_metrics if named and isinstance(compute_metrics, Mapping) else {}
-    others = {str(name): value for name, value in given.items() if name not in sets}
-    takes_one = any(inspect.isfunction(it) and len(inspect.signature(it).parameters) < 2 for it in others.values())
-    if not takes_one and len(others) in (0, len(given)):
+    kind = args.eval_aggregate
+    has_names = isinstance(sets, Mapping)
+    listed = ", ".join(map(str, sets)) if has_names else f"a {type(sets).__name__}"
+    if kind is not None and sets is not None and (not has_names or kind in sets):
+        return (
+            f"eval_aggregate={kind!r} is over the sets of a dict, none of them called {kind!r}, but eval_dataset is "
+            f"{listed}. Pass eval_dataset={{'name': dataset, ...}}, or leave it out."
+        )
+    if not has_names or not isinstance(compute_metrics, Mapping):
+        return None
+
+    # Either all names are those of sets, or all are those of metrics, whose functions take two arguments.
+    others = {str(name): value for name, value in compute_metrics.items() if name not in sets}
+    takes_one = any(map(_takes_one_argument, others.values()))
+    if not takes_one and len(others) in (0, len(compute_metrics)):
         return None
     return (
-        f"compute_metrics has {', '.join(others)}, which is no set of eval_dataset: {listed}."
+        f"compute_metrics has {', '.join(others)}, which is not a set of eval_dataset: {listed}."
         f"{did_you_mean(next(iter(others)), map(str, sets or ()))} Its names are those of sets, each with its own "
         "metrics, or those of metrics, each a torchmetrics Metric or a function of (predictions, labels), for all sets."
     )
+
+
+def _takes_one_argument(value: Any) -> bool:
+    return inspect.isfunction(value) and len(inspect.signature(value).parameters) < 2
 
 
 def aggregate(kind: str, metrics: Mapping[str, Mapping[str, Any]], prefix: str) -> dict[str, float]:
@@ -62,7 +74,13 @@ def aggregate(kind: str, metrics: Mapping[str, Mapping[str, Any]], prefix: str) 
         metrics: those of each set, under `{prefix}_{set}_...`.
         prefix: of the names.
     """
-    each = [{key.removeprefix(f"{prefix}_{name}_"): it for key, it in metrics[name].items()} for name in metrics]
-    found = {key: [one.get(key) for one in each] for key in next(iter(each), ()) if not key.endswith(_NO_METRICS)}
-    numbers = {key: values for key, values in found.items() if all(isinstance(it, (int, float)) for it in values)}
-    return {f"{prefix}_{kind}_{key}": float(getattr(np, kind)(values)) for key, values in numbers.items()}
+    sets = []
+    for name, values in metrics.items():
+        sets.append({key.removeprefix(f"{prefix}_{name}_"): value for key, value in values.items()})
+
+    aggregated = {}
+    for key in sets[0] if sets else ():
+        values = [values_of_set.get(key) for values_of_set in sets]
+        if not key.endswith(_NO_METRICS) and all(isinstance(value, (int, float)) for value in values):
+            aggregated[f"{prefix}_{kind}_{key}"] = float(getattr(np, kind)(values))
+    return aggregated

@@ -30,8 +30,10 @@ def generate(model: Any, inputs: Mapping[str, Any], options: Mapping[str, Any], 
         ValueError: `generate` does not take an option.
     """
     require_generate(model)
-    config = getattr(model, "generation_config", None)
-    options = {**(config if isinstance(config, Mapping) else {}), **options}
+    settings = getattr(model, "generation_config", None)
+    if not isinstance(settings, Mapping):
+        settings = {}  # an object is read by `generate` itself
+    options = {**settings, **options}
     if synced_gpus or "synced_gpus" in generate_parameters(model):
         options.setdefault("synced_gpus", synced_gpus)
     require_accepted(model, options, "options of the generation")
@@ -70,10 +72,13 @@ def common_length(config: Any, length: int) -> int:
         config: generation config of the model: `max_length`, or `max_new_tokens` and the start token.
         length: their present length.
     """
-    longest, new = setting(config, "max_length"), setting(config, "max_new_tokens")
-    if longest is not None and length < longest:
-        return longest
-    return length if new is None else max(length, new + 1)
+    max_length = setting(config, "max_length")
+    if max_length is not None and length < max_length:
+        return max_length
+    max_new_tokens = setting(config, "max_new_tokens")
+    if max_new_tokens is None:
+        return length
+    return max(length, max_new_tokens + 1)
 
 
 def padding_token(processing_class: Any, model: Any) -> int:
@@ -85,15 +90,25 @@ def padding_token(processing_class: Any, model: Any) -> int:
     Raises:
         ValueError: none is set.
     """
-    config, generation = getattr(model, "config", None), getattr(model, "generation_config", None)
+    config = getattr(model, "config", None)
+    generation_config = getattr(model, "generation_config", None)
     tokenizer = getattr(processing_class, "tokenizer", None)
-    pad, end = "pad_token_id", "eos_token_id"
-    places = [(processing_class, pad), (processing_class, end), (config, pad), (tokenizer, pad), (tokenizer, end)]
-    for place, name in [*places, (generation, pad), (generation, end), (config, end)]:
-        tokens = setting(place, name)
-        tokens = tokens if isinstance(tokens, (list, tuple)) else [tokens]
-        if tokens and tokens[0] is not None:
-            return int(tokens[0])
+    places = [
+        (processing_class, "pad_token_id"),
+        (processing_class, "eos_token_id"),
+        (config, "pad_token_id"),
+        (tokenizer, "pad_token_id"),
+        (tokenizer, "eos_token_id"),
+        (generation_config, "pad_token_id"),
+        (generation_config, "eos_token_id"),
+        (config, "eos_token_id"),
+    ]
+    for place, name in places:
+        token = setting(place, name)
+        if isinstance(token, (list, tuple)):
+            token = token[0] if token else None
+        if token is not None:
+            return int(token)
     raise ValueError(
         f"No token to pad with: neither {type(processing_class).__name__} (processing_class) nor the config of "
         f"{type(model).__name__} has a pad_token_id or eos_token_id. Set one."
@@ -102,10 +117,13 @@ def padding_token(processing_class: Any, model: Any) -> int:
 
 def without_answers(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Drop decoder inputs that were made from the labels: `generate` would continue after them."""
-    labels, decoded = inputs.get("labels"), inputs.get("decoder_input_ids")
-    if labels is None or decoded is None or labels.shape != decoded.shape:
-        return dict(inputs)
-    return {name: inputs[name] for name in inputs if name not in ("decoder_input_ids", "decoder_attention_mask")}
+    kept = dict(inputs)
+    labels = inputs.get("labels")
+    decoder_inputs = inputs.get("decoder_input_ids")
+    if labels is not None and decoder_inputs is not None and labels.shape == decoder_inputs.shape:
+        del kept["decoder_input_ids"]
+        kept.pop("decoder_attention_mask", None)
+    return kept
 
 
 def _gather_weights_for_generate(model: Any) -> None:

@@ -16,7 +16,7 @@ from ..common.suggestions import did_you_mean
 from . import inspection
 
 
-def read_generation_config(given: Any, kind: type | None = None) -> Any:
+def read_generation_config(given: Any, kind: Any = None) -> Any:
     """As `transformers.Seq2SeqTrainer.load_generation_config`, for any class of generation configs.
 
     Args:
@@ -32,7 +32,8 @@ def read_generation_config(given: Any, kind: type | None = None) -> Any:
         FileNotFoundError: there is nothing at the path.
         ValueError: the settings cannot be; all of them in one message.
     """
-    kind = (_transformers_kind() or dict) if kind is None else kind
+    if kind is None:
+        kind = getattr(loaded("transformers.generation.configuration_utils"), "GenerationConfig", dict)
     if isinstance(given, (str, os.PathLike)):
         given = _find(os.fspath(given), kind)
     elif isinstance(given, Mapping) and kind is not dict:
@@ -43,7 +44,7 @@ def read_generation_config(given: Any, kind: type | None = None) -> Any:
     except ValueError as error:  # a class may refuse the settings in its constructor
         config, faults = None, str(error)
     if faults:
-        raise ValueError(f"generation_config={str(given)!r:.100} cannot be used. Mend it before training:\n{faults}")
+        raise ValueError(f"generation_config={str(given)!r:.100} is invalid. Correct it before training:\n{faults}")
     return config
 
 
@@ -81,7 +82,12 @@ def give_generation_config(model: Any, config: Any) -> None:
 def settings_of(config: Any) -> dict[str, Any]:
     """Return the settings of a config of any kind by name, without those that are None."""
     to_dict = getattr(config, "to_dict", None)
-    values: Any = config if isinstance(config, Mapping) else to_dict() if callable(to_dict) else vars(config)
+    if isinstance(config, Mapping):
+        values: Any = config
+    elif callable(to_dict):
+        values = to_dict()
+    else:
+        values = vars(config)
     return {
         name: value
         for name, value in values.items()
@@ -91,7 +97,9 @@ def settings_of(config: Any) -> dict[str, Any]:
 
 def setting(place: Any, name: str) -> Any:
     """Return one setting of a dict or of an object; None if it is missing."""
-    return place.get(name) if isinstance(place, Mapping) else getattr(place, name, None)
+    if isinstance(place, Mapping):
+        return place.get(name)
+    return getattr(place, name, None)
 
 
 def generate_parameters(model: Any) -> list[str]:
@@ -115,15 +123,11 @@ def require_accepted(model: Any, options: Mapping[str, Any], source: str) -> Non
     refused = [name for name in options if name not in accepted]
     if refused:
         known = generate_parameters(model)
-        said = ", ".join(f"{name}={options[name]!r}" for name in refused)
+        listed = ", ".join(f"{name}={options[name]!r}" for name in refused)
         hint = did_you_mean(refused[0], known) if len(refused) == 1 else ""
         raise ValueError(
-            f"{source}: {type(model).__name__}.generate takes no {said}.{hint} It takes: {', '.join(known)}."
+            f"{source}: {type(model).__name__}.generate takes no {listed}.{hint} It takes: {', '.join(known)}."
         )
-
-
-def _transformers_kind() -> type | None:
-    return getattr(loaded("transformers.generation.configuration_utils"), "GenerationConfig", None)
 
 
 def _find(given: str, kind: type) -> str | Path:
@@ -140,17 +144,19 @@ def _find(given: str, kind: type) -> str | Path:
 
 def _made(given: Any, kind: Any) -> Any:
     if isinstance(given, Mapping):
-        return dict(given) if kind is dict else kind.from_dict(dict(given))
+        settings = dict(given)
+        return settings if kind is dict else kind.from_dict(settings)
     if not isinstance(given, (str, Path)):
         return copy.deepcopy(given)
-    place = Path(given)
+
+    # A file, a folder with one, or a name on the Hub.
+    path = Path(given)
     if kind is dict:
-        return _from_json(place if place.is_file() else place / GENERATION_CONFIG_NAME)
-    return kind.from_pretrained(*((place.parent, place.name) if place.is_file() else (str(given),)))
-
-
-def _from_json(path: Path) -> dict[str, Any]:
-    return settings_of(read_object(path, keys="generation settings"))
+        file = path if path.is_file() else path / GENERATION_CONFIG_NAME
+        return settings_of(read_object(file, keys="generation settings"))
+    if path.is_file():
+        return kind.from_pretrained(path.parent, path.name)
+    return kind.from_pretrained(str(given))
 
 
 def _changed(own: Any, settings: Mapping[str, Any]) -> Any:

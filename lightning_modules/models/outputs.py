@@ -61,9 +61,11 @@ def split_outputs(outputs: Any, ignore_keys: Sequence[str], *, has_loss: bool) -
     if named is not None:
         dropped = {*ignore_keys, "loss"} if has_loss else set(ignore_keys)
         return tuple([value for name, value in named.items() if name not in dropped])
-    if isinstance(outputs, torch.Tensor):
-        return outputs if not has_loss else outputs[1:] if outputs.dim() else ()
-    return outputs[1:] if has_loss else outputs
+    if not has_loss:
+        return outputs
+    if isinstance(outputs, torch.Tensor) and outputs.dim() == 0:
+        return ()
+    return outputs[1:]
 
 
 def has_loss(outputs: Any) -> bool:

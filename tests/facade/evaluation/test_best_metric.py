@@ -32,7 +32,7 @@ def test_labels_by_another_name(tmp_path):
 
 
 METRICS = {
-    "a function": (lambda p: {"accuracy": 1.0}, {}, ["eval_accuracy", "Pass a compute_metrics that gives 'f1'"]),
+    "a function": (lambda p: {"accuracy": 1.0}, {}, ["eval_accuracy", "Pass a compute_metrics that returns 'f1'"]),
     "torchmetrics": ({"f1_score": MulticlassAccuracy(3)}, {}, ["Did you mean 'eval_f1_score'?"]),
     "several datasets": (lambda p: {"f1": 1.0}, {"eval_dataset": {"a": points(4)}}, ["eval_<dataset>_<m", "eval_a_f1"]),
 }

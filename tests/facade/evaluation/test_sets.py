@@ -80,7 +80,7 @@ def test_a_search_is_judged_by_it(tmp_path):
 
 
 BAD = {
-    "a name that is no set": ({"compute_metrics": {"a": first, "d": first}}, "d, which is no set .*: a, b, c"),
+    "a name that is no set": ({"compute_metrics": {"a": first, "d": first}}, "d, which is not a set .*: a, b, c"),
     "a bad metric of one set": ({"compute_metrics": {"a": 3}}, "compute_metrics must be callable.* int"),
     "no sets": ({"eval_dataset": points(4), "eval_aggregate": "mean"}, "eval_dataset is a list. Pass"),
     "a set of that name": ({"eval_dataset": {"mean": points(4)}, "eval_aggregate": "mean"}, "none of them called"),

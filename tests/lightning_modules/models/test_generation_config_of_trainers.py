@@ -47,7 +47,7 @@ def test_a_path_with_nothing_there_is_named(name):
 def test_a_file_with_something_else_is_named(tmp_path, text, said):
     path = tmp_path / "settings.json"
     path.write_text(text)
-    with pytest.raises(ValueError, match=rf"generation_config='.*settings.json' cannot be used.*\n{said}"):
+    with pytest.raises(ValueError, match=rf"generation_config='.*settings.json' is invalid.*\n{said}"):
         read_generation_config(path, dict)
 
 
@@ -71,7 +71,7 @@ def test_what_a_model_could_not_be_saved_with_is_refused_at_once(tmp_path, setti
         given = GenerationConfig()
         for name, value in settings.items():
             setattr(given, name, value)
-    with pytest.raises(ValueError, match=r"generation_config=.*cannot be used. Mend it before training") as error:
+    with pytest.raises(ValueError, match=r"generation_config=.*is invalid. Correct it before training") as error:
         seq2seq_trainer(tmp_path / "out", trainer={"model": t5()}, generation_config=given)
     assert all(f"`{name}`" in str(error.value) for name in names)
     assert not (tmp_path / "out").exists()
