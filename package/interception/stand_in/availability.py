@@ -4,7 +4,6 @@
 # The folders beside this one are mapped to subpackages only when the package is built.
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Callable
 from types import ModuleType
@@ -83,51 +82,12 @@ def is_torch_bf16_available() -> bool:
     return is_torch_bf16_gpu_available() or is_torch_bf16_cpu_available()
 
 
-def _multiplies(device: str, dtype: str) -> bool:
-    try:
-        matrix = _torch().zeros(2, 2, dtype=getattr(_torch(), dtype)).to(device)
-        return bool((matrix @ matrix).isfinite().all())
-    except Exception:
-        return False
-
-
-# As in `transformers.utils`: True if the device multiplies matrices of that type.
-is_torch_fp16_available_on_device = functools.partial(_multiplies, dtype="float16")
-is_torch_bf16_available_on_device = functools.partial(_multiplies, dtype="bfloat16")
-
-
 def is_torch_tf32_available() -> bool:
     """As `transformers.utils.is_torch_tf32_available`: a GPU of NVIDIA, Ampere or newer."""
     return is_torch_cuda_available() and _torch().cuda.get_device_properties(0).major >= 8
-
-
-def is_training_run_on_sagemaker() -> bool:
-    """As `transformers.utils.is_training_run_on_sagemaker`."""
-    return "SAGEMAKER_JOB_NAME" in os.environ
-
-
-def is_sagemaker_dp_enabled() -> bool:
-    """As `transformers.utils.is_sagemaker_dp_enabled`: False, it is not supported."""
-    return False
-
-
-is_sagemaker_mp_enabled = is_sagemaker_dp_enabled
 
 
 def is_offline_mode() -> bool:
     """As `transformers.utils.is_offline_mode`: True if the environment forbids the Hub."""
     words = (os.environ.get(name, "").upper() for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"))
     return any(word in {"1", "ON", "YES", "TRUE"} for word in words)
-
-
-def requires_backends(obj: object, backends: str | list[str]) -> None:
-    """As `transformers.utils.requires_backends`.
-
-    Raises:
-        ImportError: One of them is not installed.
-    """
-    names = [backends] if isinstance(backends, str) else list(backends)
-    missing = [name for name in names if not is_installed({"vision": "PIL"}.get(name, name))]
-    if missing:
-        who = getattr(obj, "__name__", type(obj).__name__)
-        raise ImportError(f"{who} needs what is not installed: pip install {' '.join(missing)}")

@@ -48,7 +48,7 @@ def configure() -> None:
     logger.addHandler(_default_handler)
     logger.setLevel(log_levels.get(word, WARNING))
     logger.propagate = os.environ.get("CI", "").upper() in {"1", "ON", "YES", "TRUE"}
-    for method in (warning_once, info_once, warning_advice):
+    for method in (warning_once, info_once):
         setattr(logging.Logger, method.__name__, method)
 
 
@@ -163,12 +163,6 @@ def warning_once(self: logging.Logger, *args: Any, **kwargs: Any) -> None:
 def info_once(self: logging.Logger, *args: Any, **kwargs: Any) -> None:
     """As `transformers.utils.logging.info_once`, which every logger has as a method."""
     self.info(*args, **kwargs)
-
-
-def warning_advice(self: logging.Logger, *args: Any, **kwargs: Any) -> None:
-    """As `transformers.utils.logging.warning_advice`; silent with `TRANSFORMERS_NO_ADVISORY_WARNINGS`."""
-    if not os.environ.get("TRANSFORMERS_NO_ADVISORY_WARNINGS"):
-        self.warning(*args, **kwargs)
 
 
 def is_progress_bar_enabled() -> bool:

@@ -15,9 +15,7 @@ _COLLATORS = (
     "DataCollatorForSOP DataCollatorForSeq2Seq DataCollatorForTokenClassification DataCollatorForWholeWordMask "
     "DataCollatorWithFlattening DataCollatorWithPadding DefaultDataCollator default_data_collator"
 )
-_AVAILABLE = " ".join(
-    name for name in vars(availability) if name.startswith(("is_", "requires_")) and name != "is_installed"
-)
+_AVAILABLE = " ".join(name for name in vars(availability) if name.startswith("is_") and name != "is_installed")
 _STRATEGIES = "PaddingStrategy TensorType"
 _FILES = (
     "ADAPTER_CONFIG_NAME ADAPTER_SAFE_WEIGHTS_NAME ADAPTER_WEIGHTS_NAME CONFIG_NAME GENERATION_CONFIG_NAME "
@@ -27,7 +25,7 @@ _LOGGING = (
     "add_handler captureWarnings disable_default_handler disable_progress_bar disable_propagation "
     "enable_default_handler enable_explicit_format enable_progress_bar enable_propagation get_log_levels_dict "
     "get_logger get_verbosity info_once is_progress_bar_enabled log_levels remove_handler reset_format set_verbosity "
-    "set_verbosity_debug set_verbosity_error set_verbosity_info set_verbosity_warning tqdm warning_advice warning_once"
+    "set_verbosity_debug set_verbosity_error set_verbosity_info set_verbosity_warning tqdm warning_once"
 )
 _LEVELS = "CRITICAL DEBUG ERROR FATAL INFO NOTSET WARN WARNING"
 _CHECKS = {f"{_HERE}.availability": _AVAILABLE, ".callbacks.progress_notebook": "is_in_notebook"}
