@@ -69,11 +69,12 @@ from .evaluating import evaluate_each, evaluate_loader
 from .lightning_callbacks import check_callback, is_lightning_callback
 from .memory_report import MemoryTracker
 from .meters import OfRunningLoss, ParameterCounter, RunningLoss, TokenCounter
+from .model_preparation import ModelPreparation
 from .overrides import is_own
 from .step_items import equal_part
 from .tracebacks import ShortTraceback
 from .training_mode import TrainingMode
-from .training_run import ModelPreparation, TrainingRun, save_or_warn
+from .training_run import TrainingRun, save_or_warn
 
 if TYPE_CHECKING:
     from huggingface_hub import CommitInfo

@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import sys
-import weakref
-from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import nn
 
 from ...callbacks import TrainerState
 from ...callbacks.recording import recording_into
 from ...lightning_modules import checkpoints
 from ...lightning_modules.common.file_names import TRAINER_STATE_NAME
-from ...lightning_modules.common.weak_attribute import WeakAttribute
-from ...lightning_modules.models.activation_checkpointing import enable_activation_checkpointing
-from ...lightning_modules.models.float8 import convert_to_float8
-from ...lightning_modules.models.liger import apply_liger_kernels
-from ...lightning_modules.models.neftune import neftune_hook
-from ...lightning_modules.models.special_tokens import align_special_tokens
-from ...lightning_modules.models.underflow_overflow import DebugUnderflowOverflow
-from ..arguments.derived import checkpointing
-from ..arguments.enums import DebugOption
 from ..arguments.parallelism import samples_of_rank
 from ..distributed.consistency import require_same_training
 from ..evaluation.metrics import speed_metrics
@@ -277,72 +264,3 @@ def warn_of_differences(stored: TrainerState, now: TrainerState, *, batch_size: 
         logging.getLogger(checkpoints.__name__).warning(
             "Arguments that do not match those of the checkpoint, which stay in force:%s", "".join(changed)
         )
-
-
-class ModelPreparation:
-    """Apply the arguments that change the computation of the model.
-
-    Args:
-        trainer: the Trainer.
-    """
-
-    trainer = WeakAttribute["Trainer"]()
-
-    def __init__(self, trainer: Trainer) -> None:
-        self.trainer = trainer
-        # Models whose changes persist after the training; weak, as a search releases models.
-        self._compiled: weakref.ref[nn.Module] | None = None
-        self._with_liger: weakref.ref[nn.Module] | None = None
-        self._with_float8: weakref.ref[nn.Module] | None = None
-
-    def exchange_layers(self) -> None:
-        """Apply Liger kernels and fp8 once to a model, permanently; called before its signature is inspected."""
-        args, model = self.trainer.args, self.trainer.model
-        if args.use_liger_kernel and not _refers_to(self._with_liger, model):
-            apply_liger_kernels(model, args.liger_kernel_config)
-            self._with_liger = weakref.ref(model)
-        if args.fp8 and not _refers_to(self._with_float8, model):
-            logger.info("fp8: %s linear layers.", len(convert_to_float8(model)))
-            self._with_float8 = weakref.ref(model)
-
-    @contextlib.contextmanager
-    def until_end(self) -> Iterator[None]:
-        """Prepare the model for the block; temporary hooks are removed at its end."""
-        trainer, args, model = self.trainer, self.trainer.args, self.trainer.model
-        if args.mixed_precision == "fp16" and trainer._strategy.spread is None:  # sharded weights may be half
-            _require_scalable_weights(model)
-        if args.torch_empty_cache_steps is not None and args.device.type == "cpu":
-            logger.warning(
-                "torch_empty_cache_steps=%s has no effect here: torch keeps no cache of memory for the CPU.",
-                args.torch_empty_cache_steps,
-            )
-        with contextlib.ExitStack() as at_end:
-            if trainer.neftune_noise_alpha is not None:
-                at_end.callback(neftune_hook(model, trainer.neftune_noise_alpha).remove)
-            if DebugOption.UNDERFLOW_OVERFLOW in (args.debug or ()):
-                at_end.callback(DebugUnderflowOverflow(model).remove)
-            wanted, settings = checkpointing(args)
-            if wanted:
-                at_end.callback(enable_activation_checkpointing(model, **settings))
-            self._compile()
-            align_special_tokens(model, trainer.processing_class)
-            yield
-
-    def _compile(self) -> None:
-        """Compile the model in place, which keeps the object and its parameter names."""
-        args, model = self.trainer.args, self.trainer.model
-        if args.torch_compile and not _refers_to(self._compiled, model):
-            model.compile(backend=args.torch_compile_backend, mode=args.torch_compile_mode, **args.compile_options)
-            self._compiled = weakref.ref(model)
-
-
-def _refers_to(reference: weakref.ref[nn.Module] | None, model: nn.Module) -> bool:
-    return reference is not None and reference() is model
-
-
-def _require_scalable_weights(model: nn.Module) -> None:
-    trained = {name: one.dtype for name, one in model.named_parameters() if one.requires_grad}
-    half = [name for name, dtype in trained.items() if dtype is torch.float16]
-    if half:
-        found = f"{len(half)} of {len(trained)} trained parameters are float16 (the first is {half[0]!r})"
-        raise ValueError(f"fp16=True scales the loss, but {found}, and cannot be unscaled. Call model.float().")

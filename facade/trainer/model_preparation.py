@@ -1,0 +1,110 @@
+"""Arguments that change the computation of the model: kernels, fp8, compilation, checkpointing of activations."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import weakref
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from ...lightning_modules.common.weak_attribute import WeakAttribute
+from ...lightning_modules.models.activation_checkpointing import enable_activation_checkpointing
+from ...lightning_modules.models.float8 import convert_to_float8
+from ...lightning_modules.models.liger import apply_liger_kernels
+from ...lightning_modules.models.neftune import neftune_hook
+from ...lightning_modules.models.special_tokens import align_special_tokens
+from ...lightning_modules.models.underflow_overflow import DebugUnderflowOverflow
+from ..arguments.derived import checkpointing
+from ..arguments.enums import DebugOption
+
+if TYPE_CHECKING:
+    from .. import Trainer
+
+logger = logging.getLogger(__name__)
+
+
+class ModelPreparation:
+    """Apply the arguments that change the computation of the model.
+
+    Args:
+        trainer: the Trainer.
+    """
+
+    trainer = WeakAttribute["Trainer"]()
+
+    def __init__(self, trainer: Trainer) -> None:
+        self.trainer = trainer
+        # Models whose changes persist after the training; weak, as a search releases models.
+        self._compiled: weakref.ref[nn.Module] | None = None
+        self._with_liger: weakref.ref[nn.Module] | None = None
+        self._with_float8: weakref.ref[nn.Module] | None = None
+
+    def exchange_layers(self) -> None:
+        """Apply Liger kernels and fp8 once to a model, permanently; called before its signature is inspected."""
+        args = self.trainer.args
+        model = self.trainer.model
+        if args.use_liger_kernel and not _refers_to(self._with_liger, model):
+            apply_liger_kernels(model, args.liger_kernel_config)
+            self._with_liger = weakref.ref(model)
+        if args.fp8 and not _refers_to(self._with_float8, model):
+            logger.info("fp8: %s linear layers.", len(convert_to_float8(model)))
+            self._with_float8 = weakref.ref(model)
+
+    @contextlib.contextmanager
+    def until_end(self) -> Iterator[None]:
+        """Prepare the model for the block; temporary hooks are removed at its end."""
+        trainer = self.trainer
+        args = trainer.args
+        model = trainer.model
+
+        # What cannot work, or has no effect.
+        if args.mixed_precision == "fp16" and trainer._strategy.spread is None:  # sharded weights may be half
+            _require_scalable_weights(model)
+        if args.torch_empty_cache_steps is not None and args.device.type == "cpu":
+            logger.warning(
+                "torch_empty_cache_steps=%s has no effect here: torch keeps no cache of memory for the CPU.",
+                args.torch_empty_cache_steps,
+            )
+
+        with contextlib.ExitStack() as at_end:
+            if trainer.neftune_noise_alpha is not None:
+                at_end.callback(neftune_hook(model, trainer.neftune_noise_alpha).remove)
+            if DebugOption.UNDERFLOW_OVERFLOW in (args.debug or ()):
+                at_end.callback(DebugUnderflowOverflow(model).remove)
+            is_asked_for, settings = checkpointing(args)
+            if is_asked_for:
+                at_end.callback(enable_activation_checkpointing(model, **settings))
+            self._compile()
+            align_special_tokens(model, trainer.processing_class)
+            yield
+
+    def _compile(self) -> None:
+        """Compile the model in place, which keeps the object and its parameter names."""
+        args = self.trainer.args
+        model = self.trainer.model
+        if args.torch_compile and not _refers_to(self._compiled, model):
+            model.compile(backend=args.torch_compile_backend, mode=args.torch_compile_mode, **args.compile_options)
+            self._compiled = weakref.ref(model)
+
+
+def _refers_to(reference: weakref.ref[nn.Module] | None, model: nn.Module) -> bool:
+    return reference is not None and reference() is model
+
+
+def _require_scalable_weights(model: nn.Module) -> None:
+    trained = 0
+    half = []
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            trained += 1
+            if parameter.dtype is torch.float16:
+                half.append(name)
+    if half:
+        raise ValueError(
+            f"fp16=True scales the loss, but {len(half)} of {trained} trained parameters are float16 (the first is "
+            f"{half[0]!r}), and their gradients cannot be unscaled. Call model.float()."
+        )
