@@ -25,7 +25,7 @@ from ..evaluation.results import TrainingLength
 from .elastic import ElasticResumption
 
 if TYPE_CHECKING:
-    from .. import Trainer, TrainerModule
+    from .. import Trainer, TrainingRun
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class DataPosition:
         folder: str,
         *,
         files_of: Callable[[str], CheckpointFiles],
-        run: TrainerModule,
+        run: TrainingRun,
         loaders: Mapping[str, Any],
     ) -> None:
         """Write the position of this process; called on every process.
@@ -130,7 +130,7 @@ class DataPosition:
         windows.start_at(epoch, done, on_positioned=on_positioned, loader_state=loader_state)
         return windows, length
 
-    def apply_progress(self, run: TrainerModule, checkpoint: str | None) -> None:
+    def apply_progress(self, run: TrainingRun, checkpoint: str | None) -> None:
         """Restore the meters of the next log, and an interrupted evaluation."""
         stored = self.elastic.stored.read(checkpoint)
         if stored is None:
@@ -141,7 +141,7 @@ class DataPosition:
         if progress is not None:
             run.apply_progress(progress)
 
-    def save_rng(self, folder: str, files: CheckpointFiles, run: TrainerModule | None) -> None:
+    def save_rng(self, folder: str, files: CheckpointFiles, run: TrainingRun | None) -> None:
         """Write the random generators; during an evaluation those from before it, as it will be repeated."""
         before = contextlib.nullcontext() if run is None else run.interrupted_evaluation.generators_before()
         with before:

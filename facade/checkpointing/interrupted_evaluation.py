@@ -13,7 +13,7 @@ from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ...lightning_modules.data.stateful_parts import drawing_parts, part_states, restore_parts
 
 if TYPE_CHECKING:
-    from .. import TrainerModule
+    from .. import TrainingRun
 
 
 class Before(NamedTuple):
@@ -32,9 +32,9 @@ class InterruptedEvaluation:
         run: the training.
     """
 
-    run = WeakAttribute["TrainerModule"]()
+    run = WeakAttribute["TrainingRun"]()
 
-    def __init__(self, run: TrainerModule) -> None:
+    def __init__(self, run: TrainingRun) -> None:
         self.run = run
         self.before: Before | None = None
         self.owed: dict[str, Any] | None = None
@@ -43,7 +43,7 @@ class InterruptedEvaluation:
     @contextlib.contextmanager
     def during_evaluation(self) -> Iterator[None]:
         """Capture the state before an evaluation, for checkpoints saved during it."""
-        logs = len(self.run.facade.state.log_history)
+        logs = len(self.run.trainer.state.log_history)
         self.before = Before(capture_rng_state(self._several), part_states(*self._draws), logs)
         try:
             yield
@@ -81,31 +81,31 @@ class InterruptedEvaluation:
     def repeat(self) -> None:
         """Repeat the evaluation that the checkpoint was saved in, if any."""
         run = self.run
-        facade = run.facade
+        trainer = run.trainer
         owed = self.owed
         self.owed = None
         if owed is None:
             return
 
         # Nothing of the evaluation is left in the logs and the statistics of the model.
-        del facade.state.log_history[owed["logs"] :]
+        del trainer.state.log_history[owed["logs"] :]
         with torch.no_grad():
             for name, buffer in self._buffers():
                 if name in owed["buffers"]:
                     buffer.copy_(owed["buffers"][name])
         with self.during_evaluation():
-            metrics = facade._evaluate(run.trial, run.ignore_keys)
-        facade._determine_best_metric(metrics=metrics, trial=run.trial)
+            metrics = trainer._evaluate(run.trial, run.ignore_keys)
+        trainer._determine_best_metric(metrics=metrics, trial=run.trial)
         if run.stopping:
             run.stop_before_step()
 
     @property
     def _draws(self) -> tuple[Any, ...]:
-        return *drawing_parts(self.run.windows.loader), self.run.facade.eval_data_collator
+        return *drawing_parts(self.run.windows.loader), self.run.trainer.eval_data_collator
 
     @property
     def _several(self) -> bool:
-        return self.run.facade.args.world_size > 1
+        return self.run.trainer.args.world_size > 1
 
     def _buffers(self) -> Iterator[tuple[str, torch.Tensor]]:
-        return self.run.facade.model.named_buffers()
+        return self.run.trainer.model.named_buffers()

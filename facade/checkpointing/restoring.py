@@ -25,7 +25,7 @@ from .object_store import ObjectStore
 from .saving import CheckpointSaver
 
 if TYPE_CHECKING:
-    from .. import Trainer, TrainerModule
+    from .. import Trainer, TrainingRun
     from ..strategies.strategy import Strategy
 
 logger = logging.getLogger(__name__)
@@ -175,7 +175,7 @@ class CheckpointRestorer:
         )
 
     def go_back(
-        self, run: TrainerModule, strategy: Strategy, *, replaces_weights: bool, load_scaler: Callable[[str], None]
+        self, run: TrainingRun, strategy: Strategy, *, replaces_weights: bool, load_scaler: Callable[[str], None]
     ) -> None:
         """Load weights and optimizer of the newest checkpoint of this training; collective.
 

@@ -31,7 +31,7 @@ from .training_state import CallbackStates, LightningCallbackStates
 if TYPE_CHECKING:
     from torch import nn
 
-    from .. import Trainer, TrainerModule
+    from .. import Trainer, TrainingRun
     from ..arguments import TrainingArguments
     from ..strategies.strategy import Strategy
 
@@ -105,7 +105,7 @@ class CheckpointSaver:
         parts: Iterable[Callable[[str], None]],
         *,
         strategy: Strategy,
-        run: TrainerModule | None,
+        run: TrainingRun | None,
         at_once: bool,
     ) -> None:
         """Write `checkpoint-{step}` to a staging folder and rename it, so that no partial checkpoint is visible.
@@ -363,7 +363,7 @@ class CheckpointSaver:
     # --- a model
 
     def save_model(
-        self, folder: str, write: Callable[..., None], *, internal: bool, strategy: Strategy, run: TrainerModule | None
+        self, folder: str, write: Callable[..., None], *, internal: bool, strategy: Strategy, run: TrainingRun | None
     ) -> None:
         """Write a model; collective over all processes.
 

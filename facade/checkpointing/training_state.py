@@ -18,7 +18,7 @@ from ...lightning_modules.common.safe_serialization import from_plain, plain_ent
 from ...lightning_modules.common.weak_attribute import WeakAttribute
 
 if TYPE_CHECKING:
-    from .. import Trainer, TrainerModule
+    from .. import Trainer, TrainingRun
     from ..strategies.strategy import Strategy
 
 logger = logging.getLogger(__name__)
@@ -130,11 +130,11 @@ class LightningCallbackStates:
         self.checkpoint: dict[str, Any] | None = None
         """The Lightning checkpoint of the current save; `CheckpointSaver` sets it back to None."""
 
-    def collect(self, run: TrainerModule | None) -> None:
+    def collect(self, run: TrainingRun | None) -> None:
         """Call `on_save_checkpoint` of the callbacks once for all parts of a checkpoint."""
         self.checkpoint = self._collected(run)
 
-    def weights(self, run: TrainerModule | None) -> dict[str, Any] | None:
+    def weights(self, run: TrainingRun | None) -> dict[str, Any] | None:
         """Return the weights to save if a callback such as WeightAveraging replaces them, else None."""
         checkpoint = self.checkpoint or self._collected(run)
         if checkpoint is None or "state_dict" not in checkpoint:
@@ -152,7 +152,7 @@ class LightningCallbackStates:
         if kept or further:
             files.tensors({"callbacks": kept, "further": further}, os.path.join(folder, LIGHTNING_CALLBACKS_NAME))
 
-    def load(self, checkpoint: str, run: TrainerModule) -> None:
+    def load(self, checkpoint: str, run: TrainingRun) -> None:
         """Restore the callbacks of a run, after the weights of the checkpoint were loaded."""
         path = os.path.join(checkpoint, LIGHTNING_CALLBACKS_NAME)
         if not os.path.isfile(path):
@@ -166,7 +166,7 @@ class LightningCallbackStates:
         whole = {**further, "callbacks": states, **_lightnings_own(run), "state_dict": _weights_of(run)}
         whole["global_step"] = self.host.state.global_step
         for callback in self.callbacks:
-            callback.on_load_checkpoint(run.lightning_trainer, run, whole)
+            callback.on_load_checkpoint(run.lightning_trainer, run.module, whole)
         for callback in self.callbacks:
             if callback.state_key not in states:
                 continue
@@ -176,7 +176,7 @@ class LightningCallbackStates:
         if states:
             logger.warning(_NOT_INCLUDED, path, ", ".join(states))
 
-    def _collected(self, run: TrainerModule | None) -> dict[str, Any] | None:
+    def _collected(self, run: TrainingRun | None) -> dict[str, Any] | None:
         """Return a Lightning checkpoint filled in by the callbacks; None without callbacks."""
         if run is None or not self.callbacks:
             return None
@@ -188,13 +188,13 @@ class LightningCallbackStates:
                 states[callback.state_key] = state
         checkpoint: dict[str, Any] = {**_lightnings_own(run), "state_dict": weights, "callbacks": states}
         for callback in self.callbacks:
-            callback.on_save_checkpoint(run.lightning_trainer, run, checkpoint)
+            callback.on_save_checkpoint(run.lightning_trainer, run.module, checkpoint)
         if checkpoint["state_dict"] is weights:
             del checkpoint["state_dict"]
         return checkpoint
 
 
-def _lightnings_own(run: TrainerModule) -> dict[str, Any]:
+def _lightnings_own(run: TrainingRun) -> dict[str, Any]:
     trainer = run.lightning_trainer
     return {
         "epoch": trainer.current_epoch,
@@ -203,9 +203,9 @@ def _lightnings_own(run: TrainerModule) -> dict[str, Any]:
     }
 
 
-def _weights_of(run: TrainerModule) -> dict[str, Any]:
+def _weights_of(run: TrainingRun) -> dict[str, Any]:
     """Return the weights of the module; empty if sharded, where weight averaging is refused."""
-    return {} if run.strategy.spread is not None else run.state_dict()
+    return {} if run.strategy.spread is not None else run.module.state_dict()
 
 
 def _without_function(state: Any) -> Any:

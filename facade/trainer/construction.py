@@ -251,7 +251,7 @@ def plan_of(trainer: Any) -> RunPlan:
     wanted, _ = checkpointing(trainer.args)
     name = next((name for name in _CHECKPOINTING if hasattr(model, name)), "")
     unused = not (inspection.is_pretrained(model) and (wanted or getattr(model, name, False)))
-    steps = None if trainer._run is None else trainer._run.length.max_steps
+    steps = None if trainer._fitting is None else trainer._fitting.length.max_steps
     plan = translate(trainer.args, find_unused_parameters=unused, model=model, steps=steps)
     return dataclasses.replace(plan, further=(*plan.further, *describe_groups(trainer)))
 

@@ -44,7 +44,7 @@ def evaluate_loader(trainer: Trainer, dataloader: Any, description: str, **setti
         trainer.accelerator.keep_loader_position(),
     ):
         evaluation = Evaluation(trainer, EvaluationFeed(dataloader), description=description, **settings)
-        if trainer._run is None:  # a training compares it at its start
+        if trainer._fitting is None:  # a training compares it at its start
             require_same_evaluation(trainer, dataloader)
         with recording_into(evaluation.recorded):
             _run_lightning(trainer, evaluation, started, test=description == "Prediction")
@@ -72,10 +72,10 @@ def _run_lightning(trainer: Trainer, evaluation: Evaluation, started: Moment, *,
     from .lightning_trainer import build_lightning_trainer, distribute, planned, running
 
     empty = has_length(evaluation.feed) and len(evaluation.feed) == 0  # of which Lightning would warn
-    if trainer._run is not None:
+    if trainer._fitting is not None:
         trainer._setup_seconds = 0.0
         if not empty:
-            trainer._run.evaluate(evaluation)
+            trainer._fitting.module.evaluate(evaluation)
         return
     if empty:
         return

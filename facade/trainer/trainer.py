@@ -81,7 +81,6 @@ if TYPE_CHECKING:
     from lightning.pytorch import Callback
     from typing_extensions import Self
 
-    from .. import TrainerModule
     from ..search.hyperparameter_search import HyperparameterSearch
     from ..search.hyperparameters import BestRun
 
@@ -189,11 +188,10 @@ class Trainer:
     _prepared = False
     _setup_seconds = 0.0
     _initial_num_input_tokens_seen = 0
-    _initial_global_step = 0
     _gather_losses: Callable[..., Any] | None = None
     """Gathers losses in place of `gather_function`."""
-    _training_run: TrainingRun | None = None
-    _run: TrainerModule | None = None
+    _run: TrainingRun | None = None
+    """The call of `train` that runs, with its state."""
     _run_plan: RunPlan | None = None  # while Lightning runs
     _run_device: torch.device | None = None  # likewise: looking it up at each batch takes long
     _last_strategy: Strategy | None = None
@@ -351,6 +349,11 @@ class Trainer:
     def plan(self) -> RunPlan:
         """The arguments in Lightning's terms; prints as a table."""
         return construction.plan_of(self) if self._run_plan is None else self._run_plan
+
+    @property
+    def _fitting(self) -> TrainingRun | None:
+        """The training while Lightning fits; None before and after."""
+        return self._run if self._run is not None and self._run.is_fitting else None
 
     @property
     def _strategy(self) -> Strategy:
@@ -519,11 +522,11 @@ class Trainer:
             SystemExit, KeyboardInterrupt: a signal ended the training, after a checkpoint; see `checkpoint_on_signals`.
         """
         with ShortTraceback(), self._signals.until_the_end(), self._hub.quiet(), name_first_error():
-            run = self._training_run = TrainingRun(self, trial, ignore_keys_for_eval)
+            self._run = TrainingRun(self, trial, ignore_keys_for_eval)
             try:
-                return run.run(resume_from_checkpoint)
+                return self._run.run(resume_from_checkpoint)
             finally:
-                self._training_run = None
+                self._run = None
 
     def end(self) -> None:
         """As `transformers.Trainer.end` of 5.18: at the end of a script, wait for uploads, and leave the group."""
@@ -539,8 +542,15 @@ class Trainer:
         ignore_keys_for_eval: list[str] | None = None,
     ) -> TrainOutput:
         """Train once, with the parameters of the reference: libraries wrap this method."""
-        run = self._training_run or TrainingRun(self, trial, ignore_keys_for_eval)
-        return run.fit(resume_from_checkpoint)
+        if self._run is not None:
+            return self._run.fit(resume_from_checkpoint)
+
+        # A library calls this outside of `train`.
+        self._run = TrainingRun(self, trial, ignore_keys_for_eval)
+        try:
+            return self._run.fit(resume_from_checkpoint)
+        finally:
+            self._run = None
 
     def training_step(
         self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: torch.Tensor | int | None = None
@@ -667,7 +677,7 @@ class Trainer:
         learning_rate: float | None = None,
     ) -> None:
         """Log, evaluate and save at the end of a step or an epoch, as the control asks for."""
-        run = self._run
+        run = self._fitting
         assert run is not None
         if self.control.should_log and self.state.global_step > run.losses.last_logged:
             run.require_in_all("should_log")
@@ -783,7 +793,7 @@ class Trainer:
         Returns:
             The metrics.
         """
-        if self._run is None:
+        if self._fitting is None:
             self._apply_arguments()
         given = eval_dataset is not None
         eval_dataset = eval_dataset if given else self.eval_dataset
@@ -844,7 +854,7 @@ class Trainer:
         Returns predictions and labels as arrays over all samples, shorter rows padded with -100, and the metrics, which
         are called `{metric_key_prefix}_loss`, ...
         """
-        if self._run is None:
+        if self._fitting is None:
             self._apply_arguments()
         self._memory_tracker.start("test")
         dataloader = self.get_test_dataloader(test_dataset)
@@ -913,13 +923,13 @@ class Trainer:
         if self.hp_search_backend is None and trial is None:
             self.store_flos()
         parts: list[Any] = [self._save_optimizer_and_scheduler, self._save_scaler, self._save_rng_state]
-        if self._run is not None:
+        if self._fitting is not None:
             files_of = self._checkpoints.files_of
             loaders = self._eval_dataloaders
-            parts.append(partial(self._data_position.save, files_of=files_of, run=self._run, loaders=loaders))
+            parts.append(partial(self._data_position.save, files_of=files_of, run=self._fitting, loaders=loaders))
         overridden = not all(is_own(self, name) for name in ("save_model", "_save", "_save_checkpoint"))
         folder = self._get_output_dir(trial)
-        self._checkpoints.save(folder, parts, strategy=self._strategy, run=self._run, at_once=overridden)
+        self._checkpoints.save(folder, parts, strategy=self._strategy, run=self._fitting, at_once=overridden)
         checkpoint = os.path.join(folder, f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}")
         self._signals.newest_checkpoint = checkpoint
         if self.args.push_to_hub and os.path.isdir(checkpoint):
@@ -927,7 +937,7 @@ class Trainer:
 
     def _save_rng_state(self, output_dir: str) -> None:
         """Write the random generators of this process."""
-        self._data_position.save_rng(output_dir, self._checkpoints.files_of(output_dir), self._run)
+        self._data_position.save_rng(output_dir, self._checkpoints.files_of(output_dir), self._fitting)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         """Write both; all processes have to call it."""
@@ -983,7 +993,7 @@ class Trainer:
         folder = str(self.args.output_dir) if output_dir is None else output_dir
         require_local(folder, "output_dir")
         self._checkpoints.save_model(
-            folder, self._save, internal=_internal_call, strategy=self._strategy, run=self._run
+            folder, self._save, internal=_internal_call, strategy=self._strategy, run=self._fitting
         )
         if not _internal_call:
             self._object_store.written()

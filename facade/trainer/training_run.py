@@ -4,26 +4,40 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 
 from ...callbacks import TrainerState
 from ...callbacks.recording import recording_into
+from ...callbacks.switch_setters import SwitchSetters
 from ...lightning_modules import checkpoints
 from ...lightning_modules.common.file_names import TRAINER_STATE_NAME
+from ...lightning_modules.common.weak_attribute import WeakAttribute
+from ...lightning_modules.models.inspection import accepted_arguments
 from ..arguments.parallelism import samples_of_rank
+from ..checkpointing.interrupted_evaluation import InterruptedEvaluation
 from ..distributed.consistency import require_same_training
-from ..evaluation.metrics import speed_metrics
+from ..distributed.shared_decisions import SharedDecisions
+from ..evaluation.metrics import Moment, speed_metrics
 from ..evaluation.results import TrainingLength, TrainOutput
 from .checks import require_training_data
+from .meters import RunningLoss
 from .optimization import freeze_by_rules
 from .overrides import is_own
 
 if TYPE_CHECKING:
+    from lightning.pytorch import Trainer as LightningTrainer
+
     from ...lightning_modules.training.accumulation import WindowLoader
-    from .. import Trainer, TrainerModule
+    from ..strategies.strategy import Strategy
+    from .trainer import Trainer
+    from .trainer_module import TrainerModule
 
 logger = logging.getLogger(__name__)
 
@@ -32,8 +46,36 @@ logger = logging.getLogger(__name__)
 _NO_EVALUATIONS_OF_LIGHTNING: dict[str, Any] = {"check_val_every_n_epoch": None, "val_check_interval": sys.maxsize}
 
 
+@dataclass
+class Epoch:
+    """Cache of what the steps of an epoch use, and what the last one of them has left for the next log."""
+
+    model: Any = None
+    """The model to call for a forward pass, which a strategy may have wrapped."""
+    optimizer: Any = None
+    """See `fast_path.optimizer_of`."""
+    step_context: Callable[[], AbstractContextManager[Any]] = nullcontext
+    clips_in_step: bool = False
+    may_skip_steps: bool = False
+    takes_items: bool = False
+    """`Trainer.training_step` has the parameter `num_items_in_batch`."""
+    runs_own_backward: bool = False
+    """An override of `Trainer.training_step` may call `loss.backward()` itself."""
+    calls_callbacks: bool = False
+    """There are Lightning callbacks."""
+    windows: int = 0
+    """Windows of the epoch that were read."""
+    stepped: bool = False
+    """The last window ended with a step of the optimizer."""
+    grad_norm: torch.Tensor | float | None = None
+    """Norm of the gradients in the last step, before clipping."""
+    learning_rate: float | None = None
+    """Learning rate of the last step."""
+    is_over: bool = False
+
+
 class TrainingRun:
-    """One call of `train`; with `auto_find_batch_size` it fits more than once.
+    """One call of `train`, with its state; with `auto_find_batch_size` it fits more than once.
 
     Args:
         trainer: the Trainer.
@@ -44,8 +86,37 @@ class TrainingRun:
     output: TrainOutput
     """The result, once the training has ended."""
 
+    # The state of a fit.
+    checkpoint: str | None
+    """The folder to resume from."""
+    length: TrainingLength
+    windows: WindowLoader
+    """The data."""
+    losses: RunningLoss
+    epoch: Epoch
+    """The current epoch."""
+    of_last_step: tuple[float | None, float | None]
+    """Norm of the gradients and learning rate of the last step before the checkpoint."""
+    interrupted_evaluation: InterruptedEvaluation
+    decisions: SharedDecisions | None
+    """Compares the switches of the control between processes; None in a single process."""
+    stopped_before_step: bool
+    first_step: int
+    """Steps that were taken before."""
+    start_time: float
+
+    module = WeakAttribute["TrainerModule"]()
+    """Of the current fit; it refers to this run, and both have to be freed with the Trainer."""
+
+    # The state of a run of Lightning.
+    lightning_trainer: LightningTrainer
+    strategy: Strategy
+
     def __init__(self, trainer: Trainer, trial: Any, ignore_keys: list[str] | None) -> None:
-        self.trainer, self.trial, self.ignore_keys = trainer, trial, ignore_keys
+        self.trainer = trainer
+        self.trial = trial
+        self.ignore_keys = ignore_keys
+        self.is_fitting = False
 
     def run(self, resume_from_checkpoint: str | bool | None) -> TrainOutput:
         """Check everything before anything is written, make the model, and train."""
@@ -104,36 +175,56 @@ class TrainingRun:
         """
         from .trainer_module import TrainerModule
 
-        trainer, args = self.trainer, self.trainer.args
+        # The data, and how long the training is.
+        trainer = self.trainer
+        args = trainer.args
+        self.checkpoint = checkpoint
         loader: Any = trainer.get_train_dataloader()
         length = trainer.set_initial_training_values(args, loader)
         require_same_training(trainer, length, checkpoint)
-        self._start_state(length, checkpoint)
-        windows, length = trainer._data_position.windows(
+        self._start_state(length)
+        self.windows, self.length = trainer._data_position.windows(
             loader,
             length,
             checkpoint,
             partial(trainer.get_batch_samples, device=args.device),
-            partial(self._positioned, checkpoint),
+            self._positioned,
         )
-        trainer.state.max_steps, trainer.state.num_train_epochs = length.max_steps, length.num_train_epochs
-        self._announce(length, checkpoint, windows)
+        trainer.state.max_steps = self.length.max_steps
+        trainer.state.num_train_epochs = self.length.num_train_epochs
+        self._announce()
+
+        # The rest of the state.
         trainer._initial_num_input_tokens_seen = trainer.state.num_input_tokens_seen
-        trainer._initial_global_step = trainer.state.global_step
         trainer._prepared = True
-        module = TrainerModule(trainer, self, length, windows, checkpoint)
-        trainer._data_position.apply_progress(module, checkpoint)
-        has_steps = trainer.state.global_step < length.max_steps
-        if windows.epoch >= length.num_train_epochs or not (has_steps or windows.is_at_end):
+        self.first_step = trainer.state.global_step
+        self.start_time = Moment()
+        self.losses = trainer._running_loss = RunningLoss(trainer)
+        self.epoch = Epoch()
+        self.of_last_step = (None, None)
+        self.interrupted_evaluation = InterruptedEvaluation(self)
+        self.decisions = self._shared_decisions()
+        self.stopped_before_step = False
+        module = TrainerModule(self)
+        self.module = module
+        trainer._data_position.apply_progress(self, checkpoint)
+
+        # The steps.
+        has_steps = self.first_step < self.length.max_steps or self.windows.is_at_end
+        if self.windows.epoch >= self.length.num_train_epochs or not has_steps:
             module.skip()
             return self.output
-        trainer._run = module
+        self.is_fitting = True
         try:
-            run_dir, recording = trainer._get_output_dir(self.trial), recording_into(module.recorded)
-            with trainer._checkpoints.writing_to(run_dir), trainer._model_preparation.until_end(), recording:
+            with (
+                trainer._checkpoints.writing_to(trainer._get_output_dir(self.trial)),
+                trainer._model_preparation.until_end(),
+                recording_into(self.losses.recorded),
+            ):
                 self._run_lightning(module)
         finally:
-            trainer._run = None
+            self.is_fitting = False
+            self.windows.on_positioned = None  # it refers to this run
             if is_own(trainer, "get_train_dataloader"):
                 loader.end_workers()
         return self.output
@@ -143,44 +234,136 @@ class TrainingRun:
         from .lightning_callbacks import check_training
         from .lightning_trainer import build_lightning_trainer, distribute, planned, running
 
-        trainer, epochs = self.trainer, module.length.num_train_epochs
+        trainer = self.trainer
+        epochs = self.length.num_train_epochs
         with planned(trainer) as strategy:
-            sharded, resumed = trainer.plan.strategy.distributes, module.checkpoint is not None
-            check_training(trainer._lightning_callbacks, trainer.model, sharded=sharded, resumed=resumed)
+            self.strategy = strategy
+            check_training(
+                trainer._lightning_callbacks,
+                trainer.model,
+                sharded=trainer.plan.strategy.distributes,
+                resumed=self.checkpoint is not None,
+            )
             distribute(trainer, module)
-            lightning_trainer = build_lightning_trainer(
+            self.lightning_trainer = build_lightning_trainer(
                 trainer, max_epochs=-1 if epochs == sys.maxsize else epochs, **_NO_EVALUATIONS_OF_LIGHTNING
             )
-            module.attach(lightning_trainer, strategy)
-            with running(trainer, lightning_trainer, module):
-                windows = lightning_internals.combined(module.windows, training=True)
-                lightning_trainer.fit(module, windows, val_dataloaders=[])
-                if not module.begun:  # stopped by a callback such as Timer before the first step
+            module.model = trainer.model  # which may have been replaced while it was prepared
+            lightning_internals.start_at(
+                self.lightning_trainer,
+                epoch=self.windows.epoch,
+                window=self.windows.done,
+                global_step=self.first_step,
+            )
+            with running(trainer, self.lightning_trainer, module):
+                windows = lightning_internals.combined(self.windows, training=True)
+                self.lightning_trainer.fit(module, windows, val_dataloaders=[])
+                if not module.has_begun:  # stopped by a callback such as Timer before the first step
                     module.skip()
 
-    def finish(self, module: TrainerModule) -> None:
+    def finish(self) -> None:
         """Log the metrics, load the best model, and call `on_train_end`, while the model is still on its device."""
-        trainer, args, state = self.trainer, self.trainer.args, self.trainer.state
-        leaving, folder = trainer._signals.is_leaving, trainer._get_output_dir(self.trial)
-        train_loss = module.losses.mean()
-        steps = state.global_step - trainer._initial_global_step
-        samples = module.length.num_train_samples * steps / max(state.max_steps, 1)
-        metrics = speed_metrics("train", module.start_time, num_samples=samples, num_steps=steps)
+        trainer = self.trainer
+        args = trainer.args
+        state = trainer.state
+        leaving = trainer._signals.is_leaving
+
+        # Metrics.
+        train_loss = self.losses.mean()
+        steps = state.global_step - self.first_step
+        samples = self.length.num_train_samples * steps / max(state.max_steps, 1)
+        metrics = speed_metrics("train", self.start_time, num_samples=samples, num_steps=steps)
         trainer.store_flos()
         metrics["total_flos"] = state.total_flos
         metrics["train_loss"] = train_loss
         trainer._memory_tracker.stop("train", metrics)
         if not leaving:  # these metrics would say that the training is complete
             trainer.log(metrics)
+
+        # Checkpoints.
         trainer._checkpoints.finish_training()
         if not leaving:
             if args.load_best_model_at_end and trainer._restorer.has_best():
                 trainer._load_best_model()
             if not trainer._signals.time_is_up:
-                trainer._checkpoints.keep_only_best(folder)
+                trainer._checkpoints.keep_only_best(trainer._get_output_dir(self.trial))
+
         trainer.control = trainer.callback_handler.on_train_end(args, state, trainer.control)
         trainer._hub.end_training(last_push=self.trial is None and not leaving)
         self.output = TrainOutput(state.global_step, train_loss, metrics)
+
+    # Where the training stands, for its checkpoints.
+
+    @property
+    def stopping(self) -> bool:
+        """Return whether a callback asked to end the epoch or the training."""
+        control = self.trainer.control
+        return control.should_epoch_stop or control.should_training_stop
+
+    @property
+    def epoch_is_over(self) -> bool:
+        """Return whether the epoch is over, and the evaluation due at its end is done."""
+        return self.epoch.is_over and self.module.evaluation is None
+
+    @property
+    def next_position(self) -> tuple[int, int]:
+        """Return epoch and finished windows from which a training saved now would resume."""
+        windows = self.windows
+        is_cut_short = windows.is_cut_short and not self.trainer.control.should_epoch_stop
+        if self.epoch_is_over and not is_cut_short:
+            return windows.epoch + 1, 0
+        return windows.epoch, windows.done
+
+    def progress(self) -> dict[str, Any]:
+        """Return the values of the next logs, for `apply_progress`."""
+        grad_norm = self.epoch.grad_norm
+        if isinstance(grad_norm, torch.Tensor):
+            grad_norm = grad_norm.item()
+        return {
+            "losses": self.losses.state_dict(),
+            "recorded": self.losses.recorded.state_dict(),
+            "grad_norm": grad_norm,
+            "learning_rate": self.epoch.learning_rate,
+        }
+
+    def apply_progress(self, progress: dict[str, Any]) -> None:
+        """Restore the values of the next logs from an interrupted training."""
+        self.losses.load_state_dict(progress["losses"])
+        self.losses.recorded.load_state_dict(progress.get("recorded", {}))
+        self.of_last_step = progress["grad_norm"], progress["learning_rate"]
+
+    # Parts of the training.
+
+    def stop_before_step(self) -> None:
+        """End the epoch before the next step, although its window may have been read."""
+        self.stopped_before_step = True
+        self.windows.stop()
+        if self.trainer.control.should_training_stop:
+            self.lightning_trainer.should_stop = True
+
+    def require_in_all(self, *switches: str) -> None:
+        """Check that all processes act on those of these switches that are set here, see `SharedDecisions`."""
+        if self.decisions is None:
+            return
+        for switch in switches:
+            if getattr(self.trainer.control, switch):
+                self.decisions.require(switch, self.trainer.state.global_step)
+
+    def log_progress(self, grad_norm: Any, learning_rate: float | None, start_time: float) -> None:
+        """Log the mean loss since the last log, and gradient norm and learning rate of the last step."""
+        trainer = self.trainer
+        losses = self.losses
+        steps = trainer.state.global_step - losses.last_logged
+        logs: dict[str, float] = {"loss": losses.take() / steps}
+        recorded = losses.take_recorded()
+        if grad_norm is not None:
+            logs["grad_norm"] = grad_norm.item() if isinstance(grad_norm, torch.Tensor) else grad_norm
+        logs["learning_rate"] = trainer._get_learning_rate() if learning_rate is None else learning_rate
+        logs.update(recorded)
+        losses.last_logged = trainer.state.global_step
+        trainer.store_flos()
+        trainer._token_counter.flush()
+        trainer.log(logs, **accepted_arguments(trainer.log, start_time=start_time))  # overrides may lack it
 
     def _save_at_once(self) -> None:
         """Write a checkpoint between two steps, and wait until it is on the disk."""
@@ -189,47 +372,61 @@ class TrainingRun:
         save_or_warn(trainer, trainer.model_wrapped, trainer._trial)
         trainer._checkpoints.finish_writing(flushed=True)
 
-    def _positioned(self, checkpoint: str | None) -> None:
+    def _positioned(self) -> None:
         """Restore the generators, and make up for an evaluation in which the training was interrupted."""
-        self.trainer._load_rng_state(checkpoint)
-        if self.trainer._run is not None:
-            self.trainer._run.interrupted_evaluation.repeat()
+        self.trainer._load_rng_state(self.checkpoint)
+        if self.is_fitting:
+            self.interrupted_evaluation.repeat()
 
-    def _start_state(self, length: TrainingLength, checkpoint: str | None) -> None:
+    def _start_state(self, length: TrainingLength) -> None:
+        """Make the state of the Trainer, or read that of the checkpoint."""
         trainer = self.trainer
         trainer.state = TrainerState(stateful_callbacks=trainer._callback_states.exported())
         trainer.state.is_hyper_param_search = self.trial is not None
         trainer.state.train_batch_size = trainer._train_batch_size
         trainer.state.compute_steps(trainer.args, length.max_steps)
-        if checkpoint is not None:
-            stored = trainer._restorer.read_state(checkpoint)
+        if self.checkpoint is not None:
+            stored = trainer._restorer.read_state(self.checkpoint)
             warn_of_differences(stored, trainer.state, batch_size=not trainer.args.auto_find_batch_size)
             trainer.state = stored
             trainer.state.is_hyper_param_search = self.trial is not None
             if trainer.args.auto_find_batch_size:
                 trainer.state.train_batch_size = trainer._train_batch_size
             trainer._load_callback_state()
-            trainer._callback_states.load(checkpoint)
+            trainer._callback_states.load(self.checkpoint)
         trainer.state.init_training_references(trainer, length.max_steps, length.num_train_epochs, self.trial)
         trainer._search.begin_training(trainer.state, self.trial)
 
-    def _announce(self, length: TrainingLength, checkpoint: str | None, windows: WindowLoader) -> None:
-        trainer, budget = self.trainer, self.trainer.args.max_tokens_per_batch
-        rows = {
-            "Num examples": length.num_examples,
-            "Num epochs": length.num_train_epochs,
-            "Tokens of a batch" if budget else "Batch size per device": budget
-            or samples_of_rank(trainer.args, trainer._train_batch_size),
-            "Total batch size (processes and accumulation)": length.total_train_batch_size,
-            "Gradient accumulation steps": trainer.args.gradient_accumulation_steps,
-            "Optimizer steps": length.max_steps,
-            "Trainable parameters": trainer.get_num_trainable_parameters(),
-        }
+    def _shared_decisions(self) -> SharedDecisions | None:
+        args = self.trainer.args
+        if args.world_size == 1:
+            return None
+        setters = self.trainer.callback_handler.setters = SwitchSetters()
+        return SharedDecisions(
+            setters, rank=args.process_index, world_size=args.world_size, timeout=float(args.ddp_timeout)
+        )
+
+    def _announce(self) -> None:
+        trainer = self.trainer
+        args = trainer.args
+        length = self.length
+        rows = {"Num examples": length.num_examples, "Num epochs": length.num_train_epochs}
+        if args.max_tokens_per_batch:
+            rows["Tokens of a batch"] = args.max_tokens_per_batch
+        else:
+            rows["Batch size per device"] = samples_of_rank(args, trainer._train_batch_size)
+        rows["Total batch size (processes and accumulation)"] = length.total_train_batch_size
+        rows["Gradient accumulation steps"] = args.gradient_accumulation_steps
+        rows["Optimizer steps"] = length.max_steps
+        rows["Trainable parameters"] = trainer.get_num_trainable_parameters()
+
         logger.info("***** Running training *****")
         for name, value in rows.items():
             logger.info("  %s = %s", name, f"{value:,}")
-        if checkpoint is not None:
-            logger.info("  Going on from %s: epoch %s, step %s", checkpoint, windows.epoch, trainer.state.global_step)
+        if self.checkpoint is not None:
+            logger.info(
+                "  Resuming from %s: epoch %s, step %s", self.checkpoint, self.windows.epoch, trainer.state.global_step
+            )
 
 
 def save_or_warn(trainer: Trainer, model: nn.Module, trial: Any) -> bool:

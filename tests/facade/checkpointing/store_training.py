@@ -20,10 +20,14 @@ if __name__ == "__main__":
     more = json.loads(next((word for word in words if word.startswith("{")), "{}"))
     options = {"save_strategy": "steps", "save_steps": 2, "max_steps": int(steps), "save_total_limit": 2}
     # Each checkpoint is sent before the next one is due.
-    calls = [At("on_save", lambda one, *_: one._object_store.wait())]
+    begins = []
+    calls = [
+        At("on_save", lambda one, *_: one._object_store.wait()),
+        At("on_train_begin", lambda one, state, control: begins.append(state.global_step)),
+    ]
     found = told(
         trainer(address, train_dataset=points(32), lr_scheduler_type="constant", callbacks=calls, **options, **more)
     )
     found.train(resume_from_checkpoint="resume" in words)
     whole = {name: getattr(one, "full_tensor", lambda one=one: one)() for name, one in weights(found.model).items()}
-    torch.save([found._initial_global_step, whole], Path(folder, f"{rank}.pt"))
+    torch.save([*begins, whole], Path(folder, f"{rank}.pt"))

@@ -15,7 +15,7 @@ from starting import code_of, finished_ranks, start
 from store_server import StoreServer
 from tiny import At, same, told, trainer, weights
 
-from lightrainer import HfArgumentParser, TrainingArguments
+from lightrainer import HfArgumentParser, TrainerCallback, TrainingArguments
 from lightrainer.facade.checkpointing import object_store
 from lightrainer.lightning_modules.common.local_paths import local_folder
 
@@ -73,8 +73,20 @@ def elsewhere(monkeypatch, tmp_path):
     object_store._opened.cache_clear()
 
 
+class NotesFirstStep(TrainerCallback):
+    """Notes the step from which a training goes on."""
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        self.step = state.global_step
+
+
+def first_step(trained_trainer):
+    return next(one.step for one in trained_trainer.callback_handler.callbacks if isinstance(one, NotesFirstStep))
+
+
 def trained(address, resume=None, **changes):
     found = told(trainer(address, **{**SAVES, **changes}))
+    found.add_callback(NotesFirstStep())
     found.train(resume_from_checkpoint=resume)
     return found
 
@@ -94,7 +106,7 @@ def test_a_run_is_resumed_exactly_on_another_machine(bucket, tmp_path, monkeypat
     elsewhere(monkeypatch, tmp_path)
     marks = iter([0.0, 0.0])
     second = trained(bucket, resume=True, **{**options, "max_steps": 12}, **best)
-    assert second._initial_global_step == 8
+    assert first_step(second) == 8
     assert Path(second.state.best_model_checkpoint) == tmp_path / "another/s3" / bucket[5:] / "checkpoint-2"
     assert same(weights(second.model), weights(first.model)), "the best one is loaded from the store"
     assert checkpoints(bucket) == ["checkpoint-12", "checkpoint-2"]
@@ -109,7 +121,7 @@ def test_weights_are_those_of_an_uninterrupted_run(folder, tmp_path, monkeypatch
     assert not same(weights(trained(folder, **options).model), weights(whole.model))
     elsewhere(monkeypatch, tmp_path)
     second = trained(folder, resume=True, max_steps=12)
-    assert second._initial_global_step == 6
+    assert first_step(second) == 6
     assert same(weights(second.model), weights(whole.model))
     assert checkpoints(folder) == [f"checkpoint-{step}" for step in (10, 12, 2, 4, 6, 8)], "no limit keeps all there"
     here = {path.name for path in Path(second.args.output_dir).glob("check*")}
@@ -124,7 +136,7 @@ def test_a_damaged_or_unfinished_checkpoint_is_passed_over(bucket, tmp_path, mon
     files.touch(f"{root}/checkpoint-8/_incomplete")
     elsewhere(monkeypatch, tmp_path)
     second = trained(bucket, resume=True, max_steps=4)
-    assert second.state.global_step == second._initial_global_step == 4
+    assert second.state.global_step == first_step(second) == 4
     assert "checkpoint-6 is passed over" in caplog.text
     assert checkpoints(bucket) == ["checkpoint-2", "checkpoint-4", "checkpoint-6"]
 
@@ -135,7 +147,7 @@ def test_an_address_to_resume_from(folder, tmp_path, monkeypatch):
     (tmp_path / "there/checkpoint-4/_manifest.json").unlink()
     elsewhere(monkeypatch, tmp_path)
     second = trained(tmp_path / "out", resume=f"{folder}/checkpoint-4", max_steps=6)
-    assert (second._initial_global_step, second.state.global_step) == (4, 6)
+    assert (first_step(second), second.state.global_step) == (4, 6)
     with pytest.raises(FileNotFoundError, match=f"{folder}/checkpoint-5"):
         trained(tmp_path / "out", resume=f"{folder}/checkpoint-5")
 
@@ -187,7 +199,7 @@ def test_a_kill_in_the_middle_of_an_upload(bucket, server, tmp_path, monkeypatch
         elsewhere(monkeypatch, tmp_path)
     second = trained(bucket, resume=True, max_steps=2)
     assert ("checkpoint-4" in checkpoints(bucket)) == (machine == "the same")
-    assert second._initial_global_step >= (4 if machine == "the same" else 2)
+    assert first_step(second) >= (4 if machine == "the same" else 2)
     assert not any(name.endswith("_incomplete") for name in there(bucket))
 
 
