@@ -14,6 +14,7 @@ from . import Strategy, choose
 from .strategy import Row, shown
 
 if TYPE_CHECKING:
+    from .. import Trainer
     from ..arguments import TrainingArguments
 
 
@@ -190,7 +191,7 @@ DRY_RUN = "LIGHTRAINER_DRY_RUN"
 """The environment variable by which `python -m lightrainer --dry-run script.py` asks for the plan alone, if not 0."""
 
 
-def stop_if_asked_to(trainer: Any) -> None:
+def stop_if_asked_to(trainer: Trainer) -> None:
     """Print the plan of a Trainer that is about to train, evaluate or predict, and end the process; else do nothing.
 
     Raises:

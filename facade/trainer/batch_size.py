@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import nn
@@ -16,6 +16,9 @@ from ...lightning_modules.common.seeding import capture_rng_state, restore_rng_s
 from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ...lightning_modules.training.out_of_memory import OutOfMemoryConsensus, add_note, is_out_of_memory, release_memory
 from ..arguments.parallelism import samples_of_rank
+
+if TYPE_CHECKING:
+    from .. import Trainer
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +46,7 @@ class BatchSizeFinder:
 
     trainer = WeakAttribute["Any"]()
 
-    def __init__(self, trainer: Any) -> None:
+    def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
 
     def until_it_fits(self, attempt: Callable[[], Result], checkpoint: str | None) -> Result:
@@ -151,7 +154,7 @@ class BatchSizeFinder:
 class _InitialState:
     """Snapshot of all state that a training changes."""
 
-    def __init__(self, trainer: Any) -> None:
+    def __init__(self, trainer: Trainer) -> None:
         several = trainer.args.world_size > 1 or trainer.is_model_parallel
         self._point = TrainingSnapshot(trainer.model, trainer.optimizer, trainer.lr_scheduler, distributed=several)
         self._attributes = {name: getattr(trainer, name) for name in _ATTRIBUTES}
@@ -168,7 +171,7 @@ class _InitialState:
         """Return the names of weights that cannot be restored."""
         return self._point.lost
 
-    def restore(self, trainer: Any) -> None:
+    def restore(self, trainer: Trainer) -> None:
         """Restore the state, and release the memory of the failed attempt."""
         for name, value in self._attributes.items():
             setattr(trainer, name, value)
@@ -181,7 +184,7 @@ class _InitialState:
             for name, value in copy.deepcopy({**state["args"], **state["attributes"]}).items():
                 if hasattr(callback, name):
                     setattr(callback, name, value)
-        if self._scaler is not None:
+        if self._scaler is not None and trainer.accelerator.scaler is not None:
             trainer.accelerator.scaler.load_state_dict(self._scaler)
         release_memory()
         self._point.restore()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Collection, Mapping
 from dataclasses import fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -21,6 +21,9 @@ from ..arguments.parallelism import spreads_model
 from ..evaluation.live_metrics import consists_of_metrics, metrics_type_problem, metrics_value_problem
 from ..evaluation.sets import metrics_of_sets, sets_problem
 from .overrides import is_own
+
+if TYPE_CHECKING:
+    from .. import Trainer
 
 _STEPS_OF_THE_REFERENCE = {
     "_build_accelerator_args": "create_accelerator_and_postprocess is called, and may change trainer.accelerator",
@@ -61,7 +64,7 @@ def without_tokenizer(given: dict[str, Any]) -> dict[str, Any]:
     return given if tokenizer is None else {**given, "processing_class": tokenizer}
 
 
-def missing_attribute(trainer: Any, name: str) -> Any:
+def missing_attribute(trainer: Trainer, name: str) -> Any:
     """Return an attribute of other versions, or of a Trainer whose model is not wrapped.
 
     Raises:
@@ -279,7 +282,7 @@ def _check_optimizers(args: Any, given: Mapping[str, Any]) -> None:
         raise RuntimeError("Both optimizers and optimizer_cls_and_kwargs were passed. Pass one of them.")
 
 
-def require_training_data(trainer: Any) -> None:
+def require_training_data(trainer: Trainer) -> None:
     """Refuse a training without data."""
     if not is_own(trainer, "get_train_dataloader"):
         return
@@ -292,7 +295,7 @@ def require_training_data(trainer: Any) -> None:
         raise ValueError("train_dataset is empty: it has length 0, so there is nothing to train on.")
 
 
-def require_new_models(trainer: Any) -> None:
+def require_new_models(trainer: Trainer) -> None:
     """Refuse a search that cannot create a new model for each trial."""
     if trainer.model_init is None:
         raise RuntimeError("hyperparameter_search needs a new model for each trial: pass model_init=... to Trainer.")

@@ -11,7 +11,7 @@ import warnings
 import weakref
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from torch import nn
 
@@ -51,6 +51,9 @@ _DERIVED_FROM = (
     "neftune_noise_alpha",
 )
 
+if TYPE_CHECKING:
+    from .. import Trainer
+
 
 class AppliedArguments:
     """Record the arguments that attributes of a Trainer were derived from, to detect changes.
@@ -61,7 +64,7 @@ class AppliedArguments:
 
     trainer = WeakAttribute["Any"]()
 
-    def __init__(self, trainer: Any) -> None:
+    def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
         self._seen: dict[str, Any] = {}
         self._checked: dict[str, Any] | None = None
@@ -182,16 +185,17 @@ def display_callback(args: TrainingArguments, others: list[Any]) -> Any:
     return None if replaced else default_progress_callback()
 
 
-def lend_save_model(trainer: Any, callback: Any) -> None:
+def lend_save_model(trainer: Trainer, callback: Any) -> None:
     """Give a tracker `save_model` of the Trainer, by a weak reference."""
     if isinstance(callback, LoggerCallback):
-        host: Any = weakref.ref(trainer)
-        callback.save_model = lambda folder: host().save_model(folder, _internal_call=True)
+        trainer_reference: Any = weakref.ref(trainer)
+        callback.save_model = lambda folder: trainer_reference().save_model(folder, _internal_call=True)
 
 
-def set_backend_flags(trainer: Any) -> None:
+def set_backend_flags(trainer: Trainer) -> None:
     """Set the backend attributes that libraries read."""
-    args, options = trainer.args, trainer.args.fsdp_config or {}
+    args = trainer.args
+    options = cast(dict[str, Any], args.fsdp_config or {})  # the arguments have read a file
     trainer.is_deepspeed_enabled = bool(args.deepspeed)
     trainer.is_fsdp_xla_enabled = bool(args.fsdp and options.get("xla"))
     trainer.is_fsdp_xla_v2_enabled = trainer.is_fsdp_xla_enabled and bool(options.get("xla_fsdp_v2"))
@@ -199,7 +203,7 @@ def set_backend_flags(trainer: Any) -> None:
     trainer.is_fsdp_enabled = bool(args.fsdp) and not trainer.is_fsdp_xla_enabled
 
 
-def set_up_model(trainer: Any, model: nn.Module) -> None:
+def set_up_model(trainer: Trainer, model: nn.Module) -> None:
     """Set the model of a Trainer, and the attributes derived from it."""
     args, inspected = trainer.args, inspection.base_of_adapter(model)
     set_groups_of_model(args, groups_of_spread(args, model))
@@ -219,7 +223,7 @@ def set_up_model(trainer: Any, model: nn.Module) -> None:
         config.use_cache = args.use_cache
 
 
-def set_up_callbacks(trainer: Any, callbacks: list[Any]) -> None:
+def set_up_callbacks(trainer: Trainer, callbacks: list[Any]) -> None:
     """Set callbacks of the user and of the arguments, and the state."""
     for callback in filter(is_lightning_callback, callbacks):
         trainer.add_callback(callback)
@@ -245,7 +249,7 @@ def set_up_callbacks(trainer: Any, callbacks: list[Any]) -> None:
     )
 
 
-def plan_of(trainer: Any) -> RunPlan:
+def plan_of(trainer: Trainer) -> RunPlan:
     """Translate the current arguments of a Trainer."""
     model = trainer.model
     wanted, _ = checkpointing(trainer.args)
@@ -256,7 +260,7 @@ def plan_of(trainer: Any) -> RunPlan:
     return dataclasses.replace(plan, further=(*plan.further, *describe_groups(trainer)))
 
 
-def renew_model(trainer: Any, trial: Any) -> None:
+def renew_model(trainer: Trainer, trial: Any) -> None:
     """Create the model of a training by `model_init`, if any."""
     if trainer.model_init is None:
         return

@@ -24,27 +24,27 @@ if TYPE_CHECKING:
     from ..strategies.strategy import Strategy
 
 
-def build_lightning_trainer(host: Trainer, **kwargs: Any) -> LightningTrainer:
+def build_lightning_trainer(trainer: Trainer, **kwargs: Any) -> LightningTrainer:
     """Return the Lightning Trainer for the plan of a Trainer, with all defaults turned off.
 
     Every parameter of `lightning.Trainer` is passed: what is left out it takes from variables such as
     `PL_TRAINER_LIMIT_TRAIN_BATCHES`, and a training is described by its arguments alone.
 
     Args:
-        host: the Trainer, with its plan and the Lightning callbacks of the user.
+        trainer: the Trainer, with its plan and the Lightning callbacks of the user.
         kwargs: further arguments of `lightning.Trainer`.
     """
-    callbacks = host._lightning_callbacks
-    plugins = [_precision(host)]
-    if not host.plan.strategy.manages_processes:
-        plugins.append(_environment(host.args.distributed_state))
+    callbacks = trainer._lightning_callbacks
+    plugins = [_precision(trainer)]
+    if not trainer.plan.strategy.manages_processes:
+        plugins.append(_environment(trainer.args.distributed_state))
 
     # Without callbacks nothing logs.
     logger: ForwardingLogger | bool = False
     if callbacks:
-        logger = ForwardingLogger(partial(_log, host), host.plan.default_root_dir)
+        logger = ForwardingLogger(partial(_log, trainer), trainer.plan.default_root_dir)
 
-    parameters = _lightning_defaults() | host.plan.trainer_kwargs()
+    parameters = _lightning_defaults() | trainer.plan.trainer_kwargs()
     parameters |= {
         "plugins": plugins,
         "callbacks": list(callbacks),
@@ -59,10 +59,10 @@ def build_lightning_trainer(host: Trainer, **kwargs: Any) -> LightningTrainer:
         "profiler": fast_path.HookGuard(),
     }
     with lightning_internals.packages_searched_once(), lightning_internals.without_advice_on_devices():
-        trainer = LightningTrainer(**(parameters | kwargs))
-    lightning_internals.leave_signals_alone(trainer)
-    fast_path.step_lightly(trainer)
-    return trainer
+        lightning_trainer = LightningTrainer(**(parameters | kwargs))
+    lightning_internals.leave_signals_alone(lightning_trainer)
+    fast_path.step_lightly(lightning_trainer)
+    return lightning_trainer
 
 
 def _environment(process: ProcessEnvironment) -> GivenEnvironment:
@@ -119,15 +119,15 @@ class ForwardingLogger(Logger):
         """Do nothing: the trackers have the arguments."""
 
 
-def _log(host: Trainer, metrics: dict[str, Any]) -> None:
+def _log(trainer: Trainer, metrics: dict[str, Any]) -> None:
     """Forward a log of a Lightning callback to the Trainer, without clearing `control.should_log`."""
     numbers = {}
     for name, value in metrics.items():
         numbers[name] = value.item() if hasattr(value, "item") else value
 
-    should_log = host.control.should_log
-    host.log(numbers)
-    host.control.should_log = should_log
+    should_log = trainer.control.should_log
+    trainer.log(numbers)
+    trainer.control.should_log = should_log
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from ...lightning_modules.optim.muon import by_kind, matrices
 from ...lightning_modules.optim.schedules import get_scheduler
 
 if TYPE_CHECKING:
+    from .. import Trainer
     from ..arguments import TrainingArguments
 
 logger = logging.getLogger(__name__)
@@ -31,7 +32,7 @@ logger = logging.getLogger(__name__)
 _SHOWN = 4  # names of parameters in a message
 
 
-def create_optimizer(trainer: Any, model: Any) -> Optimizer:
+def create_optimizer(trainer: Trainer, model: Any) -> Optimizer:
     """Create the optimizer of a Trainer unless it has one, see `Trainer.create_optimizer`."""
     args = trainer.args
     if trainer.optimizer is None:
@@ -45,13 +46,13 @@ def create_optimizer(trainer: Any, model: Any) -> Optimizer:
     return trainer.optimizer
 
 
-def groups_of(trainer: Any, model: nn.Module) -> list[dict[str, Any]]:
+def groups_of(trainer: Trainer, model: nn.Module) -> list[dict[str, Any]]:
     """Return the parameter groups of a model, by the arguments of its Trainer."""
     args, decaying = trainer.args, trainer.get_decay_parameter_names(model)
     return parameter_groups(model, args.weight_decay, decaying, rules=args.parameter_rules, lr=args.learning_rate)
 
 
-def describe_groups(trainer: Any) -> Iterator[tuple[str, str, str]]:
+def describe_groups(trainer: Trainer) -> Iterator[tuple[str, str, str]]:
     """Yield a row of the plan for each group that rules or Muon make, and one for what is frozen."""
     args, model, muon = trainer.args, trainer.model, trainer.args.optim == MUON
     groups = groups_of(trainer, model) if args.parameter_rules or muon else []
@@ -64,9 +65,10 @@ def describe_groups(trainer: Any) -> Iterator[tuple[str, str, str]]:
         yield "parameter_rules", f"{len(frozen)} parameters without gradients", f"frozen: {', '.join(frozen):.80}"
 
 
-def freeze_by_rules(trainer: Any) -> None:
+def freeze_by_rules(trainer: Trainer) -> None:
     """Freeze parameters of the model by the rules of the arguments, see `freeze_parameters`."""
-    if rules := trainer.args.parameter_rules:
+    rules: Any = trainer.args.parameter_rules
+    if rules:
         freeze_parameters(trainer.model, rules)
 
 
@@ -118,17 +120,18 @@ def complete_optimizer(optimizer: Any) -> None:
             setattr(optimizer, name, {})
 
 
-def create_scheduler(trainer: Any, num_training_steps: int, optimizer: Optimizer | None) -> Any:
+def create_scheduler(trainer: Trainer, num_training_steps: int, optimizer: Optimizer | None) -> Any:
     """Create the schedule of a Trainer unless it has one, see `Trainer.create_scheduler`."""
     let_backward_step(trainer.optimizer)
     if trainer.lr_scheduler is None:
         args = trainer.args
+        kwargs: Any = args.lr_scheduler_kwargs
         trainer.lr_scheduler = get_scheduler(
             args.lr_scheduler_type,
             optimizer=trainer.optimizer if optimizer is None else optimizer,
             num_warmup_steps=args.get_warmup_steps(num_training_steps),
             num_training_steps=num_training_steps,
-            scheduler_specific_kwargs=args.lr_scheduler_kwargs,
+            scheduler_specific_kwargs=kwargs,
         )
         trainer._created_lr_scheduler = True
     return trainer.lr_scheduler

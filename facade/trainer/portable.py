@@ -11,10 +11,11 @@ from .construction import lend_save_model
 from .memory_report import MemoryTracker
 
 if TYPE_CHECKING:
+    from .. import Trainer
     from ..search.hyperparameter_search import HyperparameterSearch
 
 
-def portable(trainer: Any) -> Any:
+def portable(trainer: Trainer) -> Any:
     """Copy a Trainer without the state of this process: model, components and threads."""
     sent = copy.copy(trainer)  # without its components, see `TrainerBase.__getstate__`
     # Callbacks are sent without the references that they hold in this process; each training adds its listener.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sized
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -21,8 +21,11 @@ from ..evaluation.metrics import metrics_of_runtime
 from ..evaluation.results import EvalLoopOutput
 from .overrides import is_own
 
+if TYPE_CHECKING:
+    from .. import Trainer
 
-def count_items(trainer: Any, batches: list[Any], device: torch.device) -> torch.Tensor | int | None:
+
+def count_items(trainer: Trainer, batches: list[Any], device: torch.device) -> torch.Tensor | int | None:
     """Count the labels of a step that are not -100, over all processes; None where they are not tensors."""
     if not batches or not isinstance(batches[0], Mapping) or "labels" not in batches[0]:
         return None
@@ -38,13 +41,13 @@ def count_items(trainer: Any, batches: list[Any], device: torch.device) -> torch
     return items
 
 
-def _own_items(trainer: Any, batches: list[Any]) -> torch.Tensor:
+def _own_items(trainer: Trainer, batches: list[Any]) -> torch.Tensor:
     """Count the labels of micro-batches of this process that are not -100."""
     counts = [labels.ne(-100).sum() for labels in _counted_labels(trainer, batches)]
     return torch.stack(counts).sum()
 
 
-def _counted_labels(trainer: Any, batches: list[Any]) -> Iterator[torch.Tensor]:
+def _counted_labels(trainer: Trainer, batches: list[Any]) -> Iterator[torch.Tensor]:
     """Yield the labels that the followed version of transformers counts."""
     version = followed()
     counts_shifted = version.counts_shifted_labels
@@ -75,7 +78,7 @@ def to_half(data: Any, dtype: torch.dtype) -> Any:
     return map_nested(cast, data)
 
 
-def require_batch(trainer: Any, inputs: Any) -> None:
+def require_batch(trainer: Trainer, inputs: Any) -> None:
     """Refuse an empty batch.
 
     Raises:
@@ -91,7 +94,7 @@ def require_batch(trainer: Any, inputs: Any) -> None:
         )
 
 
-def smoothed_loss(trainer: Any, model: nn.Module, outputs: Any, labels: Any, items: Any, *, split: bool) -> Any:
+def smoothed_loss(trainer: Trainer, model: nn.Module, outputs: Any, labels: Any, items: Any, *, split: bool) -> Any:
     """Return the label-smoothed loss of a batch.
 
     Args:
@@ -110,10 +113,12 @@ def smoothed_loss(trainer: Any, model: nn.Module, outputs: Any, labels: Any, ite
         counted_items = items
 
     shift = shifts_smoothed_labels(model) and not split
-    return trainer.label_smoother(outputs, labels, shift_labels=shift, num_items_in_batch=counted_items)
+    smoother = trainer.label_smoother
+    assert smoother is not None
+    return smoother(outputs, labels, shift_labels=shift, num_items_in_batch=counted_items)
 
 
-def loss_and_outputs(trainer: Any, model: nn.Module, inputs: dict[str, Any]) -> tuple[torch.Tensor, Any]:
+def loss_and_outputs(trainer: Trainer, model: nn.Module, inputs: dict[str, Any]) -> tuple[torch.Tensor, Any]:
     """Return the loss of `compute_loss` for an evaluated batch, and the outputs of the model."""
     items = trainer._get_num_items_in_batch([inputs], trainer._run_device or trainer.args.device)
     kwargs = inspection.accepted_arguments(trainer.compute_loss, num_items_in_batch=items)
@@ -126,7 +131,7 @@ def loss_and_outputs(trainer: Any, model: nn.Module, inputs: dict[str, Any]) -> 
     return loss, outputs
 
 
-def no_loss_and_outputs(trainer: Any, model: nn.Module, inputs: dict[str, Any]) -> tuple[None, Any]:
+def no_loss_and_outputs(trainer: Trainer, model: nn.Module, inputs: dict[str, Any]) -> tuple[None, Any]:
     """Return None for the loss, and the outputs of the model."""
     with trainer.compute_loss_context_manager():
         return None, model(**inputs)
@@ -154,7 +159,7 @@ def empty_cache_if_due(args: Any, step: int) -> None:
         device.clear_graph_cache()
 
 
-def only_model_needs_logits(trainer: Any, inputs: dict[str, Any]) -> bool:
+def only_model_needs_logits(trainer: Trainer, inputs: dict[str, Any]) -> bool:
     """Return whether the model computes the loss of its labels itself, and can do so without returning logits."""
     if trainer.label_smoother is not None or trainer.compute_loss_func is not None:
         return False

@@ -137,6 +137,9 @@ class Trainer:
     model_accepts_loss_kwargs: bool
     is_deepspeed_enabled: bool
     is_fsdp_enabled: bool
+    is_fsdp_xla_enabled: bool
+    is_fsdp_xla_v1_enabled: bool
+    is_fsdp_xla_v2_enabled: bool
     is_model_parallel: bool
     place_model_on_device: bool
     neftune_noise_alpha: float | None
