@@ -22,14 +22,14 @@ from ..evaluation.metrics import Moment
 from ..evaluation.module import EvaluationModule
 from ..evaluation.out_of_memory_advice import advice_for_training
 from . import optimization
+from .epoch import Epoch
 from .lightning_callbacks import ReplacedSchedule
 from .overrides import is_own, mentions
 from .step_items import LossWeights
-from .training_run import Epoch
 
 if TYPE_CHECKING:
+    from .. import TrainingRun
     from ..evaluation.loop import Evaluation
-    from .training_run import TrainingRun
 
 logger = logging.getLogger(__name__)
 

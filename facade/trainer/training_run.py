@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +24,7 @@ from ..distributed.shared_decisions import SharedDecisions
 from ..evaluation.metrics import Moment, speed_metrics
 from ..evaluation.results import TrainingLength, TrainOutput
 from .checks import require_training_data
+from .epoch import Epoch
 from .meters import RunningLoss
 from .optimization import freeze_by_rules
 from .overrides import is_own
@@ -35,43 +33,14 @@ if TYPE_CHECKING:
     from lightning.pytorch import Trainer as LightningTrainer
 
     from ...lightning_modules.training.accumulation import WindowLoader
+    from .. import Trainer, TrainerModule
     from ..strategies.strategy import Strategy
-    from .trainer import Trainer
-    from .trainer_module import TrainerModule
 
 logger = logging.getLogger(__name__)
 
 # The Trainer decides when to evaluate. Lightning's callbacks that watch a metric read these settings: an interval of
 # no epoch tells them to look after each evaluation, not at the end of the epoch.
 _NO_EVALUATIONS_OF_LIGHTNING: dict[str, Any] = {"check_val_every_n_epoch": None, "val_check_interval": sys.maxsize}
-
-
-@dataclass
-class Epoch:
-    """Cache of what the steps of an epoch use, and what the last one of them has left for the next log."""
-
-    model: Any = None
-    """The model to call for a forward pass, which a strategy may have wrapped."""
-    optimizer: Any = None
-    """See `fast_path.optimizer_of`."""
-    step_context: Callable[[], AbstractContextManager[Any]] = nullcontext
-    clips_in_step: bool = False
-    may_skip_steps: bool = False
-    takes_items: bool = False
-    """`Trainer.training_step` has the parameter `num_items_in_batch`."""
-    runs_own_backward: bool = False
-    """An override of `Trainer.training_step` may call `loss.backward()` itself."""
-    calls_callbacks: bool = False
-    """There are Lightning callbacks."""
-    windows: int = 0
-    """Windows of the epoch that were read."""
-    stepped: bool = False
-    """The last window ended with a step of the optimizer."""
-    grad_norm: torch.Tensor | float | None = None
-    """Norm of the gradients in the last step, before clipping."""
-    learning_rate: float | None = None
-    """Learning rate of the last step."""
-    is_over: bool = False
 
 
 class TrainingRun:

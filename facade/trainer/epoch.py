@@ -1,0 +1,38 @@
+"""What the steps of an epoch share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+
+@dataclass
+class Epoch:
+    """Cache of what the steps of an epoch use, and what the last one of them has left for the next log."""
+
+    model: Any = None
+    """The model to call for a forward pass, which a strategy may have wrapped."""
+    optimizer: Any = None
+    """See `fast_path.optimizer_of`."""
+    step_context: Callable[[], AbstractContextManager[Any]] = nullcontext
+    clips_in_step: bool = False
+    may_skip_steps: bool = False
+    takes_items: bool = False
+    """`Trainer.training_step` has the parameter `num_items_in_batch`."""
+    runs_own_backward: bool = False
+    """An override of `Trainer.training_step` may call `loss.backward()` itself."""
+    calls_callbacks: bool = False
+    """There are Lightning callbacks."""
+    windows: int = 0
+    """Windows of the epoch that were read."""
+    stepped: bool = False
+    """The last window ended with a step of the optimizer."""
+    grad_norm: torch.Tensor | float | None = None
+    """Norm of the gradients in the last step, before clipping."""
+    learning_rate: float | None = None
+    """Learning rate of the last step."""
+    is_over: bool = False
