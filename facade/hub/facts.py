@@ -8,6 +8,8 @@ from dataclasses import MISSING, dataclass, fields, replace
 from itertools import zip_longest
 from typing import Any
 
+import torch
+
 from ...lightning_modules.common.libraries import is_instance
 from ...lightning_modules.data.lengths import has_length
 from ...lightning_modules.models import inspection
@@ -15,7 +17,22 @@ from ..arguments.parallelism import data_ranks
 from .repository import is_repository_name
 
 _ON_THE_HUB = re.compile(r"^hf://datasets/(?P<name>.+?)@")
-_BUILDERS = "arrow audiofolder csv generator imagefolder json pandas parquet spark sql text videofolder webdataset xml"
+_BUILDERS = {
+    "arrow",
+    "audiofolder",
+    "csv",
+    "generator",
+    "imagefolder",
+    "json",
+    "pandas",
+    "parquet",
+    "spark",
+    "sql",
+    "text",
+    "videofolder",
+    "webdataset",
+    "xml",
+}
 """Generic builders of `datasets`, which do not name a dataset."""
 
 
@@ -78,22 +95,33 @@ def facts_of(trainer: Any, size: tuple[int, int], **given: Any) -> CardFacts:
         size: number of parameters, and of trained ones; a sharded model does not show them.
         given: parameters of `Trainer.create_model_card`, which take precedence.
     """
-    model, args, state = inspection.unwrap_model(trainer.model), trainer.args, trainer.state
-    evaluated_on = trainer.train_dataset if trainer.eval_dataset is None else trainer.eval_dataset
-    named = named_sources(*(as_list(given.get(name)) for name in ("dataset", "dataset_tags", "dataset_args")))
+    args = trainer.args
+    state = trainer.state
+    model = inspection.unwrap_model(trainer.model)
     base = inspection.base_of_adapter(model)
-    task = task_of(base)
+    library = "lightrainer"
+    if base is not model:
+        library = "peft"
+    elif inspection.is_pretrained(model):
+        library = "transformers"
+
+    # What the user gives goes before what is found.
+    named = named_sources(
+        as_list(given.get("dataset")), as_list(given.get("dataset_tags")), as_list(given.get("dataset_args"))
+    )
+    evaluated_on = trainer.train_dataset if trainer.eval_dataset is None else trainer.eval_dataset
+    tasks = as_list(given.get("tasks")) or as_list(task_of(base))
     return CardFacts(
         model_name=given.get("model_name") or os.path.basename(os.path.abspath(str(args.output_dir))),
         model_class=_class_name(base),
-        library="peft" if base is not model else "transformers" if inspection.is_pretrained(model) else "lightrainer",
+        library=library,
         parameters=size[0],
         trainable=size[1],
         base_model=given.get("finetuned_from") or _origin(base),
         language=tuple(as_list(given.get("language"))),
         license=given.get("license"),
         tags=tuple(dict.fromkeys([*as_list(given.get("tags")), *OWN_TAGS])),
-        tasks=tuple(as_list(given.get("tasks"))) or (() if task is None else (task,)),
+        tasks=tuple(tasks),
         sources=named or sources_of(evaluated_on),
         training_sources=named or sources_of(trainer.train_dataset),
         train_samples=samples_in(trainer.train_dataset),
@@ -109,13 +137,16 @@ def as_list(value: Any) -> list[Any]:
     """Return one value, several, or None as a list."""
     if value is None:
         return []
-    return [value] if isinstance(value, str) else list(value)
+    if isinstance(value, str):
+        return [value]
+    return list(value)
 
 
 def size_of(model: Any) -> tuple[int, int]:
     """Return the number of parameters of a model, and of trainable ones."""
-    counts = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
-    return sum(count for count, _ in counts), sum(count for count, trained in counts if trained)
+    parameters = list(model.parameters())
+    trainable = [parameter for parameter in parameters if parameter.requires_grad]
+    return sum(map(torch.numel, parameters)), sum(map(torch.numel, trainable))
 
 
 def _class_name(model: Any) -> str:
@@ -133,9 +164,10 @@ def _origin(model: Any) -> str | None:
 
 def _chosen_step(args: Any, state: Any) -> int | None:
     """Return the step of the best model if it was loaded at the end."""
-    ended = any(isinstance(entry, dict) and "train_runtime" in entry for entry in state.log_history)
-    loaded = args.load_best_model_at_end and state.best_model_checkpoint is not None
-    return state.best_global_step if ended and loaded else None
+    if not args.load_best_model_at_end or state.best_model_checkpoint is None:
+        return None
+    has_ended = any(isinstance(entry, dict) and "train_runtime" in entry for entry in state.log_history)
+    return state.best_global_step if has_ended else None
 
 
 def sources_of(dataset: Any) -> tuple[DataSource, ...]:
@@ -143,8 +175,13 @@ def sources_of(dataset: Any) -> tuple[DataSource, ...]:
     if not isinstance(dataset, dict):
         source = source_of(dataset)
         return () if source is None else (source,)
-    known = ((name, source_of(one)) for name, one in dataset.items())
-    return tuple(replace(source, prefix=f"{name}_") for name, source in known if source is not None)
+
+    sources = []
+    for name, dataset_of_set in dataset.items():
+        source = source_of(dataset_of_set)
+        if source is not None:
+            sources.append(replace(source, prefix=f"{name}_"))
+    return tuple(sources)
 
 
 def named_sources(names: list[str], tags: list[str], args: list[Any]) -> tuple[DataSource, ...]:
@@ -168,15 +205,24 @@ def source_of(dataset: Any) -> DataSource | None:
     name = _name(dataset.info)
     if name is None:
         return None
-    split = None if dataset.split is None else str(dataset.split)
-    return DataSource(name=name, tag=name, config=dataset.info.config_name, split=split)
+    return DataSource(
+        name=name,
+        tag=name,
+        config=dataset.info.config_name,
+        split=None if dataset.split is None else str(dataset.split),
+    )
 
 
 def samples_in(dataset: Any) -> int | None:
     """Return the number of samples, or None if unknown."""
     if isinstance(dataset, dict):
-        counts = [samples_in(one) for one in dataset.values()]
-        return None if None in counts else sum(count for count in counts if count is not None)
+        total = 0
+        for dataset_of_set in dataset.values():
+            count = samples_in(dataset_of_set)
+            if count is None:
+                return None
+            total += count
+        return total
     return len(dataset) if has_length(dataset) else None
 
 
@@ -185,19 +231,31 @@ def _name(info: Any) -> str | None:
     for address in getattr(info, "download_checksums", None) or {}:
         if found := _ON_THE_HUB.match(str(address)):
             return found["name"]
-    named = (getattr(info, "dataset_name", None), getattr(info, "builder_name", None))
-    return next((name for name in named if name and name not in _BUILDERS.split()), None)
+    for name in (getattr(info, "dataset_name", None), getattr(info, "builder_name", None)):
+        if name and name not in _BUILDERS:
+            return name
+    return None
 
 
-_MAIN = (
-    "learning_rate, per_device_train_batch_size, gradient_accumulation_steps, processes, total batch size, "
-    "per_device_eval_batch_size, seed, optim, lr_scheduler_type, warmup_steps"
-)
 _IF_NOT_DEFAULT = (
-    *("lr_scheduler_kwargs", "optim_args", "optim_target_modules", "parameter_rules", "weight_decay", "max_grad_norm"),
-    *("label_smoothing_factor", "neftune_noise_alpha", "full_determinism", "data_seed", "train_sampling_strategy"),
-    *("dataloader_drop_last", "gradient_checkpointing", "use_liger_kernel", "torch_compile", "auto_find_batch_size"),
+    "lr_scheduler_kwargs",
+    "optim_args",
+    "optim_target_modules",
+    "parameter_rules",
+    "weight_decay",
+    "max_grad_norm",
+    "label_smoothing_factor",
+    "neftune_noise_alpha",
+    "full_determinism",
+    "data_seed",
+    "train_sampling_strategy",
+    "dataloader_drop_last",
+    "gradient_checkpointing",
+    "use_liger_kernel",
+    "torch_compile",
+    "auto_find_batch_size",
 )
+_PRECISIONS = {"no": "float32", "bf16": "mixed, bfloat16", "fp16": "mixed, float16"}
 
 
 def settings_of(args: Any) -> dict[str, str]:
@@ -206,16 +264,34 @@ def settings_of(args: Any) -> dict[str, str]:
     Args:
         args: `TrainingArguments`.
     """
-    total = args.train_batch_size * args.gradient_accumulation_steps * data_ranks(args)
-    steps = {"max_steps": args.max_steps} if args.max_steps > 0 else {"num_train_epochs": args.num_train_epochs}
-    own = {"processes": args.world_size, "total batch size": total, "optim": _optimizer(args)}
-    found: dict[str, Any] = {name: own[name] if name in own else getattr(args, name) for name in _MAIN.split(", ")}
-    found |= steps
-    found["precision"] = {"no": "float32", "bf16": "mixed, bfloat16", "fp16": "mixed, float16"}[args.mixed_precision]
-    found["sharding"] = "DeepSpeed" if args.deepspeed else "FSDP" if args.fsdp else None
+    settings: dict[str, Any] = {
+        "learning_rate": args.learning_rate,
+        "per_device_train_batch_size": args.per_device_train_batch_size,
+        "gradient_accumulation_steps": args.gradient_accumulation_steps,
+        "processes": args.world_size,
+        "total batch size": args.train_batch_size * args.gradient_accumulation_steps * data_ranks(args),
+        "per_device_eval_batch_size": args.per_device_eval_batch_size,
+        "seed": args.seed,
+        "optim": _optimizer(args),
+        "lr_scheduler_type": args.lr_scheduler_type,
+        "warmup_steps": args.warmup_steps,
+    }
+    if args.max_steps > 0:
+        settings["max_steps"] = args.max_steps
+    else:
+        settings["num_train_epochs"] = args.num_train_epochs
+    settings["precision"] = _PRECISIONS[args.mixed_precision]
+    if args.deepspeed:
+        settings["sharding"] = "DeepSpeed"
+    elif args.fsdp:
+        settings["sharding"] = "FSDP"
+
     defaults = {item.name: item.default for item in fields(args) if item.default is not MISSING}
-    found |= {name: getattr(args, name) for name in _IF_NOT_DEFAULT if getattr(args, name) != defaults.get(name)}
-    return {name: str(getattr(value, "value", value)) for name, value in found.items() if value not in (None, "")}
+    for name in _IF_NOT_DEFAULT:
+        value = getattr(args, name)
+        if value != defaults.get(name):
+            settings[name] = value
+    return {name: str(getattr(value, "value", value)) for name, value in settings.items() if value not in (None, "")}
 
 
 def _optimizer(args: Any) -> str:
@@ -254,8 +330,14 @@ _ENDINGS_OF_TASKS = {
     "image-text-to-text": "VisionEncoderDecoderModel",
 }
 _ENDINGS = {ending: task for task, endings in _ENDINGS_OF_TASKS.items() for ending in endings.split()}
-_OF_IMAGES: dict[str, str] = dict.fromkeys(("text-generation", "text2text-generation"), "image-text-to-text")
-_OF_SOUND = {"text-classification": "audio-classification", "text2text-generation": "automatic-speech-recognition"}
+_OF_IMAGES = {
+    "text-generation": "image-text-to-text",
+    "text2text-generation": "image-text-to-text",
+}
+_OF_SOUND = {
+    "text-classification": "audio-classification",
+    "text2text-generation": "automatic-speech-recognition",
+}
 _SOUND_INPUTS = ("input_values", "input_features")
 
 
@@ -267,14 +349,18 @@ def task_of(model: Any) -> str | None:
     Args:
         model: the user's model, without wrappers.
     """
-    name, config = type(model).__name__, getattr(model, "config", None)
-    endings = sorted((ending for ending in _ENDINGS if name.endswith(ending)), key=len)
+    name = type(model).__name__
+    if name == "TapasForQuestionAnswering":
+        return "table-question-answering"
+    endings = [ending for ending in _ENDINGS if name.endswith(ending)]
     if not endings:
         return None
-    task = _ENDINGS[endings[-1]]  # the longest, as one may be the end of another
-    given = getattr(model, "main_input_name", "")
-    if given == "pixel_values" or hasattr(config, "vision_config"):
+    task = _ENDINGS[max(endings, key=len)]  # one may be the end of another
+
+    config = getattr(model, "config", None)
+    main_input = getattr(model, "main_input_name", "")
+    if main_input == "pixel_values" or hasattr(config, "vision_config"):
         return _OF_IMAGES.get(task, task)
-    if given in _SOUND_INPUTS or hasattr(config, "audio_config"):
+    if main_input in _SOUND_INPUTS or hasattr(config, "audio_config"):
         return _OF_SOUND.get(task, task)
-    return "table-question-answering" if name == "TapasForQuestionAnswering" else task
+    return task
