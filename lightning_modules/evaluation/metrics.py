@@ -22,7 +22,8 @@ from ..internals.lightning_import import torchmetrics
 from .collecting import join_objects
 from .metric_inputs import IGNORED, InputKind, input_kind, metric_inputs, shifted
 
-Metric, MetricCollection = torchmetrics.Metric, torchmetrics.MetricCollection
+Metric = torchmetrics.Metric
+MetricCollection = torchmetrics.MetricCollection
 
 LONGEST_VECTOR = 1000
 """Entries of a vector that are logged one by one: values of classes, not of samples."""
@@ -188,7 +189,9 @@ class BatchMetrics(nn.Module):
 
 def as_batch_metrics(value: Any) -> BatchMetrics:
     """Metrics as `BatchMetrics`, which are left as they are."""
-    return value if isinstance(value, BatchMetrics) else BatchMetrics(value)
+    if isinstance(value, BatchMetrics):
+        return value
+    return BatchMetrics(value)
 
 
 def _as_arguments(prepared: Any) -> Arguments:
@@ -247,8 +250,9 @@ def _named_values(name: str, metric: Any, value: Any) -> dict[str, Any]:
 
 
 def _as_metric(name: str, value: Any) -> Any:
-    is_function = callable(value) and not isinstance(value, (type, Metric, MetricCollection))
-    return FunctionMetric(value, name) if is_function else value
+    if callable(value) and not isinstance(value, (type, Metric, MetricCollection)):
+        return FunctionMetric(value, name)
+    return value
 
 
 def _require_metrics(named: Mapping[str, Any]) -> None:
@@ -300,9 +304,11 @@ class StageMetrics:
         self, stage: str, loader: int, predictions: Any, labels: Any, *, counts: bool = True, **further: Any
     ) -> None:
         """Count a batch, see `BatchMetrics.update`; or only show it, where none of its samples counts."""
-        if self.metrics is not None:
-            metrics = self._sets[stage][loader]
-            (metrics.update if counts else metrics.update_without_counting)(predictions, labels, **further)
+        if self.metrics is None:
+            return
+        metrics = self._sets[stage][loader]
+        update = metrics.update if counts else metrics.update_without_counting
+        update(predictions, labels, **further)
 
     def take(self, stage: str, process_group: Any = None) -> list[dict[str, Any]]:
         """Return the values by name, for each loader, see `BatchMetrics.compute`; the metrics are empty then."""
@@ -365,7 +371,8 @@ class FunctionMetric(torchmetrics.Metric):
 
     def __init__(self, function: Callable[[Tensor, Tensor], Any], name: str) -> None:
         super().__init__()
-        self.function, self.name = function, name
+        self.function = function
+        self.name = name
         self.add_state("preds", [], dist_reduce_fx=join_objects)
         self.add_state("target", [], dist_reduce_fx=join_objects)
 
@@ -381,14 +388,23 @@ class FunctionMetric(torchmetrics.Metric):
     def sync(self, *args: Any, **kwargs: Any) -> None:
         """Gather one tensor a process: their batches may differ in number."""
         if self.preds:
-            self.preds, self.target = [join_objects(self.preds)], [join_objects(self.target)]
+            self.preds = [join_objects(self.preds)]
+            self.target = [join_objects(self.target)]
         super().sync(*args, **kwargs)
 
     def compute(self) -> Any:
         """Return what the function returns; NaN, without calling it, if there is no sample."""
-        kept = (self.preds, self.target)
-        given: list[Any] = [join_objects(each) if isinstance(each, list) and each else each for each in kept]
-        return self.function(*given) if len(given[0]) else float("nan")
+        preds = _joined(self.preds)
+        if len(preds) == 0:
+            return float("nan")
+        return self.function(preds, _joined(self.target))
+
+
+def _joined(state: Any) -> Any:
+    """Return the tensor of a state, which is a list of batches before torchmetrics has synchronised it."""
+    if isinstance(state, list) and state:
+        return join_objects(state)
+    return state
 
 
 class TokenLoss(torchmetrics.Metric):
@@ -430,7 +446,8 @@ class TokenLoss(torchmetrics.Metric):
             raise ValueError(
                 f"{type(self).__name__}: logits of {tuple(preds.shape)} do not fit labels of {tuple(target.shape)}."
             )
-        logits, labels = preds.flatten(0, -2), target.flatten()
+        logits = preds.flatten(0, -2)
+        labels = target.flatten()
         if logits.dtype in (torch.float16, torch.bfloat16):
             logits = logits.float()
         losses = functional.cross_entropy(logits, labels, ignore_index=self.ignore_index, reduction="none")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -49,7 +49,8 @@ class PreallocatedArray:
         """
         if not isinstance(batch, np.ndarray):
             raise TypeError(_not_an_array(batch))
-        batch = batch if batch.ndim else batch.reshape(1)
+        if batch.ndim == 0:
+            batch = batch.reshape(1)
         flat = self._flat
         if flat is None or batch.shape[1:] != self._shape or batch.dtype != flat.dtype:
             flat = self._make_ready_for(batch)
@@ -81,9 +82,9 @@ class PreallocatedArray:
             self._pieces = [_Piece(0, 0, shape)]
             return self._flat
         _require_joinable(self._shape, shape)
-        dtype = self._flat.dtype
-        if shape == self._shape and np.promote_types(dtype, batch.dtype) != dtype:
-            self._flat = self._flat[: self._used].astype(np.promote_types(dtype, batch.dtype))
+        dtype = np.promote_types(self._flat.dtype, batch.dtype)
+        if shape == self._shape and dtype != self._flat.dtype:
+            self._flat = self._flat[: self._used].astype(dtype)
         elif shape != self._shape and shape[0] > self._shape[0]:
             self._shape = shape
             self._pieces.append(_Piece(self._rows, self._used, shape))
@@ -98,7 +99,8 @@ class PreallocatedArray:
             step = max(1, CHUNK // max(1, row * flat.itemsize))
             for last in range(end, piece.row, -step):
                 first = max(piece.row, last - step)
-                start, stop = (piece.start + (number - piece.row) * length for number in (first, last))
+                start = piece.start + (first - piece.row) * length
+                stop = piece.start + (last - piece.row) * length
                 # numpy sees that these may overlap, and then goes by way of a copy of the few rows.
                 rows = flat[first * row : last * row].reshape(last - first, *self._shape)
                 self._write(rows, flat[start:stop].reshape(last - first, *piece.shape))
@@ -132,8 +134,7 @@ class PreallocatedTree:
 
     def __init__(self, first: Any, rows: int | None = None, padding: float = PADDING) -> None:
         self.kind: Any = type(first)
-        keys = list(first) if isinstance(first, Mapping) else range(len(first))
-        self.parts = {key: growing(first[key], rows, padding) for key in keys}
+        self.parts = {key: growing(first[key], rows, padding) for key in _keys_of(first)}
 
     def add(self, batch: Any) -> None:
         """Write a batch.
@@ -141,21 +142,29 @@ class PreallocatedTree:
         Raises:
             TypeError: its structure is not that of the first one.
         """
-        keys = (set(batch) if isinstance(batch, Mapping) else set(range(len(batch)))) if _is_nested(batch) else None
+        keys = set(_keys_of(batch)) if _is_nested(batch) else None
         if type(batch) is not self.kind or keys != set(self.parts):
-            kinds = f"{self.kind.__name__} of {set(self.parts)} and {type(batch).__name__} of {keys}"
-            raise TypeError(f"Predictions cannot be joined: {kinds}. {APART}")
+            raise TypeError(
+                f"Predictions cannot be joined: {self.kind.__name__} of {set(self.parts)} and {type(batch).__name__} "
+                f"of {keys}. {APART}"
+            )
         for key, part in self.parts.items():
             part.add(batch[key])
 
     def result(self) -> Any:
         """Return the structure of the first batch, with arrays over all samples."""
-        kind, results = self.kind, {key: part.result() for key, part in self.parts.items()}
+        results = {key: part.result() for key, part in self.parts.items()}
         if issubclass(self.kind, Mapping):
-            return kind(results)
+            mapping_class: Any = self.kind
+            return mapping_class(results)
         if hasattr(self.kind, "_fields"):
             return self.kind(*results.values())
         return self.kind(results.values())
+
+
+def _keys_of(batch: Any) -> Iterable[Any]:
+    """Return the keys of a mapping, or the places in a list or tuple."""
+    return list(batch) if isinstance(batch, Mapping) else range(len(batch))
 
 
 def growing(first: Any, rows: int | None = None, padding: float = PADDING) -> PreallocatedArray | PreallocatedTree:
@@ -182,8 +191,9 @@ def _resized(flat: np.ndarray, length: int) -> np.ndarray:
 
 def _require_joinable(before: tuple[int, ...], shape: tuple[int, ...]) -> None:
     if len(shape) != len(before) or shape[1:] != before[1:]:
-        shapes = f"{('samples', *before)} and {('samples', *shape)}"
-        raise ValueError(f"Predictions cannot be joined: their shapes are {shapes}. {APART}")
+        raise ValueError(
+            f"Predictions cannot be joined: their shapes are {('samples', *before)} and {('samples', *shape)}. {APART}"
+        )
 
 
 def _is_nested(value: Any) -> bool:
