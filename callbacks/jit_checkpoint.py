@@ -365,7 +365,7 @@ class JITCheckpointCallback(TrainerCallback):
 
 def _save(trainer: Any) -> None:
     """Write a checkpoint; a training of the Trainer here waits until it is on the disk."""
-    run = getattr(trainer, "_training_run", None)
+    run = getattr(trainer, "_run", None)
     if run is None:
         trainer._save_checkpoint(trainer.model, None)
     else:

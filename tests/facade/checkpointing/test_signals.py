@@ -20,6 +20,7 @@ from transformers import trainer_jit_checkpoint
 
 from lightrainer import get_last_checkpoint
 from lightrainer.callbacks import JITCheckpointCallback, TrainerControl, jit_checkpoint
+from lightrainer.facade.checkpointing.saving import CheckpointSaver
 from lightrainer.lightning_modules.checkpoints import problems
 from lightrainer.lightning_modules.data.worker_state import ignore_signals
 
@@ -308,3 +309,25 @@ def test_a_manager_of_the_script_is_obeyed_at_once(tmp_path, monkeypatch, module
     assert manager._original_sigterm_handler is before
     callback.on_train_end(made.args, made.state, control)
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_execute_jit_checkpoint_waits_until_the_checkpoint_is_on_the_disk(tmp_path, monkeypatch):
+    """The process may be killed right after it."""
+    events = []
+    usual = CheckpointSaver.finish_writing
+
+    def finish_writing(self, *, flushed=False):
+        events.append("flushed" if flushed else "written")
+        usual(self, flushed=flushed)
+
+    monkeypatch.setattr(CheckpointSaver, "finish_writing", finish_writing)
+    listener = JITCheckpointCallback()
+
+    def save(*_):
+        listener.execute_jit_checkpoint()
+        events.append("saved")
+
+    made = told(trainer(tmp_path, callbacks=[listener, At("on_step_end", save, 2)], save_strategy="steps"))
+    listener.set_trainer(made)
+    made.train()
+    assert events[:2] == ["flushed", "saved"]
