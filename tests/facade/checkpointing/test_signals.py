@@ -327,7 +327,8 @@ def test_execute_jit_checkpoint_waits_until_the_checkpoint_is_on_the_disk(tmp_pa
         listener.execute_jit_checkpoint()
         events.append("saved")
 
-    made = told(trainer(tmp_path, callbacks=[listener, At("on_step_end", save, 2)], save_strategy="steps"))
+    callbacks = [listener, At("on_step_end", save, 2)]
+    made = told(trainer(tmp_path, callbacks=callbacks, save_strategy="steps", enable_jit_checkpoint=True))
     listener.set_trainer(made)
     made.train()
     assert events[:2] == ["flushed", "saved"]
