@@ -110,6 +110,7 @@ class JITCheckpointCallback(TrainerCallback):
         self._exchange: SignalExchange | None = None
         self._saved: tuple[int, bool] | None = None
         self._at_epoch_end = False
+        self._left_at = 0
         self.trainer: Any = None
         """The Trainer, once `set_trainer` was called."""
         self.jit_manager: CheckpointManager | JITCheckpointCallback | None = None
@@ -340,9 +341,14 @@ class JITCheckpointCallback(TrainerCallback):
         return agreed > 0
 
     def _leave(self, state: TrainerState, control: TrainerControl) -> None:
+        control.should_training_stop = True
+        if self.leaving and state.global_step > self._left_at:  # Lightning goes on up to `min_epochs` and `min_steps`
+            return
         if not self.leaving:
             self._warn(state)
-        self.leaving = control.should_save = control.should_training_stop = True
+            self._left_at = state.global_step
+        self.leaving = True
+        control.should_save = True
 
     def save_now(self, state: TrainerState) -> None:
         """Write a checkpoint in the middle of something else, with `save`."""

@@ -74,7 +74,7 @@ class TimeLimitCallback(TrainerCallback):
             self._exchange = SignalExchange()
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Save and stop, unless the epoch ends here as well: then that has to come first."""
+        """Save and stop; at the last step of an epoch `on_epoch_end` does, after its logs and evaluations."""
         if self._is_up() and (self.stopped or not ends_epoch(state, control)):
             self._stop(state, control)
 
@@ -109,7 +109,12 @@ class TimeLimitCallback(TrainerCallback):
         return up if self._exchange is None else self._exchange.exchange(int(up), now=False) > 0
 
     def _stop(self, state: TrainerState, control: TrainerControl) -> None:
-        if not self.stopped and state.is_world_process_zero:
+        control.should_training_stop = True
+        if self.stopped:  # Lightning goes on up to `min_epochs` and `min_steps`
+            return
+        self.stopped = True
+        control.should_save = control.should_save or self.save
+        if state.is_world_process_zero:
             logger.warning(
                 "The time limit of %s is reached: training stops at step %s of %s%s.",
                 clock(self.limit),
@@ -117,8 +122,6 @@ class TimeLimitCallback(TrainerCallback):
                 state.max_steps,
                 ", with a checkpoint to resume from" if self.save else "",
             )
-        self.stopped = control.should_training_stop = True
-        control.should_save = control.should_save or self.save
 
     def _leave_exchange(self) -> None:
         exchange = self._exchange

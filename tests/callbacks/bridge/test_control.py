@@ -107,6 +107,21 @@ def test_should_save(tmp_path, event):
     assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), module.parameters(), strict=True))
 
 
+class AsksAtTheSecondStep(callbacks.JITCheckpointCallback):
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step == 2:
+            self.is_checkpoint_requested = True
+        super().on_step_end(args, state, control, **kwargs)
+
+
+@pytest.mark.parametrize("make", [lambda: callbacks.TimeLimitCallback(1e-6), AsksAtTheSecondStep])
+def test_a_stop_that_lightning_delays_saves_once(tmp_path, make):
+    """It goes on up to `min_epochs` and `min_steps`."""
+    _, trainer, _ = fit(make(), bridge={"output_dir": str(tmp_path)}, min_epochs=2)
+    assert trainer.current_epoch == 2
+    assert len(list(tmp_path.glob("checkpoint-*.ckpt"))) == 1
+
+
 def test_only_so_many_checkpoints_are_kept_and_the_best(tmp_path):
     settings = {"save_strategy": "steps", "save_steps": 2, "save_total_limit": 2, "output_dir": str(tmp_path)}
     settings |= {"metric_for_best_model": "val_loss", "eval_strategy": "steps", "eval_steps": 4}
