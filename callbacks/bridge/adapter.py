@@ -37,7 +37,7 @@ class LightningBridge(BridgeCore, Callback):
         name: distinguishes two bridges of one Lightning Trainer in checkpoints.
         settings: those that Lightning lacks, and callbacks read as `args`: `output_dir`,
             `metric_for_best_model`, `logging_steps`, `eval_strategy`, `save_strategy` and others, see `SETTINGS`.
-            With a strategy that is given here, the bridge evaluates or saves at these steps beside what Lightning does.
+            With "steps" or "epoch" the bridge evaluates or saves then, in addition to what Lightning does.
 
     Attributes:
         callback_handler: as in the Trainer; callbacks can be added and removed through it.

@@ -35,7 +35,7 @@ from ..arguments.parallelism import copies_of_batches
 from ..distributed.collectives import all_gather, has_only_tensors
 from ..distributed.process import forwarded
 from ..strategies import choose
-from ..strategies.ddp import OWN_LOOP
+from ..strategies.ddp import STRATEGY_OUTSIDE_OF_RUNS
 from ..strategies.plan import PRECISIONS
 from .gradient_state import GradientState
 from .prepared import PreparedOptimizer, PreparedScheduler, prepared_loader
@@ -70,7 +70,7 @@ class Accelerator(Processes):
     step_scheduler_with_optimizer = True
 
     # Of a run of Lightning.
-    strategy: Strategy = OWN_LOOP
+    strategy: Strategy = STRATEGY_OUTSIDE_OF_RUNS
     """Strategy of the current run, or of the last one."""
     micro_batch: MicroBatchLoss | None = None
     """Weighs the loss of the micro-batch that the Trainer trains now; None outside of `Trainer.training_step`."""

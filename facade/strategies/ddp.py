@@ -1,4 +1,4 @@
-"""One process, and several that hold the whole model each."""
+"""The strategies without sharding: a single device, and DDP."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from .strategy import GROUP, Strategy, process_group
+from .strategy import PROCESS_GROUP_OPTIONS, Strategy, process_group
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -29,7 +29,7 @@ class SingleDevice(Strategy):
         return cls("SingleDeviceStrategy", {"device": str(args.device)})
 
 
-OWN_LOOP = SingleDevice("", {})
+STRATEGY_OUTSIDE_OF_RUNS = SingleDevice("", {})
 """The strategy of own training loops before there was a run."""
 
 
@@ -37,7 +37,7 @@ class DDP(Strategy):
     """The model is trained through its `DistributedDataParallel`, and evaluated itself, as in the reference."""
 
     _records_graph = False
-    """The next pass has to exchange gradients, although others follow: with `static_graph` torch records it then."""
+    """With `static_graph` DDP records the graph in the first backward pass, which then has to exchange gradients."""
 
     @classmethod
     def of(cls, args: TrainingArguments, find_unused_parameters: bool) -> Self:
@@ -72,7 +72,7 @@ class DDP(Strategy):
         device_ids = None
         if device.type != "cpu":
             device_ids = [device.index]
-        options = {name: value for name, value in self.options.items() if name not in GROUP}
+        options = {name: value for name, value in self.options.items() if name not in PROCESS_GROUP_OPTIONS}
         return DistributedDataParallel(model, device_ids=device_ids, **options)
 
     def _wrap_trained(self, device: torch.device) -> None:

@@ -26,7 +26,7 @@ from ...lightning_modules.distributed.zero_states import ZeroStates
 from ...lightning_modules.models import inspection
 from ...lightning_modules.optim import OptimizerDemands, optimizer_demands
 from ..arguments.deepspeed_config import GATHER, fill_from_arguments, fill_from_run, load_deepspeed, open_keys, value_at
-from .strategy import GROUP, Strategy, picked, process_group
+from .strategy import PROCESS_GROUP_OPTIONS, Strategy, picked, process_group
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -200,7 +200,7 @@ class DeepSpeed(Strategy):
             ("deepspeed", "Trainer(strategy=)", {"stage": self.stage}),
             ("deepspeed", "config", plain),
             *sections,
-            ("ddp_backend, ddp_timeout", "DeepSpeedStrategy: group", picked(self.options, *GROUP)),
+            ("ddp_backend, ddp_timeout", "DeepSpeedStrategy: group", picked(self.options, *PROCESS_GROUP_OPTIONS)),
         ]
 
     @property

@@ -13,7 +13,7 @@ from ...lightning_modules.common.suggestions import optimizer_name
 from ...lightning_modules.distributed import sharding
 from ...lightning_modules.optim import OptimizerDemands, optimizer_demands
 from ..arguments.fsdp_config import FSDPSettings
-from .strategy import GROUP, Strategy, picked, process_group
+from .strategy import PROCESS_GROUP_OPTIONS, Strategy, picked, process_group
 from .wrapping import check_sharding, layers_of, wrap_option, wrap_policy
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class FSDP(Strategy):
             ("fsdp_config", "FSDPStrategy: layers", picked(self.options, *layers)),
             ("fsdp_config", "FSDPStrategy: traffic", picked(self.options, *traffic)),
             ("fsdp_config", "FSDPStrategy: checkpoints", picked(self.options, "state_dict_type")),
-            ("ddp_backend, ddp_timeout", "FSDPStrategy: group", picked(self.options, *GROUP)),
+            ("ddp_backend, ddp_timeout", "FSDPStrategy: group", picked(self.options, *PROCESS_GROUP_OPTIONS)),
         ]
 
     def _distribute(self, model: nn.Module, module: Any) -> nn.Module:

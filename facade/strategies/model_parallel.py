@@ -16,7 +16,7 @@ from ...lightning_modules.distributed.tensor_parallel import agree_on_generators
 from ...lightning_modules.models.inspection import base_of_adapter
 from ..arguments.fsdp_config import FSDPSettings
 from ..arguments.parallelism import ParallelismConfig, groups_of, read_parallelism
-from .strategy import GROUP, Strategy, picked, process_group
+from .strategy import PROCESS_GROUP_OPTIONS, Strategy, picked, process_group
 from .wrapping import check_sequences, check_sharding, check_split, layers_of, split_option, wrap_option
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _LIGHTNING = ("data_parallel_size", "tensor_parallel_size")
 _SEQUENCES = ("context_parallel_size", "rotation")
 _HEADS = ("sequence_parallel_size",)
-_GROUP = ("save_distributed_checkpoint", *GROUP)
+_GROUP = ("save_distributed_checkpoint", *PROCESS_GROUP_OPTIONS)
 _SHARDING = ("shard", "reshard_after_forward", "offload", "replicate_size")
 _SPLIT = ("plan",)
 _LAYERS = ("layers", "activation_checkpointing", "forward_prefetch")

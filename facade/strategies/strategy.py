@@ -368,7 +368,7 @@ class Strategy:
         checkpoints.save_model_parts(spread, folder, files)
 
     def weights_are_in_parts(self, checkpoint: str) -> bool:
-        """Tell whether a checkpoint has the weights in the states of an engine alone, where they can be read."""
+        """Return whether the weights of a checkpoint are in the files of DeepSpeed only, and can be read from them."""
         return False
 
     def load_weights(self, model: nn.Module, checkpoint: str) -> None:
@@ -507,7 +507,7 @@ def _inner(value: Any) -> str:
     return str(value)
 
 
-GROUP = ("process_group_backend", "timeout")
+PROCESS_GROUP_OPTIONS = ("process_group_backend", "timeout")
 """Names of the options about the process group."""
 
 

@@ -137,7 +137,7 @@ def _share(micro_batch: MicroBatchLoss) -> Any:
     return 1 / micro_batch.divisor
 
 
-class OfRunningLoss:
+class RunningLossAttribute:
     """Descriptor that maps an attribute of the reference's Trainer to one of the running loss.
 
     Args:

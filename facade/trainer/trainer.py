@@ -68,7 +68,7 @@ from .data_loading import DataLoading, chosen_dataset, default_collator, trainin
 from .evaluating import evaluate_each, evaluate_loader
 from .lightning_callbacks import check_callback, is_lightning_callback
 from .memory_report import MemoryTracker
-from .meters import OfRunningLoss, ParameterCounter, RunningLoss, TokenCounter
+from .meters import ParameterCounter, RunningLoss, RunningLossAttribute, TokenCounter
 from .model_preparation import ModelPreparation
 from .overrides import is_own
 from .step_items import equal_part
@@ -228,9 +228,9 @@ class Trainer:
     _lightning_callbacks: cached_property[list[Any]] = cached_property(lambda self: [])
 
     # Names of the reference, for overrides of `_maybe_log_save_evaluate` that do not call the original.
-    _tr_loss = OfRunningLoss("since_log")
-    _total_loss_scalar = OfRunningLoss("total")
-    _globalstep_last_logged = OfRunningLoss("last_logged")
+    _tr_loss = RunningLossAttribute("since_log")
+    _total_loss_scalar = RunningLossAttribute("total")
+    _globalstep_last_logged = RunningLossAttribute("last_logged")
 
     @cached_property
     def _search(self) -> HyperparameterSearch:

@@ -1,12 +1,16 @@
 """Refusals of training arguments beyond those in contract/refusals.py: each names the argument and its value."""
 
+import dataclasses
+import inspect
+
 import pytest
 import torch
 
 import lightrainer
 from lightrainer.callbacks.loggers.availability import TRACKERS
-from lightrainer.facade.arguments import TrainingArguments, hardware, training_arguments
+from lightrainer.facade.arguments import Seq2SeqTrainingArguments, TrainingArguments, hardware, training_arguments
 from lightrainer.facade.arguments.enums import OptimizerNames, SchedulerType
+from lightrainer.facade.arguments.rules import RULES
 
 
 def test_lightning_can_read_how_tf32_is_set():
@@ -115,3 +119,11 @@ def test_metric_that_is_usually_minimized_warns_when_the_default_maximizes_it(ca
     args = TrainingArguments(use_cpu=True, **given)
     assert args.greater_is_better is (given["metric_for_best_model"] != "eval_loss")
     assert ("greater_is_better=False" in caplog.text) == warns
+
+
+def test_rules_read_what_there_is():
+    """A rule whose parameter is misspelt would never apply."""
+    known = {field.name for field in dataclasses.fields(Seq2SeqTrainingArguments)}
+    known |= {"args", "accumulation", "groups", "deepspeed_config", "fsdp_settings", "fsdp_faults"}
+    unknown = {name for rule in RULES for name in inspect.signature(rule.broken).parameters} - known
+    assert unknown == set()
