@@ -13,9 +13,11 @@ from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ..arguments.enums import HPSearchBackend
 from ..arguments.trial_values import apply
 from . import sweep_reports
+from .hyperparameters import default_compute_objective
 from .metric_objective import directions_of, metric_names, objective_from, report_position
 from .retries import failures, listed
 from .search_run import OPTIONS, SearchOptions, SearchRun, Transport, renew_accelerator
+from .trial_folders import folder_name
 
 if TYPE_CHECKING:
     from ...callbacks import TrainerState
@@ -86,22 +88,28 @@ class HyperparameterSearch:
     def apply(self, trial: Any) -> bool:
         """Set the values of a trial on the arguments; return whether there were any."""
         trainer = self.trainer
-        if self.current is None or trial is None:
+        if trainer.hp_search_backend is None or trial is None:
             return False
         assert trainer.hp_space is not None
         by_optuna = trainer.hp_search_backend == HPSearchBackend.OPTUNA
         values = trainer.hp_space(trial) if by_optuna else dict(trial)
         apply(trainer.args, values)
-        self.current.warn_of_batch_sizes(values)
+        if self.current is not None:
+            self.current.warn_of_batch_sizes(values)
         logger.info("Trial: %s", getattr(trial, "params", values))
         renew_accelerator(trainer)
         return True
 
     def output_dir(self, folder: str, trial: Any) -> str:
         """Return the folder of a trial in `output_dir`; `output_dir` itself outside of a search."""
-        if self.current is None or trial is None:
+        trainer = self.trainer
+        if trainer.hp_search_backend is None or trial is None:
             return folder
-        return str(self.current.run_dir(trial))
+        if self.current is not None:
+            return str(self.current.run_dir(trial))
+
+        # `train(trial=...)` of a script with its own loop over trials.
+        return os.path.join(folder, folder_name(trainer.hp_name, trial, getattr(trial, "number", 0)))
 
     def count_training(self) -> None:
         """Number this call of `train` in a script that is a trial of a sweep."""
@@ -137,7 +145,10 @@ class HyperparameterSearch:
         trainer = self.trainer
         search = self.current
         sweep_reports.report(trainer, step, metrics)
-        if search is None or trial is None:
+        if trainer.hp_search_backend is None or trial is None:
+            return
+        if search is None:  # a script with its own loop over trials
+            self._report_to_own_trial(trial, step, metrics)
             return
         value = search.judge(metrics)
         if search.is_over:
@@ -148,6 +159,20 @@ class HyperparameterSearch:
             report_to_ray(trainer, metrics, value)
         elif not search.options.several and hasattr(trial, "should_prune"):
             self._report_to_optuna(search, trial, step, value)
+
+    def _report_to_own_trial(self, trial: Any, step: int, metrics: dict[str, float]) -> None:
+        """Report to a trial of optuna that a script hands to `train`, as the reference does."""
+        import optuna
+
+        trainer = self.trainer
+        compute = trainer.compute_objective or default_compute_objective
+        trainer.objective = compute(dict(metrics))
+        if not hasattr(trial, "should_prune") or not isinstance(trainer.objective, (int, float)):
+            return
+        trial.report(trainer.objective, step)
+        if trial.should_prune():
+            trainer.control = trainer.callback_handler.on_train_end(trainer.args, trainer.state, trainer.control)
+            raise optuna.TrialPruned
 
     def _report_to_optuna(self, search: SearchRun, trial: Any, step: int, value: Any) -> None:
         import optuna
