@@ -41,7 +41,7 @@ def test_generator_of_an_apple_gpu_comes_back(monkeypatch, caplog):
 def test_an_intel_gpu_that_is_not_used_is_named(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.xpu, "is_available", lambda: True)
-    process._warn_of_unused_xpu.cache_clear()
+    process._warn_once.cache_clear()
     assert process._single_device(use_cpu=False).type == "cpu"
     assert "GPU of Intel" in caplog.text
 

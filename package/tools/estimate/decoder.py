@@ -15,7 +15,7 @@ class RMSNorm(nn.Module):
 
     def __init__(self, hidden: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.ones(hidden))
+        self.weight = nn.Parameter(torch.ones(hidden, device="cpu"))
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the normalized numbers in the format of the input."""

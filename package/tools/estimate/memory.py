@@ -119,7 +119,7 @@ def kept_bytes(job: Job, layers: int, *, checkpointing: bool) -> int:
     try:
         with FakeTensorMode():
             decoder = Decoder(job.model, layers, job.tp, job.attention == "eager")
-            ids = torch.zeros(job.batch, job.sequence, dtype=torch.long)
+            ids = torch.zeros(job.batch, job.sequence, dtype=torch.long, device="cpu")
             with (
                 torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
                 torch.autocast("cpu", dtype=torch.bfloat16, enabled=is_mixed and is_float32),
