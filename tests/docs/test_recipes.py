@@ -89,14 +89,14 @@ def tree(tmp_path_factory):
 
 def test_recipes_are_short():
     steps = {name: count for name, count, _ in recipes()}
-    assert len(steps) == 5
+    assert len(steps) == 6
     assert max(steps.values()) <= 5
 
 
 def test_recipes_can_be_followed(tree):
     """In one process, as each start costs seconds; the last block of each recipe."""
     shown = [blocks[-1] for _, _, blocks in recipes()]
-    assert [(language, title) for language, title, _ in shown] == [("python", "")] * 5
+    assert [(language, title) for language, title, _ in shown] == [("python", "")] * 6
     (tree / "tiny_run.py").write_text(TINY_RUN, encoding="utf-8")
     copied = f"import lightrainer\nassert lightrainer.__file__.startswith({str(tree)!r})"
     code = "\n".join([copied, *(block for _, _, block in shown)])
