@@ -122,7 +122,7 @@ class ValidationRequest:
 
 
 class BridgeCore:
-    """Handler, state and control of a `LightningBridge`, which has the same parameters, and all steps between hooks."""
+    """What a `LightningBridge` does between the hooks: it holds the handler, the state and the control."""
 
     def __init__(self, *callbacks: Any, model: Any = None, processing_class: Any = None, **settings: Any) -> None:
         self.args = BridgeArguments(**settings)
@@ -140,9 +140,22 @@ class BridgeCore:
         self._checkpoints = BridgeCheckpoints()
         self._interception = ExitStack()
         self._validation = ValidationRequest()
-        self._fitting = self._in_epoch = self._in_step = False
-        self._batches_in_epoch = self._steps_before = self._evaluated_at = 0
-        self._awaits_pre_step = self._awaits_step = self._leaves_epoch = False
+
+        # Between `on_train_start` and the end of the training.
+        self._fitting = False
+
+        # Between `on_epoch_begin` and `on_epoch_end`; batches of the epoch that are done.
+        self._in_epoch = False
+        self._batches_in_epoch = 0
+        self._leaves_epoch = False  # `should_epoch_stop`: the next hook of the module returns -1
+
+        # Between `on_step_begin` and `on_step_end`, over all micro-batches of a step.
+        self._in_step = False
+        self._steps_before = 0  # Lightning's count before the current batch
+        self._awaits_pre_step = False  # `on_pre_optimizer_step` is still to be fired for this batch
+        self._awaits_step = False  # and `on_optimizer_step`
+
+        self._evaluated_at = 0  # the step of the last evaluation
         self._evaluation_started = 0.0
 
     @stop_iteration_surfaces
