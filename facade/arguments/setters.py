@@ -50,7 +50,8 @@ class Setters(ArgumentFields):
 
         Sets `do_eval` to whether there is a strategy.
         """
-        strategy, delay = IntervalStrategy(strategy), delay or 0
+        strategy = IntervalStrategy(strategy)
+        delay = delay or 0
         do_eval = strategy != IntervalStrategy.NO
         renamed = {"batch_size": "per_device_eval_batch_size", "loss_only": "prediction_loss_only"}
         return _assign(self, locals(), "eval_", **renamed)
@@ -86,7 +87,8 @@ class Setters(ArgumentFields):
         replica_level: str = "passive",
     ) -> Self:
         """As the method of that name in the reference, but `report_to` becomes a list as in the constructor."""
-        strategy, report_to = IntervalStrategy(strategy), read_trackers("report_to", report_to)
+        strategy = IntervalStrategy(strategy)
+        report_to = read_trackers("report_to", report_to)
         renamed = {"level": "log_level", "on_each_node": "log_on_each_node", "replica_level": "log_level_replica"}
         return _assign(self, locals(), "logging_", **renamed)
 
@@ -101,7 +103,8 @@ class Setters(ArgumentFields):
     ) -> Self:
         """As the method of that name in the reference: turns `push_to_hub` on, and sets target and strategy."""
         token = secret(token)
-        strategy, push_to_hub = HubStrategy(strategy), True
+        strategy = HubStrategy(strategy)
+        push_to_hub = True
         return _assign(self, locals(), "hub_")
 
     def set_optimizer(
@@ -127,7 +130,9 @@ class Setters(ArgumentFields):
         warmup_ratio: float | None = None,
     ) -> Self:
         """As the method of that name in the reference; the deprecated `warmup_ratio` goes into `warmup_steps`."""
-        name, warmup_steps = SchedulerType(name), warmup_steps if warmup_ratio is None else warmup_ratio
+        name = SchedulerType(name)
+        if warmup_ratio is not None:
+            warmup_steps = warmup_ratio
         del warmup_ratio
         return _assign(self, locals(), name="lr_scheduler_type", num_epochs="num_train_epochs")
 
@@ -147,7 +152,8 @@ class Setters(ArgumentFields):
         in_order: bool = True,
     ) -> Self:
         """As the method of that name in the reference: sets the loading of data."""
-        train, evaluation = "per_device_train_batch_size", "per_device_eval_batch_size"
+        train = "per_device_train_batch_size"
+        evaluation = "per_device_eval_batch_size"
         renamed = {"train_batch_size": train, "eval_batch_size": evaluation, "sampler_seed": "data_seed"}
         return _assign(self, locals(), "dataloader_", **renamed)
 

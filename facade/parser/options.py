@@ -80,7 +80,8 @@ def chosen_type(name: str, declared: Any) -> tuple[Any, bool]:
         said = f"The field {name!r} is declared as {declared}, and a command line cannot tell which is meant"
         raise ValueError(f"{said}: declare one type, alone or with None, or add str.")
     optional = len(others) < len(members)
-    first, second = members[0], members[1]
+    first = members[0]
+    second = members[1]
     if optional and bool in others:
         return bool, True
     if optional and get_origin(second) is list:

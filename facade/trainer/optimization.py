@@ -48,13 +48,16 @@ def create_optimizer(trainer: Trainer, model: Any) -> Optimizer:
 
 def groups_of(trainer: Trainer, model: nn.Module) -> list[dict[str, Any]]:
     """Return the parameter groups of a model, by the arguments of its Trainer."""
-    args, decaying = trainer.args, trainer.get_decay_parameter_names(model)
+    args = trainer.args
+    decaying = trainer.get_decay_parameter_names(model)
     return parameter_groups(model, args.weight_decay, decaying, rules=args.parameter_rules, lr=args.learning_rate)
 
 
 def describe_groups(trainer: Trainer) -> Iterator[tuple[str, str, str]]:
     """Yield a row of the plan for each group that rules or Muon make, and one for what is frozen."""
-    args, model, muon = trainer.args, trainer.model, trainer.args.optim == MUON
+    args = trainer.args
+    model = trainer.model
+    muon = args.optim == MUON
     groups = groups_of(trainer, model) if args.parameter_rules or muon else []
     kinds = dict(zip(("Muon", "AdamW"), by_kind(groups, matrices(model)), strict=True)) if muon else {"group": groups}
     for kind, group in ((kind, group) for kind, groups in kinds.items() for group in groups if group["params"]):
@@ -231,7 +234,8 @@ def check_trains(optimizer: Any, model: nn.Module, called: nn.Module) -> list[nn
         _warn_of_others(held.difference(named), optimizer)
     if not held or not left_out:
         return []
-    kind, names = type(optimizer).__name__, list(left_out.values())
+    kind = type(optimizer).__name__
+    names = list(left_out.values())
     listed = ", ".join(names[:_SHOWN]) + (", ..." if names[_SHOWN:] else "")
     remedy = "If that is meant, freeze them with requires_grad_(False). If the model or its layers were replaced, set "
     remedy += "trainer.optimizer = trainer.lr_scheduler = None."

@@ -172,7 +172,8 @@ def read_manifest(folder: StrPath) -> Manifest | None:
 
 
 def _sizes(content: Mapping[str, Any]) -> dict[str, int]:
-    version, files = content["version"], dict(content["files"])
+    version = content["version"]
+    files = dict(content["files"])
     if version != _VERSION:
         raise ValueError(f"it has version {version!r}, but only {_VERSION} is known here")
     for name, size in files.items():

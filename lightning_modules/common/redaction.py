@@ -61,7 +61,8 @@ def secret_values(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def secret_words(words: Sequence[str]) -> list[str]:
     """Wrap the tokens in the words of a command line: `--hub_token hf_...` and `--hub_token=hf_...`."""
-    found, expected = [], False
+    found = []
+    expected = False
     for word in words:
         name, sign, _ = word.partition("=")
         is_option = word.startswith("-")

@@ -42,8 +42,11 @@ def to_plain(value: Any) -> Any:
         return {"kind": "mapping", "class": _name_of(kind, dict), "items": items}
     if isinstance(value, (list, tuple)):
         base = list if isinstance(value, list) else tuple
-        items = _numbers(value) if len(value) >= _MANY else None
-        items = [to_plain(item) for item in value] if items is None else items
+        items = None
+        if len(value) >= _MANY:
+            items = _numbers(value)
+        if items is None:
+            items = [to_plain(item) for item in value]
         return {"kind": base.__name__, "class": _name_of(kind, base), "items": items}
     raise UnsafeValueError(f"a {kind.__module__}.{kind.__qualname__} is neither a tensor nor a plain value")
 
@@ -67,7 +70,8 @@ def from_plain(written: Any) -> Any:
     """
     if not isinstance(written, dict):
         return written
-    kind, items = written["kind"], written["items"]
+    kind = written["kind"]
+    items = written["items"]
     if kind == "numpy":
         return items[()]
     cls = _class_of(written["class"])
